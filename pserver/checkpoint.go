@@ -44,7 +44,7 @@ type checkpoints struct {
 
 // changes counts the changes of the state that a checkpoint stores, from 1.
 func (s *shard) changes() uint64 {
-	return s.counters.pushed.Load() + s.counters.rowsPushed.Load() + s.counters.committed.Load() + s.counters.adopted.Load() + s.counters.switched.Load() + 1
+	return s.counters.pushed.Load() + s.counters.rowsPushed.Load() + s.counters.committed.Load() + s.counters.switched.Load() + 1
 }
 
 // saveSelf writes a checkpoint of this shard alone. If the shard started from the checkpoints of the last stop and nothing has

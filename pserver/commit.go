@@ -7,7 +7,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"github.com/sirupsen/logrus"
 	"gonum.org/v1/gonum/blas/blas32"
 
 	"trainmaster/pserver/wire"
@@ -29,56 +28,29 @@ type contributor struct {
 
 // commit makes version from the stages that the contributors computed at
 // version-1, in the order given, and returns the version reached. A shard at or
-// past version does nothing. A shard that was restored, or initialized when the
-// job was at work already, and lacks stages adopts the version without an
-// update, and says so; so does any shard when there are no contributors: other
-// shards have the version from a life of the job that nobody remembers.
-func (s *shard) commit(jobEpoch uint32, version uint64, contributors []contributor, scale float32) (reached uint64, adopted bool, err error) {
+// past version does nothing. A shard without blocks and slots may miss versions:
+// trainers do not wait for it.
+func (s *shard) commit(jobEpoch uint32, version uint64, contributors []contributor, scale float32) (reached uint64, err error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	h := s.holding.Load()
 	now := s.version.Load()
 	switch at := s.jobEpoch.Load(); {
 	case jobEpoch < at:
-		return now, false, fmt.Errorf("%w: job epoch %d is over, shard %d is at %d", errMismatch, jobEpoch, s.index, at)
+		return now, fmt.Errorf("%w: job epoch %d is over, shard %d is at %d", errMismatch, jobEpoch, s.index, at)
 	//guard:step-of-later-epoch
-	case jobEpoch > at && s.rewound.Load() != 0:
-		return now, false, fmt.Errorf("%w: job epoch %d, shard %d is at %d and waits for the set to go back to", errMismatch, jobEpoch, s.index, at)
 	case jobEpoch > at:
-		s.jobEpoch.Store(jobEpoch)
+		return now, fmt.Errorf("%w: job epoch %d, shard %d is at %d: it takes steps after its rollback", errMismatch, jobEpoch, s.index, at)
+	case version <= now:
+		return now, nil
+	case version > now+1 && !h.isEmpty():
+		return now, fmt.Errorf("%w: shard %d is at version %d: expected a commit of version %d, found %d", errMismatch, s.index, now, now+1, version)
 	}
-	if version <= now {
-		return now, false, nil
-	}
-	//guard:no-version-during-migration
-	if s.moving.holds {
-		return now, false, fmt.Errorf("%w: shard %d makes no version before it was told where they are", errMidMove, s.index)
-	}
-	if len(contributors) == 0 {
-		s.log.WithFields(logrus.Fields{"from": now, "version": version}).Warn("another shard is ahead, and what it made its version of is not known any more: adopted without an update")
-		s.adoptLocked(h, version)
-		s.prune(version, nil)
-		return version, true, nil
-	}
-	//guard:new-shard-adopts-version
-	late := s.restored || now == 0 && version > 1 // it came into a job that was at work
-	late = late || h.isEmpty()
-	if version > now+1 && !late {
-		return now, false, fmt.Errorf("%w: shard %d is at version %d, a commit of version %d leaves out those between", errMismatch, s.index, now, version)
-	}
-	switch err := s.apply(h, version, contributors, scale); {
-	case err == nil && s.restored:
-		s.log.WithFields(logrus.Fields{"from": now, "version": version}).Info("shard is in step again")
-		s.restored = false
-	case err != nil && late && errors.Is(err, errIncomplete):
-		s.log.WithError(err).WithField("version", version).Warn("this shard was not there when the version was staged: adopted without an update")
-		s.adoptLocked(h, version)
-		adopted = true
-	case err != nil:
-		return now, false, err
+	if err := s.apply(h, version, contributors, scale); err != nil {
+		return now, err
 	}
 	s.prune(version, contributors)
-	return version, adopted, nil
+	return version, nil
 }
 
 // apply makes version, or changes nothing and says what is missing.
@@ -198,29 +170,4 @@ func (s *shard) reduce(h *holding, version uint64, sums []*stage, records uint64
 // addTo adds x to sum, one rounding for each element.
 func addTo(sum, x []float32) {
 	blas32.Axpy(1, blas32.Vector{N: len(x), Data: x, Inc: 1}, blas32.Vector{N: len(sum), Data: sum, Inc: 1})
-}
-
-// adopt takes over a version that others have committed, if this shard came
-// from a checkpoint and can no longer make it itself.
-func (s *shard) adopt(version uint64) {
-	s.commitMu.Lock()
-	defer s.commitMu.Unlock()
-	h := s.holding.Load()
-	if !s.restored || s.moving.holds || !h.model.Sync || version <= s.version.Load() || s.stages.anyAt(version-1) {
-		return
-	}
-	s.log.WithFields(logrus.Fields{"from": s.version.Load(), "version": version}).Warn("restored shard adopts the committed version")
-	s.adoptLocked(h, version)
-}
-
-// adoptLocked is called with commitMu held.
-func (s *shard) adoptLocked(h *holding, version uint64) {
-	for _, b := range h.blocks {
-		b.mu.Lock()
-		s.preserveLocked(b).keep(b, 0, b.Len)
-		b.version = version
-		b.mu.Unlock()
-	}
-	s.counters.adopted.Add(1)
-	s.reach(version)
 }

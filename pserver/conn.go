@@ -234,7 +234,6 @@ func (c *conn) handle(buf *buffer, isFinite bool, r *reply) (fault *wire.Fault) 
 		if fault = c.shard.waitVersion(c.stop, c.head.Step, c.limits.PullWait); fault != nil {
 			return fault
 		}
-		c.awaitMove(b.awaited())
 		fault = c.shard.withRoom(c.holding, c.trainer, 0, func() *wire.Fault { return c.shard.stage(b, c.trainer, &c.head, c.elements(buf, b.Len)) })
 		if fault == nil {
 			r.end()

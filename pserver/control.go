@@ -41,7 +41,7 @@ func statusOf(err error) error {
 		return nil
 	case errors.Is(err, errNotClaimed):
 		return status.Error(codes.Aborted, err.Error())
-	case errors.Is(err, errIncomplete), errors.Is(err, errOldCut), errors.Is(err, errNoCut), errors.Is(err, errOldMove), errors.Is(err, errBlocksLost), errors.Is(err, errMidMove), errors.Is(err, errNotHeeded), errors.Is(err, errOverflow), errors.Is(err, errUnusable):
+	case errors.Is(err, errIncomplete), errors.Is(err, errOldCut), errors.Is(err, errNoCut), errors.Is(err, errOldMove), errors.Is(err, errBlocksLost), errors.Is(err, errSyncMove), errors.Is(err, errNotHeeded), errors.Is(err, errOverflow), errors.Is(err, errUnusable):
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case errors.Is(err, errMismatch):
 		return status.Error(codes.InvalidArgument, err.Error())
@@ -68,7 +68,6 @@ func (c *control) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.
 	reply.State = pb.DescribeReply_STATE_INITIALISING
 	if s.ready.Load() {
 		reply.State = pb.DescribeReply_STATE_READY
-		s.adopt(request.GetCommittedVersion())
 	}
 	reply.Version = s.version.Load()
 	reply.Counters.RowsHeld = uint64(h.rowsHeld())
@@ -178,11 +177,11 @@ func (c *control) CommitStep(_ context.Context, request *pb.CommitStepRequest) (
 	for i, t := range request.GetContributors() {
 		contributors[i] = contributor{t.GetOrdinal(), t.GetIncarnation(), t.GetRecords()}
 	}
-	reached, adopted, err := c.shard.commit(jobEpoch, request.GetVersion(), contributors, scale)
+	reached, err := c.shard.commit(jobEpoch, request.GetVersion(), contributors, scale)
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	return &pb.CommitStepReply{Version: reached, Adopted: adopted}, nil
+	return &pb.CommitStepReply{Version: reached}, nil
 }
 
 // scaleOf checks a factor of the learning rate; 0 means 1.
@@ -199,7 +198,7 @@ func scaleOf(scale float32) (float32, error) {
 func (c *counters) toProto() *pb.ParameterServerCounters {
 	return &pb.ParameterServerCounters{
 		BlocksPulled: c.pulled.Load(), BlocksPushed: c.pushed.Load(), Duplicates: c.duplicates.Load(),
-		BlocksStaged: c.staged.Load(), StepsCommitted: c.committed.Load(), StepsAdopted: c.adopted.Load(),
+		BlocksStaged: c.staged.Load(), StepsCommitted: c.committed.Load(),
 		Refused: c.refused.Load(), Connections: uint64(c.connections.Load()),
 		StaleScaled: c.staleScaled.Load(), StalenessSum: c.stalenessSum.Load(), StalenessMax: c.stalenessMax.Load(),
 		RowsLookedUp: c.rowsLookedUp.Load(), RowsPushed: c.rowsPushed.Load(), RowsStaged: c.rowsStaged.Load(),

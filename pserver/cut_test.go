@@ -163,7 +163,7 @@ func TestCutsBeforeACommit(t *testing.T) {
 		for _, b := range h.blocks {
 			params, state = append(params, slices.Clone(b.params)), append(state, slices.Clone(b.state))
 		}
-		if _, _, err := s.commit(1, version+1, []contributor{{0, 1, 1}}, 1); err != nil {
+		if _, err := s.commit(1, version+1, []contributor{{0, 1, 1}}, 1); err != nil {
 			t.Fatal(err)
 		}
 		for k, b := range h.blocks {

@@ -38,9 +38,8 @@
 // The shard takes checkpoints at the cuts of the master, which combines them into sets, and alone for its first parameters and
 // when it stops. A restarted shard continues from a set or from its own later checkpoint, under a new shard epoch;
 // docs/formats/parameter-server-checkpoint.md describes the choice. The answer to a push of another epoch is "resync", and the
-// trainer pulls again. In asynchronous mode a restart loses the updates since the checkpoint. In synchronous mode the shard adopts
-// the committed version from CommitStep or Describe without the lost updates. Its parameters are then older than the version, and
-// the result differs from a replay.
+// trainer pulls again. In asynchronous mode a restart loses the updates since the checkpoint. In synchronous mode the leader
+// rolls all shards back to the last set.
 //
 // # Failure
 //

@@ -32,7 +32,6 @@ func (c *control) ReadBlock(_ context.Context, request *pb.ReadBlockRequest) (*p
 	}
 	reply := &pb.ReadBlockReply{
 		Parameters: wire.FloatBytes(a.params), State: wire.FloatBytes(a.state), Updates: a.updates, Version: a.version,
-		JobEpoch: a.at.jobEpoch, Reached: a.at.version, StagedBy: a.stagedBy,
 	}
 	for _, by := range a.applied {
 		reply.Applied = append(reply.Applied, &pb.AppliedStep{Ordinal: by.ordinal, Incarnation: by.incarnation, Step: by.step})
@@ -47,17 +46,6 @@ func digestOf(r *pb.ReadBlockReply) []byte {
 	sum.Write(r.GetParameters())
 	sum.Write(r.GetState())
 	return sum.Sum(nil)
-}
-
-// ReadStaged implements the service.
-func (c *control) ReadStaged(_ context.Context, request *pb.ReadStagedRequest) (*pb.ReadStagedReply, error) {
-	p, err := c.shard.readStaged(request.GetMove().GetTerm(), request.GetMove().GetEpoch(), request.GetBlock(), request.GetIncarnation())
-	if err != nil {
-		return nil, statusOf(err)
-	}
-	sum := wire.FloatBytes(p.sum)
-	digest := sha256.Sum256(sum)
-	return &pb.ReadStagedReply{Version: p.version, Records: p.records, Sequence: p.sequence, Sum: sum, Sha256: digest[:]}, nil
 }
 
 // TakeBlocks implements the service.
@@ -87,15 +75,7 @@ func (r *remote) block(id uint64) (*arrival, error) {
 	if err != nil {
 		return nil, fmt.Errorf("read block %d of %s: %w", id, r.addr, err)
 	}
-	a, err := arrivalOf(id, reply)
-	for i := 0; err == nil && i < len(a.stagedBy); i++ {
-		var staged *pb.ReadStagedReply
-		if staged, err = r.server.ReadStaged(r.ctx, &pb.ReadStagedRequest{Move: r.move, Block: id, Incarnation: a.stagedBy[i]}); err != nil {
-			return nil, fmt.Errorf("read what is staged for block %d of %s: %w", id, r.addr, err)
-		}
-		err = a.addStaged(id, a.stagedBy[i], staged)
-	}
-	return a, err
+	return arrivalOf(id, reply)
 }
 
 func arrivalOf(id uint64, r *pb.ReadBlockReply) (*arrival, error) {
@@ -103,23 +83,13 @@ func arrivalOf(id uint64, r *pb.ReadBlockReply) (*arrival, error) {
 		return nil, fmt.Errorf("%w: block %d was damaged on the way: its digest is another one", errMismatch, id)
 	}
 	a := &arrival{
-		image: image{params: floatsOf(r.GetParameters()), state: floatsOf(r.GetState()), updates: r.GetUpdates(), version: r.GetVersion()},
-		at:    moment{r.GetJobEpoch(), r.GetReached()}, stagedBy: r.GetStagedBy(),
+		image:   image{params: floatsOf(r.GetParameters()), state: floatsOf(r.GetState()), updates: r.GetUpdates(), version: r.GetVersion()},
 		retired: retirementFromProto(r.GetRetired()),
 	}
 	for _, by := range r.GetApplied() {
 		a.applied = append(a.applied, appliedStep{by.GetOrdinal(), by.GetIncarnation(), by.GetStep()})
 	}
 	return a, nil
-}
-
-// addStaged adds what a trainer has staged for the block.
-func (a *arrival) addStaged(id, incarnation uint64, r *pb.ReadStagedReply) error {
-	if digest := sha256.Sum256(r.GetSum()); string(digest[:]) != string(r.GetSha256()) || len(r.GetSum()) != 4*len(a.params) {
-		return fmt.Errorf("%w: what is staged for block %d was damaged on the way: its digest or length is another one", errMismatch, id)
-	}
-	a.staged = append(a.staged, stagedPart{attempt{incarnation, r.GetVersion(), r.GetRecords(), r.GetSequence()}, floatsOf(r.GetSum())})
-	return nil
 }
 
 func floatsOf(b []byte) []float32 {

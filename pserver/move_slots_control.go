@@ -71,13 +71,10 @@ func (r *remote) slots(ids []slotID, add func(slotPiece) error) error {
 }
 
 func pieceToProto(p slotPiece) *pb.SlotPiece {
-	if p.staged != nil {
-		return &pb.SlotPiece{Table: p.table, Slot: p.slot, Staged: stagedToProto(p.staged)}
-	}
 	i := p.image
 	m := &pb.SlotPiece{
 		Table: p.table, Slot: p.slot, Ids: i.IDs, Versions: i.Versions, Updates: i.Updates, Values: wire.FloatBytes(i.Values),
-		Clock: i.Clock, Rows: uint32(i.LiveRows), Last: p.last, Retired: p.retired.toProto(), JobEpoch: p.at.jobEpoch, Reached: p.at.version,
+		Clock: i.Clock, Rows: uint32(i.LiveRows), Last: p.last, Retired: p.retired.toProto(),
 	}
 	for _, w := range i.Candidates {
 		m.WaitingIds, m.WaitingUpdates, m.WaitingVersions = append(m.WaitingIds, w.ID), append(m.WaitingUpdates, w.Updates), append(m.WaitingVersions, w.Version)
@@ -91,14 +88,7 @@ func pieceToProto(p slotPiece) *pb.SlotPiece {
 
 func pieceFromProto(m *pb.SlotPiece) (slotPiece, error) {
 	p := slotPiece{slotID: slotID{m.GetTable(), m.GetSlot()}, last: m.GetLast()}
-	if staged := m.GetStaged(); staged != nil {
-		if !bytes.Equal(digestOfStaged(staged), staged.GetSha256()) {
-			return p, fmt.Errorf("%w: what is staged for slot %d of table %d was damaged on the way: its digest is another one", errMismatch, p.slot, p.table)
-		}
-		p.staged = stagedFromProto(staged)
-		return p, nil
-	}
-	p.origin = origin{retired: retirementFromProto(m.GetRetired()), at: moment{m.GetJobEpoch(), m.GetReached()}}
+	p.retired = retirementFromProto(m.GetRetired())
 	if !bytes.Equal(digestOfPiece(m), m.GetSha256()) {
 		return p, fmt.Errorf("%w: slot %d of table %d was damaged on the way: its digest is another one", errMismatch, p.slot, p.table)
 	}
@@ -133,23 +123,4 @@ func digestOfPiece(m *pb.SlotPiece) []byte {
 
 func addNumbers[T int64 | uint32](sum hash.Hash, list []T) {
 	binary.Write(sum, binary.LittleEndian, list) //nolint:errcheck // a hash takes everything
-}
-
-func stagedToProto(r *stagedRows) *pb.StagedRows {
-	m := &pb.StagedRows{
-		Incarnation: r.incarnation, Version: r.version, Records: r.records, Sequence: r.sequence, Ids: r.ids, Gradients: wire.FloatBytes(r.grads),
-	}
-	m.Sha256 = digestOfStaged(m)
-	return m
-}
-
-func stagedFromProto(m *pb.StagedRows) *stagedRows {
-	return &stagedRows{attempt{m.GetIncarnation(), m.GetVersion(), m.GetRecords(), m.GetSequence()}, m.GetIds(), floatsOf(m.GetGradients())}
-}
-
-func digestOfStaged(m *pb.StagedRows) []byte {
-	sum := sha256.New()
-	sum.Write(m.GetGradients())
-	addNumbers(sum, m.GetIds())
-	return sum.Sum(nil)
 }

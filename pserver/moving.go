@@ -29,7 +29,6 @@ type moving struct {
 	joins bool       // started without a block, in a job whose blocks are moved
 	term  uint64     // of the last leader heard of
 	since time.Time  // of the first freeze of the step under way
-	holds bool       // a block here is one of two copies, so that no version is made; guarded by shard.commitMu
 	epoch uint32     // that the taken blocks wait for
 	taken map[uint64]*arrival
 	slots map[slotID]*slotArrival // taken, of tables
@@ -38,11 +37,8 @@ type moving struct {
 // arrival is a block that another shard gave.
 type arrival struct {
 	image
-	applied  []appliedStep
-	at       moment
-	stagedBy []uint64 // incarnations, for whom staged is to be filled
-	staged   []stagedPart
-	retired  retirement // of the source
+	applied []appliedStep
+	retired retirement // of the source
 }
 
 // appliedStep is the last step of a trainer that a block has.
@@ -56,6 +52,7 @@ var (
 	errOldMove    = errors.New("the move is over")
 	errBlocksLost = errors.New("blocks lost")
 	errRetired    = errors.New("not of the job any more")
+	errSyncMove   = errors.New("a synchronous job moves blocks in a rollback only: see Rewind")
 )
 
 // layout is where blocks were moved to, nil if none ever was.
@@ -87,10 +84,12 @@ func (s *shard) checkRestored(l *placement.Layout) error {
 		return fmt.Errorf("%w: shard %d has no checkpoint, and its blocks were moved here: without them the job has to begin anew", errBlocksLost, s.index)
 	}
 	h := s.holding.Load()
+	if h.model.Sync {
+		return nil // the leader rolls it back
+	}
 	for _, b := range h.blocks {
 		b.freeze()
 	}
-	s.moving.holds = true
 	return h.freezeTables()
 }
 
@@ -119,13 +118,6 @@ func (b *block) movingLocked() *wire.Fault {
 		return wire.Faultf(wire.Wait, "%s is about to move", b.name())
 	}
 	return nil
-}
-
-// moving is movingLocked for who does not have the lock.
-func (b *block) moving() *wire.Fault {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.movingLocked()
 }
 
 // awaited closes when the block is not frozen any more; nil if it is not.
@@ -178,6 +170,8 @@ func (m *moving) heedLocked(s *shard, term uint64, epoch uint32) (*holding, erro
 	switch {
 	case h == nil || !s.ready.Load():
 		return nil, fmt.Errorf("%w: shard %d has no parameters yet", errIncomplete, s.index)
+	case h.model.Sync:
+		return nil, errSyncMove
 	case epoch != h.model.Placement.Epoch+1:
 		return nil, fmt.Errorf("%w: it leads to epoch %d, shard %d is at %d", errOldMove, epoch, s.index, h.model.Placement.Epoch)
 	}
@@ -208,14 +202,11 @@ func (s *shard) freezeBlocks(ctx context.Context, term uint64, epoch uint32, ids
 			return err
 		}
 		b.freeze()
-		s.moving.holds = true
 	}
 	for _, id := range slots {
 		if err := h.freezeSlot(id); err != nil {
 			return err
 		}
-		//guard:slot-migration-holds-version
-		s.moving.holds = true
 	}
 	if s.moving.since.IsZero() {
 		s.moving.since = time.Now()
@@ -232,22 +223,26 @@ func (s *shard) heed(term uint64, epoch uint32) (*holding, error) {
 
 // readBlock copies a frozen block.
 func (s *shard) readBlock(term uint64, epoch uint32, id uint64) (*arrival, error) {
-	s.commitMu.Lock() // no placement changes, and no version
+	s.commitMu.Lock() // no placement changes
 	defer s.commitMu.Unlock()
-	b, err := s.frozenBlock(term, epoch, id)
+	h, err := s.heed(term, epoch)
 	if err != nil {
 		return nil, err
 	}
-	a := &arrival{at: s.moment()}
-	a.stagedBy = s.stages.who(a.at.version, func(g *stage) bool { return g.parts[b.local].sequence != 0 }) // who was staging when it was frozen is waited for
+	b, err := h.find(id)
+	if err != nil {
+		return nil, err
+	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	roster := s.rosterLocked()
-	a.retired = s.retired
 	b.mu.Lock()
 	defer b.mu.Unlock()
+	if b.frozen == nil {
+		return nil, fmt.Errorf("%w: %s is not frozen", errOldMove, b.name())
+	}
+	a := &arrival{retired: s.retired}
 	a.take(b, &cut{})
-	for _, t := range roster {
+	for _, t := range s.rosterLocked() {
 		a.applied = append(a.applied, appliedStep{t.ordinal, t.incarnation, t.applied[b.local]})
 	}
 	return a, nil
@@ -285,16 +280,6 @@ func (s *shard) takeBlocks(ctx context.Context, term uint64, epoch uint32, ids [
 	}
 	s.commitMu.Lock() // not while it reads: two shards may take blocks of each other
 	defer s.commitMu.Unlock()
-	for id, a := range arrivals {
-		if err := s.checkMoment(fmt.Sprintf("block %d", id), a.at); err != nil {
-			return err
-		}
-	}
-	for id, a := range taker.taken {
-		if err := s.checkMoment(fmt.Sprintf("slot %d of table %d", id.slot, id.table), a.at); err != nil {
-			return err
-		}
-	}
 	s.moving.mu.Lock()
 	defer s.moving.mu.Unlock()
 	if _, err := s.moving.heedLocked(s, term, epoch); cmp.Or(err, ctx.Err()) != nil {
@@ -305,7 +290,6 @@ func (s *shard) takeBlocks(ctx context.Context, term uint64, epoch uint32, ids [
 	}
 	maps.Copy(s.moving.taken, arrivals)
 	maps.Copy(s.moving.slots, taker.taken)
-	s.moving.holds = true
 	return nil
 }
 
@@ -325,6 +309,8 @@ func (s *shard) settle(term uint64, epoch uint32, m *model.Model) (wanted bool, 
 	h := s.holding.Load()
 	ready := h != nil && s.ready.Load()
 	switch {
+	case ready && h.model.Sync, m != nil && m.Sync:
+		return false, errSyncMove
 	case ready && epoch < h.model.Placement.Epoch:
 		return false, fmt.Errorf("%w: epoch %d, shard %d is at %d", errOldMove, epoch, s.index, h.model.Placement.Epoch)
 	case ready && epoch == h.model.Placement.Epoch:
@@ -348,7 +334,7 @@ func (s *shard) settle(term uint64, epoch uint32, m *model.Model) (wanted bool, 
 			return false, err
 		}
 	}
-	s.moving.taken, s.moving.slots, s.moving.holds = nil, nil, false
+	s.moving.taken, s.moving.slots = nil, nil
 	return false, nil
 }
 
@@ -372,21 +358,16 @@ func (s *shard) switchLocked(old *holding, m *model.Model) error {
 	if err != nil {
 		return err
 	}
-	unlock := s.stages.lockAll()
-	defer unlock()
 	for _, b := range old.blocks {
 		b.mu.Lock()
 	}
 	s.renumberLocked(from)
-	s.stages.renumberLocked(from)
 	for i, b := range h.blocks {
 		b.local = i
 		if from[i] < 0 {
 			s.arriveLocked(h, b, s.moving.taken[b.ID])
-			s.stages.arriveLocked(h, i, s.moving.taken[b.ID].staged)
 		}
 	}
-	s.stages.placeRowsLocked(old, h, arrived)
 	for _, b := range old.blocks {
 		b.thawLocked()
 		if h.byID[b.ID] == nil {

@@ -17,9 +17,8 @@ type slotID struct{ table, slot uint32 }
 // slotPiece is a part of a slot on its way.
 type slotPiece struct {
 	slotID
-	staged *stagedRows // what a trainer has staged, or
-	image  *table.Image
-	last   bool // and then what follows is there too
+	image *table.Image
+	last  bool // and then what follows is there too
 	origin
 }
 
@@ -27,14 +26,12 @@ type slotPiece struct {
 type origin struct {
 	applied []appliedStep
 	retired retirement // of the source
-	at      moment     // that the source is at
 }
 
 // slotArrival is a slot that another shard gave.
 type slotArrival struct {
 	slotID
 	*table.Incoming
-	staged []*stagedRows
 	origin
 }
 
@@ -90,9 +87,6 @@ func (s *shard) readSlot(term uint64, epoch uint32, id slotID, send func(slotPie
 	if err != nil {
 		return err
 	}
-	if err := s.sendStaged(out, send); err != nil {
-		return err
-	}
 	for last := false; !last; {
 		piece := slotPiece{slotID: id}
 		if piece.image, last, err = out.Next(max(1, pieceBytes/out.table.RowBytes())); err != nil {
@@ -112,27 +106,24 @@ func (s *shard) readSlot(term uint64, epoch uint32, id slotID, send func(slotPie
 type slotOut struct {
 	slotID
 	*table.Outgoing
-	table    *table.Table
-	at       moment
-	stagedBy []uint64 // incarnations that have staged all of the table
+	table *table.Table
 }
 
-// beginSlot finds a frozen slot, and where the shard stands.
+// beginSlot finds a frozen slot.
 func (s *shard) beginSlot(term uint64, epoch uint32, id slotID) (*slotOut, error) {
-	s.commitMu.Lock() // no placement changes, and no version
+	s.commitMu.Lock() // no placement changes
 	defer s.commitMu.Unlock()
 	h, err := s.heed(term, epoch)
 	if err != nil {
 		return nil, err
 	}
-	out := &slotOut{slotID: id, at: s.moment()}
+	out := &slotOut{slotID: id}
 	if out.table, err = h.tableOf(id); err != nil {
 		return nil, err
 	}
 	if out.Outgoing, err = out.table.Send(id.slot); err != nil {
 		return nil, fmt.Errorf("%w: %w", errOldMove, err)
 	}
-	out.stagedBy = s.stages.who(out.at.version, func(g *stage) bool { return g.rows[id.table].whole() })
 	return out, nil
 }
 
@@ -140,7 +131,7 @@ func (s *shard) beginSlot(term uint64, epoch uint32, id slotID) (*slotOut, error
 func (s *shard) originOf(out *slotOut) origin {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	o := origin{retired: s.retired, at: out.at}
+	o := origin{retired: s.retired}
 	for _, t := range s.rosterLocked() {
 		o.applied = append(o.applied, appliedStep{t.ordinal, t.incarnation, out.Step(t.columns[out.slotID.table])})
 	}
@@ -180,10 +171,6 @@ func (k *slotTaker) add(p slotPiece) error {
 	}
 	if k.open == nil {
 		k.open = &slotArrival{slotID: p.slotID, Incoming: t.Receive(p.slot)}
-	}
-	if p.staged != nil {
-		k.open.staged = append(k.open.staged, p.staged)
-		return checkStaged(t, p.slot, p.staged)
 	}
 	if err := k.open.Add(p.image); err != nil {
 		return fmt.Errorf("%w: %w", errMismatch, err)

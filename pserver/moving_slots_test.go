@@ -425,53 +425,6 @@ func TestSetsAfterMovesOfSlots(t *testing.T) {
 	j.holds(t, "the next push")
 }
 
-// A job goes back as a whole to a set from before moves of slots, in the middle of one that is frozen and copied: rows are those of the
-// set, where slots lie by then, pushes go on from its steps, and so do the moves.
-func TestRewindInTheMiddleOfAMoveOfSlots(t *testing.T) {
-	dir := t.TempDir()
-	j := newSlotsJob(t, dir)
-	j.push(t, 0)
-	j.push(t, 1)
-	set := j.mustTake(t)
-	j.resize(t, 1)
-	for range 2 {
-		j.tell(t, j.prepare(t))
-		j.push(t, 0)
-		j.push(t, 1)
-	}
-	j.prepare(t)
-	j.term++
-	if err := j.client.Rewind(within(t), j.term, 2, set, j.stored); err != nil {
-		t.Fatal(err)
-	}
-	j.tell(t, j.stored)
-	j.connect(t)
-	j.steps = [2]uint64{}
-	for k, table := range bothTables { // as they were at the set
-		j.want[k] = newReference(t, table, tablesAdam)
-	}
-	for who := range j.steps {
-		j.steps[who]++
-		for k, table := range bothTables {
-			ids, grads := j.batch(who, table)
-			j.want[k].push(t, uint32(who), j.steps[who], ids, grads)
-		}
-	}
-	j.holds(t, "back at the set")
-	j.send(t, 0)
-	j.send(t, 1)
-	j.holds(t, "repeated pushes")
-	for next := j.prepare(t); next != nil; next = j.prepare(t) {
-		j.tell(t, next)
-		j.push(t, 0)
-		j.push(t, 1)
-		j.holds(t, "after a move")
-	}
-	if n := j.slotsOf(t, 1); n != 0 {
-		t.Errorf("%d slots are on the second server: expected none", n)
-	}
-}
-
 func (j *slotsJob) values() (list [][]float32) {
 	for _, want := range j.want {
 		list = append(list, want.values(everyID(slotIDs)))

@@ -237,57 +237,6 @@ func TestTrainersContinueWhenServersAreKilled(t *testing.T) {
 	}
 }
 
-// A synchronous shard that lost its stages adopts the committed version, and the job continues.
-func TestSyncContinuesWhenServerIsKilled(t *testing.T) {
-	dir, b := t.TempDir(), newBook(2)
-	start := func(index int) *child {
-		return startChild(t, b, childConfig{Dir: dir, Index: index, Keep: 2})
-	}
-	victim := start(0)
-	start(1)
-	one := params.Optimizer{Kind: params.SGD, LearningRate: 1}
-	c := connect(t, b, params.Config{Mode: params.Sync, Optimizer: one})
-	values, grads := tensors(constant(0)), tensors(constant(1))
-	mustInit(t, c, values)
-	m := newMaster(t, b)
-	step := func(version uint64) {
-		t.Helper()
-		if err := c.Stage(within(t), version, grads, 1); err != nil {
-			t.Fatal(err)
-		}
-		if err := m.commit(within(t), version+1, by(0, 1)); err != nil {
-			t.Fatal(err)
-		}
-		if got, err := c.Pull(within(t), values, version+1); err != nil || got != version+1 {
-			t.Fatalf("pulled %d, %v; expected %d", got, err, version+1)
-		}
-	}
-	step(0)
-	step(1)
-	victim.kill() // its checkpoint is of version 0
-	victim = start(0)
-	step(2) // staged again at both: the trainer's connection broke
-	if err := c.Stage(within(t), 3, grads, 1); err != nil {
-		t.Fatal(err)
-	}
-	victim.kill() // with the stage
-	start(0)
-	if err := m.commit(within(t), 4, by(0, 1)); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := c.Pull(within(t), values, 4); err != nil || got != 4 {
-		t.Fatalf("pulled %d, %v; expected 4", got, err)
-	}
-	step(4)
-	low := values[0].Data[0]
-	for _, tensor := range values {
-		low = min(low, tensor.Data[len(tensor.Data)-1])
-	}
-	if low != -5 {
-		t.Errorf("the shard that was not killed is at %v, expected -5", low)
-	}
-}
-
 // A shard on which no block fell, since there are fewer of them, comes back like any other.
 func TestShardWithoutBlocks(t *testing.T) {
 	dir, b := t.TempDir(), newBook(2)

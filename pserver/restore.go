@@ -344,7 +344,6 @@ func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, job JobState, moved *pl
 	}
 	s.version.Store(version)
 	s.jobEpoch.Store(jobEpoch)
-	s.restored = true
 	s.ready.Store(true)
 	return nil
 }

@@ -58,9 +58,6 @@ func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, tex
 	case epoch < at || epoch < s.jobEpoch.Load():
 		return fmt.Errorf("%w: job epoch %d, shard %d is at %d", errOldCut, epoch, s.index, s.jobEpoch.Load())
 	}
-	if err := s.endMove(term); err != nil {
-		return err
-	}
 	c.dropLocked("the job goes back to a set")
 	//guard:rollback-clears-table-history
 	c.tables = tableHistory{} // nothing that comes is based on what was: the next checkpoint has all rows
@@ -82,19 +79,7 @@ func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, tex
 	return nil
 }
 
-// endMove forgets what was copied for a move: the shard will have what a set has. The leader that
-// goes back has committed the move before, or it never will.
-func (s *shard) endMove(term uint64) error {
-	s.moving.mu.Lock()
-	defer s.moving.mu.Unlock()
-	if err := s.moving.followsLocked(s, term); err != nil {
-		return err
-	}
-	s.moving.term, s.moving.taken, s.moving.slots = term, nil, nil
-	return nil
-}
-
-// becomeSet is called while nobody is connected. Blocks that were frozen are frozen no more: they are other ones.
+// becomeSet loads a set, or removes all parameters, while no trainer is connected.
 func (s *shard) becomeSet(ctx context.Context, store checkpoint.Store, text []byte, job JobState, layout *placement.Layout, epoch uint32) (name string, err error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
@@ -125,8 +110,6 @@ func (s *shard) becomeSet(ctx context.Context, store checkpoint.Store, text []by
 			return name, err
 		}
 	}
-	s.moving.holds = false
-	s.restored = false // it has lost nothing that others have: no version is adopted
 	s.jobEpoch.Store(epoch)
 	s.rewound.Store(epoch)
 	return name, nil

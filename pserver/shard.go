@@ -53,7 +53,6 @@ type shard struct {
 	// commitMu serializes commits and the start of a cut, so that a cut
 	// of a synchronous shard is of one version.
 	commitMu sync.Mutex
-	restored bool // started from a checkpoint and no step was applied since, guarded by commitMu
 	cuts     cuts
 
 	moving moving
@@ -90,10 +89,10 @@ type claim struct {
 }
 
 type counters struct {
-	pulled, pushed, duplicates, staged, committed, adopted, refused atomic.Uint64
-	rowsLookedUp, rowsPushed, rowsStaged                            atomic.Uint64
-	switched                                                        atomic.Uint64 // to other blocks
-	connections                                                     atomic.Int64
+	pulled, pushed, duplicates, staged, committed, refused atomic.Uint64
+	rowsLookedUp, rowsPushed, rowsStaged                   atomic.Uint64
+	switched                                               atomic.Uint64 // to other blocks
+	connections                                            atomic.Int64
 
 	staleScaled, stalenessSum, stalenessMax atomic.Uint64
 }

@@ -1,7 +1,6 @@
 package pserver
 
 import (
-	"slices"
 	"sync"
 	"sync/atomic"
 
@@ -80,21 +79,6 @@ func (st *stages) prune(version uint64, keep map[uint64]bool) {
 	st.dropIf(func(g *stage) bool { return g.version < version && !keep[g.incarnation] })
 }
 
-// anyAt says whether something is staged for version.
-func (st *stages) anyAt(version uint64) bool {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	for _, g := range st.byIncarnation {
-		g.mu.Lock()
-		found := g.version == version && (g.present > 0 || slices.ContainsFunc(g.rows, func(r rowStage) bool { return r.present > 0 }))
-		g.mu.Unlock()
-		if found {
-			return true
-		}
-	}
-	return false
-}
-
 // reset starts the stage of another version. The caller holds g.mu.
 func (g *stage) reset(version uint64, records uint32) {
 	g.version, g.records, g.present = version, records, 0
@@ -104,6 +88,19 @@ func (g *stage) reset(version uint64, records uint32) {
 	for i := range g.rows {
 		g.rows[i].reset()
 	}
+}
+
+// newest returns the sequence of the last frame of the version that the stage has. The caller holds g.mu.
+func (g *stage) newest() (sequence uint64) {
+	for _, p := range g.parts {
+		sequence = max(sequence, p.sequence)
+	}
+	for _, r := range g.rows {
+		for _, p := range r.parts {
+			sequence = max(sequence, p.sequence)
+		}
+	}
+	return sequence
 }
 
 // openStage returns the trainer's stage at the version of a frame, locked, if the frame is neither late nor early.
@@ -143,9 +140,6 @@ func (s *shard) stage(b *block, t *trainer, head *wire.Header, values elements) 
 		return fault
 	}
 	defer g.mu.Unlock()
-	if fault := b.moving(); fault != nil {
-		return fault
-	}
 	p := &g.parts[b.local]
 	if p.sequence > head.Sequence {
 		return nil // an older frame, overtaken by its own repetition

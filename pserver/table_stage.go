@@ -16,7 +16,6 @@ type rowStage struct {
 	parts   []rowPart
 	present int
 	since   uint64 // sequence of the frame that said how many parts there are
-	epoch   uint32 // of the placement of that frame
 }
 
 type rowPart struct {
@@ -50,14 +49,11 @@ func (s *shard) stageRows(h *holding, f rowFrame, t *trainer, head *wire.Header)
 		return fault
 	}
 	defer g.mu.Unlock()
-	if fault := s.slotsStay(h, f.table); fault != nil {
-		return fault
-	}
 	st := &g.rows[f.number]
 	if head.Sequence < st.since {
 		return nil // an older frame, replaced by a later attempt
 	}
-	if epoch := h.model.Placement.Epoch; int(f.rows.Parts) != len(st.parts) || st.since == 0 || st.epoch != epoch {
+	if int(f.rows.Parts) != len(st.parts) || st.since == 0 {
 		if f.rows.Parts > maxParts {
 			return wire.Faultf(wire.BadRows, "%d parts for table %q: expected at most %d", f.rows.Parts, f.table.Config().Name, maxParts)
 		}
@@ -70,7 +66,7 @@ func (s *shard) stageRows(h *holding, f rowFrame, t *trainer, head *wire.Header)
 		for len(st.parts) < int(f.rows.Parts) {
 			st.parts = append(st.parts, rowPart{})
 		}
-		st.since, st.epoch = head.Sequence, epoch
+		st.since = head.Sequence
 	}
 	p := &st.parts[f.rows.Part]
 	if p.sequence > head.Sequence {

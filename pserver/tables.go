@@ -96,7 +96,6 @@ func (c *conn) handleRows(buf *buffer, r *reply) *wire.Fault {
 	if fault := c.shard.waitVersion(c.stop, c.head.Step, c.limits.PullWait); fault != nil {
 		return fault
 	}
-	c.awaitMove(f.table.Leaving())
 	fault = c.shard.withRoom(c.holding, c.trainer, int64(c.head.Length), func() *wire.Fault { return c.shard.stageRows(c.holding, f, c.trainer, &c.head) })
 	if fault == nil {
 		r.end()

@@ -22,10 +22,6 @@ func (t *Table) Freeze(number uint32) error {
 	if err != nil {
 		return err
 	}
-	if t.leaving.Load() == nil {
-		until := make(chan struct{})
-		t.leaving.Store(&until)
-	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.frozen == nil {
@@ -41,21 +37,6 @@ func (t *Table) Thaw() {
 		s.mu.Lock()
 		s.thawLocked()
 		s.mu.Unlock()
-	}
-	t.stay()
-}
-
-// Leaving closes when no slot is frozen any more; nil if none is.
-func (t *Table) Leaving() <-chan struct{} {
-	if until := t.leaving.Load(); until != nil {
-		return *until
-	}
-	return nil
-}
-
-func (t *Table) stay() {
-	if until := t.leaving.Swap(nil); until != nil {
-		close(*until)
 	}
 }
 
@@ -150,14 +131,6 @@ func (o *Outgoing) Next(most int) (m *Image, last bool, err error) {
 	return m, len(o.ids) == 0, nil
 }
 
-// IsFrozen reports whether the slot has been frozen ever since.
-func (o *Outgoing) IsFrozen() bool {
-	s := o.table.slots[o.number]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.frozen == o.frozen
-}
-
 // Step is the step of a column that was last applied in the slot.
 func (o *Outgoing) Step(c *Column) uint64 {
 	s := o.table.slots[o.number]
@@ -233,7 +206,6 @@ func (t *Table) Leave(after *Table) {
 		s.mu.Unlock()
 		t.arena.give(chunks)
 	}
-	t.stay()
 }
 
 // Mark says that a slot has a step of the column's trainer, and none after it.

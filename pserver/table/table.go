@@ -33,7 +33,6 @@ type Table struct {
 	slots   [Slots]*slot // nil: not held
 	held    []uint32
 	current func() *Cut
-	leaving atomic.Pointer[chan struct{}] // nil: no slot is frozen; closed when none is any more
 
 	overflow atomic.Pointer[Overflow]
 	cut      atomic.Pointer[Cut] // last cut with preserved rows

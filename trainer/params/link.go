@@ -352,7 +352,7 @@ func (l *link) find(ctx context.Context) error {
 	return nil
 }
 
-// open dials, says hello, and sends the committed version to a restarted synchronous server.
+// open dials and says hello.
 func (l *link) open(ctx context.Context) error {
 	ctx, release := l.bound(ctx)
 	defer release()
@@ -377,10 +377,6 @@ func (l *link) open(ctx context.Context) error {
 	}
 	if restarted := l.epoch != 0 && s.epoch != l.epoch; restarted {
 		l.log.WithFields(logrus.Fields{"addr": l.addr, "epoch": s.epoch}).Warn("parameter server restarted from its checkpoint")
-		if err := l.catchUp(ctx); err != nil {
-			s.close() //nolint:errcheck // it is given up
-			return err
-		}
 	}
 	if l.down {
 		l.down = false
@@ -405,18 +401,6 @@ func tuneLocal(nc net.Conn) {
 	}
 	tcp.SetReadBuffer(localBuffer)  //nolint:errcheck // only slower
 	tcp.SetWriteBuffer(localBuffer) //nolint:errcheck // only slower
-}
-
-// catchUp sends the committed version to the server.
-func (l *link) catchUp(ctx context.Context) error {
-	control, err := l.controlClient()
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, l.client.cfg.ReplyTimeout)
-	defer cancel()
-	_, err = control.Describe(ctx, &pb.DescribeRequest{CommittedVersion: l.client.seen.newest.Load()})
-	return err
 }
 
 // controlClient is the gRPC side of the server at l.addr.

@@ -825,9 +825,6 @@ func (x *ParameterPlacement) GetSlotOwners() []uint32 {
 
 type DescribeRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The newest committed version that the caller knows; 0: none. A shard that was restored from a checkpoint with an older
-	// version adopts this version without its updates. Other shards ignore it.
-	CommittedVersion uint64 `protobuf:"varint,1,opt,name=committed_version,json=committedVersion,proto3" json:"committed_version,omitempty"`
 	// The reply has no model and no placement, which can be large.
 	Brief         bool `protobuf:"varint,2,opt,name=brief,proto3" json:"brief,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -862,13 +859,6 @@ func (x *DescribeRequest) ProtoReflect() protoreflect.Message {
 // Deprecated: Use DescribeRequest.ProtoReflect.Descriptor instead.
 func (*DescribeRequest) Descriptor() ([]byte, []int) {
 	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{7}
-}
-
-func (x *DescribeRequest) GetCommittedVersion() uint64 {
-	if x != nil {
-		return x.CommittedVersion
-	}
-	return 0
 }
 
 func (x *DescribeRequest) GetBrief() bool {
@@ -1089,11 +1079,9 @@ type ParameterServerCounters struct {
 	Duplicates     uint64                 `protobuf:"varint,3,opt,name=duplicates,proto3" json:"duplicates,omitempty"`
 	BlocksStaged   uint64                 `protobuf:"varint,4,opt,name=blocks_staged,json=blocksStaged,proto3" json:"blocks_staged,omitempty"`
 	StepsCommitted uint64                 `protobuf:"varint,5,opt,name=steps_committed,json=stepsCommitted,proto3" json:"steps_committed,omitempty"`
-	// Versions that were adopted without an update after a restart.
-	StepsAdopted uint64 `protobuf:"varint,6,opt,name=steps_adopted,json=stepsAdopted,proto3" json:"steps_adopted,omitempty"`
-	Refused      uint64 `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
-	Connections  uint64 `protobuf:"varint,8,opt,name=connections,proto3" json:"connections,omitempty"`
-	StagedBytes  uint64 `protobuf:"varint,9,opt,name=staged_bytes,json=stagedBytes,proto3" json:"staged_bytes,omitempty"`
+	Refused        uint64                 `protobuf:"varint,7,opt,name=refused,proto3" json:"refused,omitempty"`
+	Connections    uint64                 `protobuf:"varint,8,opt,name=connections,proto3" json:"connections,omitempty"`
+	StagedBytes    uint64                 `protobuf:"varint,9,opt,name=staged_bytes,json=stagedBytes,proto3" json:"staged_bytes,omitempty"`
 	// Pushes of a block that were applied with a lower learning rate because they
 	// exceeded the staleness bound.
 	StaleScaled uint64 `protobuf:"varint,21,opt,name=stale_scaled,json=staleScaled,proto3" json:"stale_scaled,omitempty"`
@@ -1172,13 +1160,6 @@ func (x *ParameterServerCounters) GetBlocksStaged() uint64 {
 func (x *ParameterServerCounters) GetStepsCommitted() uint64 {
 	if x != nil {
 		return x.StepsCommitted
-	}
-	return 0
-}
-
-func (x *ParameterServerCounters) GetStepsAdopted() uint64 {
-	if x != nil {
-		return x.StepsAdopted
 	}
 	return 0
 }
@@ -1486,10 +1467,9 @@ type CommitStepRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The new version: 1 is made from gradients at version 0.
 	Version uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	// Counts the rollbacks of the job, from 1. A shard adopts a greater epoch and rejects a smaller epoch; 0: not stated.
+	// Counts the rollbacks of the job, from 1. A shard in another epoch rejects the call; 0: not stated.
 	JobEpoch uint32 `protobuf:"varint,2,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
-	// In rank order. Empty: the contributors of the version are unknown, and a shard with an older version adopts it without an
-	// update. With version 0 a shard only returns its version.
+	// In rank order.
 	Contributors []*StepContributor `protobuf:"bytes,3,rep,name=contributors,proto3" json:"contributors,omitempty"`
 	// Factor of the learning rate of this step, in addition to the schedule; 0 means 1.
 	LearningRateScale float32 `protobuf:"fixed32,4,opt,name=learning_rate_scale,json=learningRateScale,proto3" json:"learning_rate_scale,omitempty"`
@@ -1619,9 +1599,7 @@ func (x *StepContributor) GetRecords() uint32 {
 type CommitStepReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The version of the shard after the call.
-	Version uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	// True if the shard had lost stages in a restart and adopted the version without an update.
-	Adopted       bool `protobuf:"varint,2,opt,name=adopted,proto3" json:"adopted,omitempty"`
+	Version       uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1661,13 +1639,6 @@ func (x *CommitStepReply) GetVersion() uint64 {
 		return x.Version
 	}
 	return 0
-}
-
-func (x *CommitStepReply) GetAdopted() bool {
-	if x != nil {
-		return x.Adopted
-	}
-	return false
 }
 
 // Cut identifies the cut of a checkpoint.
@@ -2491,11 +2462,6 @@ type ReadBlockReply struct {
 	Applied []*AppliedStep `protobuf:"bytes,5,rep,name=applied,proto3" json:"applied,omitempty"`
 	// SHA-256 of parameters, then state.
 	Sha256 []byte `protobuf:"bytes,6,opt,name=sha256,proto3" json:"sha256,omitempty"`
-	// Job epoch and version of the shard.
-	JobEpoch uint32 `protobuf:"varint,7,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
-	Reached  uint64 `protobuf:"varint,8,opt,name=reached,proto3" json:"reached,omitempty"`
-	// Incarnations that have staged the block for that version.
-	StagedBy []uint64 `protobuf:"varint,9,rep,packed,name=staged_by,json=stagedBy,proto3" json:"staged_by,omitempty"`
 	// Retired trainers; absent: none.
 	Retired       *Retirement `protobuf:"bytes,10,opt,name=retired,proto3" json:"retired,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -2574,169 +2540,9 @@ func (x *ReadBlockReply) GetSha256() []byte {
 	return nil
 }
 
-func (x *ReadBlockReply) GetJobEpoch() uint32 {
-	if x != nil {
-		return x.JobEpoch
-	}
-	return 0
-}
-
-func (x *ReadBlockReply) GetReached() uint64 {
-	if x != nil {
-		return x.Reached
-	}
-	return 0
-}
-
-func (x *ReadBlockReply) GetStagedBy() []uint64 {
-	if x != nil {
-		return x.StagedBy
-	}
-	return nil
-}
-
 func (x *ReadBlockReply) GetRetired() *Retirement {
 	if x != nil {
 		return x.Retired
-	}
-	return nil
-}
-
-type ReadStagedRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Move          *Move                  `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
-	Block         uint64                 `protobuf:"varint,2,opt,name=block,proto3" json:"block,omitempty"`
-	Incarnation   uint64                 `protobuf:"varint,3,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReadStagedRequest) Reset() {
-	*x = ReadStagedRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReadStagedRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReadStagedRequest) ProtoMessage() {}
-
-func (x *ReadStagedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReadStagedRequest.ProtoReflect.Descriptor instead.
-func (*ReadStagedRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{34}
-}
-
-func (x *ReadStagedRequest) GetMove() *Move {
-	if x != nil {
-		return x.Move
-	}
-	return nil
-}
-
-func (x *ReadStagedRequest) GetBlock() uint64 {
-	if x != nil {
-		return x.Block
-	}
-	return 0
-}
-
-func (x *ReadStagedRequest) GetIncarnation() uint64 {
-	if x != nil {
-		return x.Incarnation
-	}
-	return 0
-}
-
-type ReadStagedReply struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Version and number of records of the gradients.
-	Version uint64 `protobuf:"varint,1,opt,name=version,proto3" json:"version,omitempty"`
-	Records uint32 `protobuf:"varint,2,opt,name=records,proto3" json:"records,omitempty"`
-	// Sequence of their frame.
-	Sequence uint64 `protobuf:"varint,3,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	// Little-endian float32.
-	Sum           []byte `protobuf:"bytes,4,opt,name=sum,proto3" json:"sum,omitempty"`
-	Sha256        []byte `protobuf:"bytes,5,opt,name=sha256,proto3" json:"sha256,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReadStagedReply) Reset() {
-	*x = ReadStagedReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReadStagedReply) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReadStagedReply) ProtoMessage() {}
-
-func (x *ReadStagedReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReadStagedReply.ProtoReflect.Descriptor instead.
-func (*ReadStagedReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{35}
-}
-
-func (x *ReadStagedReply) GetVersion() uint64 {
-	if x != nil {
-		return x.Version
-	}
-	return 0
-}
-
-func (x *ReadStagedReply) GetRecords() uint32 {
-	if x != nil {
-		return x.Records
-	}
-	return 0
-}
-
-func (x *ReadStagedReply) GetSequence() uint64 {
-	if x != nil {
-		return x.Sequence
-	}
-	return 0
-}
-
-func (x *ReadStagedReply) GetSum() []byte {
-	if x != nil {
-		return x.Sum
-	}
-	return nil
-}
-
-func (x *ReadStagedReply) GetSha256() []byte {
-	if x != nil {
-		return x.Sha256
 	}
 	return nil
 }
@@ -2755,7 +2561,7 @@ type RetireRequest struct {
 
 func (x *RetireRequest) Reset() {
 	*x = RetireRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2767,7 +2573,7 @@ func (x *RetireRequest) String() string {
 func (*RetireRequest) ProtoMessage() {}
 
 func (x *RetireRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2780,7 +2586,7 @@ func (x *RetireRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetireRequest.ProtoReflect.Descriptor instead.
 func (*RetireRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{36}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RetireRequest) GetRetired() *Retirement {
@@ -2812,7 +2618,7 @@ type RetireReply struct {
 
 func (x *RetireReply) Reset() {
 	*x = RetireReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2824,7 +2630,7 @@ func (x *RetireReply) String() string {
 func (*RetireReply) ProtoMessage() {}
 
 func (x *RetireReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2837,7 +2643,7 @@ func (x *RetireReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetireReply.ProtoReflect.Descriptor instead.
 func (*RetireReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{37}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{35}
 }
 
 // Retirement has the incarnations that have ended: all below `floor` that are not in `spared`.
@@ -2854,7 +2660,7 @@ type Retirement struct {
 
 func (x *Retirement) Reset() {
 	*x = Retirement{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2866,7 +2672,7 @@ func (x *Retirement) String() string {
 func (*Retirement) ProtoMessage() {}
 
 func (x *Retirement) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2879,7 +2685,7 @@ func (x *Retirement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Retirement.ProtoReflect.Descriptor instead.
 func (*Retirement) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{38}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *Retirement) GetJob() []byte {
@@ -2915,7 +2721,7 @@ type AppliedStep struct {
 
 func (x *AppliedStep) Reset() {
 	*x = AppliedStep{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2927,7 +2733,7 @@ func (x *AppliedStep) String() string {
 func (*AppliedStep) ProtoMessage() {}
 
 func (x *AppliedStep) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2940,7 +2746,7 @@ func (x *AppliedStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppliedStep.ProtoReflect.Descriptor instead.
 func (*AppliedStep) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{39}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *AppliedStep) GetOrdinal() uint32 {
@@ -2974,7 +2780,7 @@ type ReadSlotsRequest struct {
 
 func (x *ReadSlotsRequest) Reset() {
 	*x = ReadSlotsRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2986,7 +2792,7 @@ func (x *ReadSlotsRequest) String() string {
 func (*ReadSlotsRequest) ProtoMessage() {}
 
 func (x *ReadSlotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2999,7 +2805,7 @@ func (x *ReadSlotsRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReadSlotsRequest.ProtoReflect.Descriptor instead.
 func (*ReadSlotsRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{40}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ReadSlotsRequest) GetMove() *Move {
@@ -3016,13 +2822,11 @@ func (x *ReadSlotsRequest) GetSlots() []*TableSlots {
 	return nil
 }
 
-// SlotPiece is a part of a slot, in the order of ReadSlotsRequest: the staged rows of one trainer, or rows of the slot.
+// SlotPiece is a part of a slot, in the order of ReadSlotsRequest.
 type SlotPiece struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Table uint32                 `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
 	Slot  uint32                 `protobuf:"varint,2,opt,name=slot,proto3" json:"slot,omitempty"`
-	// If set, the part has no other field except table and slot.
-	Staged *StagedRows `protobuf:"bytes,16,opt,name=staged,proto3" json:"staged,omitempty"`
 	// Rows: ids, steps of their last updates, numbers of updates if the rule counts them, and for each row the parameters
 	// followed by the state of the optimizer, as little-endian float32.
 	Ids      []int64  `protobuf:"fixed64,3,rep,packed,name=ids,proto3" json:"ids,omitempty"`
@@ -3041,9 +2845,6 @@ type SlotPiece struct {
 	Last    bool           `protobuf:"varint,12,opt,name=last,proto3" json:"last,omitempty"`
 	Applied []*AppliedStep `protobuf:"bytes,13,rep,name=applied,proto3" json:"applied,omitempty"`
 	Retired *Retirement    `protobuf:"bytes,15,opt,name=retired,proto3" json:"retired,omitempty"`
-	// Job epoch and version of the shard, in the last part: see ReadBlockReply.
-	JobEpoch uint32 `protobuf:"varint,17,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
-	Reached  uint64 `protobuf:"varint,18,opt,name=reached,proto3" json:"reached,omitempty"`
 	// SHA-256 of values, ids, versions, updates, and waiting ids, updates and versions, all little-endian.
 	Sha256        []byte `protobuf:"bytes,14,opt,name=sha256,proto3" json:"sha256,omitempty"`
 	unknownFields protoimpl.UnknownFields
@@ -3052,7 +2853,7 @@ type SlotPiece struct {
 
 func (x *SlotPiece) Reset() {
 	*x = SlotPiece{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3064,7 +2865,7 @@ func (x *SlotPiece) String() string {
 func (*SlotPiece) ProtoMessage() {}
 
 func (x *SlotPiece) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3077,7 +2878,7 @@ func (x *SlotPiece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotPiece.ProtoReflect.Descriptor instead.
 func (*SlotPiece) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{41}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SlotPiece) GetTable() uint32 {
@@ -3092,13 +2893,6 @@ func (x *SlotPiece) GetSlot() uint32 {
 		return x.Slot
 	}
 	return 0
-}
-
-func (x *SlotPiece) GetStaged() *StagedRows {
-	if x != nil {
-		return x.Staged
-	}
-	return nil
 }
 
 func (x *SlotPiece) GetIds() []int64 {
@@ -3185,118 +2979,7 @@ func (x *SlotPiece) GetRetired() *Retirement {
 	return nil
 }
 
-func (x *SlotPiece) GetJobEpoch() uint32 {
-	if x != nil {
-		return x.JobEpoch
-	}
-	return 0
-}
-
-func (x *SlotPiece) GetReached() uint64 {
-	if x != nil {
-		return x.Reached
-	}
-	return 0
-}
-
 func (x *SlotPiece) GetSha256() []byte {
-	if x != nil {
-		return x.Sha256
-	}
-	return nil
-}
-
-// StagedRows are the staged gradients of a trainer for a slot, in the order of their addition.
-type StagedRows struct {
-	state       protoimpl.MessageState `protogen:"open.v1"`
-	Incarnation uint64                 `protobuf:"varint,1,opt,name=incarnation,proto3" json:"incarnation,omitempty"`
-	// Version and number of records of the gradients.
-	Version uint64 `protobuf:"varint,2,opt,name=version,proto3" json:"version,omitempty"`
-	Records uint32 `protobuf:"varint,3,opt,name=records,proto3" json:"records,omitempty"`
-	// Sequence of the last frame.
-	Sequence uint64  `protobuf:"varint,4,opt,name=sequence,proto3" json:"sequence,omitempty"`
-	Ids      []int64 `protobuf:"fixed64,5,rep,packed,name=ids,proto3" json:"ids,omitempty"`
-	// Gradient of each id, little-endian float32.
-	Gradients []byte `protobuf:"bytes,6,opt,name=gradients,proto3" json:"gradients,omitempty"`
-	// SHA-256 of gradients and ids, little-endian.
-	Sha256        []byte `protobuf:"bytes,7,opt,name=sha256,proto3" json:"sha256,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *StagedRows) Reset() {
-	*x = StagedRows{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *StagedRows) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*StagedRows) ProtoMessage() {}
-
-func (x *StagedRows) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use StagedRows.ProtoReflect.Descriptor instead.
-func (*StagedRows) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{42}
-}
-
-func (x *StagedRows) GetIncarnation() uint64 {
-	if x != nil {
-		return x.Incarnation
-	}
-	return 0
-}
-
-func (x *StagedRows) GetVersion() uint64 {
-	if x != nil {
-		return x.Version
-	}
-	return 0
-}
-
-func (x *StagedRows) GetRecords() uint32 {
-	if x != nil {
-		return x.Records
-	}
-	return 0
-}
-
-func (x *StagedRows) GetSequence() uint64 {
-	if x != nil {
-		return x.Sequence
-	}
-	return 0
-}
-
-func (x *StagedRows) GetIds() []int64 {
-	if x != nil {
-		return x.Ids
-	}
-	return nil
-}
-
-func (x *StagedRows) GetGradients() []byte {
-	if x != nil {
-		return x.Gradients
-	}
-	return nil
-}
-
-func (x *StagedRows) GetSha256() []byte {
 	if x != nil {
 		return x.Sha256
 	}
@@ -3316,7 +2999,7 @@ type TakeBlocksRequest struct {
 
 func (x *TakeBlocksRequest) Reset() {
 	*x = TakeBlocksRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3328,7 +3011,7 @@ func (x *TakeBlocksRequest) String() string {
 func (*TakeBlocksRequest) ProtoMessage() {}
 
 func (x *TakeBlocksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3341,7 +3024,7 @@ func (x *TakeBlocksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeBlocksRequest.ProtoReflect.Descriptor instead.
 func (*TakeBlocksRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{43}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *TakeBlocksRequest) GetMove() *Move {
@@ -3380,7 +3063,7 @@ type TakeBlocksReply struct {
 
 func (x *TakeBlocksReply) Reset() {
 	*x = TakeBlocksReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3392,7 +3075,7 @@ func (x *TakeBlocksReply) String() string {
 func (*TakeBlocksReply) ProtoMessage() {}
 
 func (x *TakeBlocksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3405,7 +3088,7 @@ func (x *TakeBlocksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeBlocksReply.ProtoReflect.Descriptor instead.
 func (*TakeBlocksReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{44}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{41}
 }
 
 type SetPlacementRequest struct {
@@ -3413,17 +3096,15 @@ type SetPlacementRequest struct {
 	// Its epoch is the epoch of the committed placement.
 	Move *Move `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
 	// For a shard with an earlier placement; absent: the call only asks whether the shard needs it.
-	Model     *ParameterModel     `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
-	Placement *ParameterPlacement `protobuf:"bytes,3,opt,name=placement,proto3" json:"placement,omitempty"`
-	// For a job with rollbacks (see Rewind): the epoch of a shard without parameters. 0: no rollbacks.
-	JobEpoch      uint32 `protobuf:"varint,4,opt,name=job_epoch,json=jobEpoch,proto3" json:"job_epoch,omitempty"`
+	Model         *ParameterModel     `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
+	Placement     *ParameterPlacement `protobuf:"bytes,3,opt,name=placement,proto3" json:"placement,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *SetPlacementRequest) Reset() {
 	*x = SetPlacementRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[45]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3435,7 +3116,7 @@ func (x *SetPlacementRequest) String() string {
 func (*SetPlacementRequest) ProtoMessage() {}
 
 func (x *SetPlacementRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[45]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3448,7 +3129,7 @@ func (x *SetPlacementRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPlacementRequest.ProtoReflect.Descriptor instead.
 func (*SetPlacementRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{45}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SetPlacementRequest) GetMove() *Move {
@@ -3472,13 +3153,6 @@ func (x *SetPlacementRequest) GetPlacement() *ParameterPlacement {
 	return nil
 }
 
-func (x *SetPlacementRequest) GetJobEpoch() uint32 {
-	if x != nil {
-		return x.JobEpoch
-	}
-	return 0
-}
-
 type SetPlacementReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// The shard has an earlier placement and needs this placement.
@@ -3489,7 +3163,7 @@ type SetPlacementReply struct {
 
 func (x *SetPlacementReply) Reset() {
 	*x = SetPlacementReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[46]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3501,7 +3175,7 @@ func (x *SetPlacementReply) String() string {
 func (*SetPlacementReply) ProtoMessage() {}
 
 func (x *SetPlacementReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[46]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3514,7 +3188,7 @@ func (x *SetPlacementReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPlacementReply.ProtoReflect.Descriptor instead.
 func (*SetPlacementReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{46}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SetPlacementReply) GetWanted() bool {
@@ -3541,7 +3215,7 @@ type RewindRequest struct {
 
 func (x *RewindRequest) Reset() {
 	*x = RewindRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[47]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3553,7 +3227,7 @@ func (x *RewindRequest) String() string {
 func (*RewindRequest) ProtoMessage() {}
 
 func (x *RewindRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[47]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3566,7 +3240,7 @@ func (x *RewindRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewindRequest.ProtoReflect.Descriptor instead.
 func (*RewindRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{47}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *RewindRequest) GetTerm() uint64 {
@@ -3605,7 +3279,7 @@ type RewindReply struct {
 
 func (x *RewindReply) Reset() {
 	*x = RewindReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[48]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3617,7 +3291,7 @@ func (x *RewindReply) String() string {
 func (*RewindReply) ProtoMessage() {}
 
 func (x *RewindReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[48]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3630,7 +3304,7 @@ func (x *RewindReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewindReply.ProtoReflect.Descriptor instead.
 func (*RewindReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{48}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{45}
 }
 
 var File_trainmaster_v1_parameter_server_proto protoreflect.FileDescriptor
@@ -3691,10 +3365,9 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x06owners\x18\x04 \x03(\rR\x06owners\x126\n" +
 	"\x06tables\x18\x05 \x03(\v2\x1e.trainmaster.v1.ParameterTableR\x06tables\x12\x1f\n" +
 	"\vslot_owners\x18\x06 \x03(\rR\n" +
-	"slotOwners\"T\n" +
-	"\x0fDescribeRequest\x12+\n" +
-	"\x11committed_version\x18\x01 \x01(\x04R\x10committedVersion\x12\x14\n" +
-	"\x05brief\x18\x02 \x01(\bR\x05brief\"\xb8\x06\n" +
+	"slotOwners\"@\n" +
+	"\x0fDescribeRequest\x12\x14\n" +
+	"\x05brief\x18\x02 \x01(\bR\x05briefJ\x04\b\x01\x10\x02R\x11committed_version\"\xb8\x06\n" +
 	"\rDescribeReply\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x129\n" +
 	"\x05state\x18\x02 \x01(\x0e2#.trainmaster.v1.DescribeReply.StateR\x05state\x12\x1f\n" +
@@ -3729,7 +3402,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_EMPTY\x10\x01\x12\x16\n" +
 	"\x12STATE_INITIALISING\x10\x02\x12\x0f\n" +
-	"\vSTATE_READY\x10\x03\"\xdd\x04\n" +
+	"\vSTATE_READY\x10\x03\"\xcd\x04\n" +
 	"\x17ParameterServerCounters\x12#\n" +
 	"\rblocks_pulled\x18\x01 \x01(\x04R\fblocksPulled\x12#\n" +
 	"\rblocks_pushed\x18\x02 \x01(\x04R\fblocksPushed\x12\x1e\n" +
@@ -3737,8 +3410,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"duplicates\x18\x03 \x01(\x04R\n" +
 	"duplicates\x12#\n" +
 	"\rblocks_staged\x18\x04 \x01(\x04R\fblocksStaged\x12'\n" +
-	"\x0fsteps_committed\x18\x05 \x01(\x04R\x0estepsCommitted\x12#\n" +
-	"\rsteps_adopted\x18\x06 \x01(\x04R\fstepsAdopted\x12\x18\n" +
+	"\x0fsteps_committed\x18\x05 \x01(\x04R\x0estepsCommitted\x12\x18\n" +
 	"\arefused\x18\a \x01(\x04R\arefused\x12 \n" +
 	"\vconnections\x18\b \x01(\x04R\vconnections\x12!\n" +
 	"\fstaged_bytes\x18\t \x01(\x04R\vstagedBytes\x12!\n" +
@@ -3750,7 +3422,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"rowsPushed\x12\x1f\n" +
 	"\vrows_staged\x18  \x01(\x04R\n" +
 	"rowsStaged\x12\x1b\n" +
-	"\trows_held\x18! \x01(\x04R\browsHeldJ\x04\b\x14\x10\x15R\x0estale_rejected\"\xec\x01\n" +
+	"\trows_held\x18! \x01(\x04R\browsHeldJ\x04\b\x06\x10\aJ\x04\b\x14\x10\x15R\rsteps_adoptedR\x0estale_rejected\"\xec\x01\n" +
 	"\x15InitParametersRequest\x124\n" +
 	"\x05model\x18\x01 \x01(\v2\x1e.trainmaster.v1.ParameterModelR\x05model\x12\x14\n" +
 	"\x05index\x18\x02 \x01(\rR\x05index\x12\x18\n" +
@@ -3781,10 +3453,9 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x0fStepContributor\x12\x18\n" +
 	"\aordinal\x18\x01 \x01(\rR\aordinal\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x18\n" +
-	"\arecords\x18\x03 \x01(\rR\arecords\"E\n" +
+	"\arecords\x18\x03 \x01(\rR\arecords\":\n" +
 	"\x0fCommitStepReply\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x18\n" +
-	"\aadopted\x18\x02 \x01(\bR\aadopted\"1\n" +
+	"\aversion\x18\x01 \x01(\x04R\aversionJ\x04\b\x02\x10\x03R\aadopted\"1\n" +
 	"\x03Cut\x12\x16\n" +
 	"\x06number\x18\x01 \x01(\x04R\x06number\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\"U\n" +
@@ -3828,7 +3499,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x11FreezeBlocksReply\"R\n" +
 	"\x10ReadBlockRequest\x12(\n" +
 	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12\x14\n" +
-	"\x05block\x18\x02 \x01(\x04R\x05block\"\xd3\x02\n" +
+	"\x05block\x18\x02 \x01(\x04R\x05block\"\xa4\x02\n" +
 	"\x0eReadBlockReply\x12\x1e\n" +
 	"\n" +
 	"parameters\x18\x01 \x01(\fR\n" +
@@ -3837,22 +3508,10 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\aupdates\x18\x03 \x01(\x04R\aupdates\x12\x18\n" +
 	"\aversion\x18\x04 \x01(\x04R\aversion\x125\n" +
 	"\aapplied\x18\x05 \x03(\v2\x1b.trainmaster.v1.AppliedStepR\aapplied\x12\x16\n" +
-	"\x06sha256\x18\x06 \x01(\fR\x06sha256\x12\x1b\n" +
-	"\tjob_epoch\x18\a \x01(\rR\bjobEpoch\x12\x18\n" +
-	"\areached\x18\b \x01(\x04R\areached\x12\x1b\n" +
-	"\tstaged_by\x18\t \x03(\x04R\bstagedBy\x124\n" +
+	"\x06sha256\x18\x06 \x01(\fR\x06sha256\x124\n" +
 	"\aretired\x18\n" +
-	" \x01(\v2\x1a.trainmaster.v1.RetirementR\aretired\"u\n" +
-	"\x11ReadStagedRequest\x12(\n" +
-	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12\x14\n" +
-	"\x05block\x18\x02 \x01(\x04R\x05block\x12 \n" +
-	"\vincarnation\x18\x03 \x01(\x04R\vincarnation\"\x8b\x01\n" +
-	"\x0fReadStagedReply\x12\x18\n" +
-	"\aversion\x18\x01 \x01(\x04R\aversion\x12\x18\n" +
-	"\arecords\x18\x02 \x01(\rR\arecords\x12\x1a\n" +
-	"\bsequence\x18\x03 \x01(\x04R\bsequence\x12\x10\n" +
-	"\x03sum\x18\x04 \x01(\fR\x03sum\x12\x16\n" +
-	"\x06sha256\x18\x05 \x01(\fR\x06sha256\"\x84\x01\n" +
+	" \x01(\v2\x1a.trainmaster.v1.RetirementR\aretiredJ\x04\b\a\x10\n" +
+	"R\tjob_epochR\areachedR\tstaged_by\"\x84\x01\n" +
 	"\rRetireRequest\x124\n" +
 	"\aretired\x18\x01 \x01(\v2\x1a.trainmaster.v1.RetirementR\aretired\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x1d\n" +
@@ -3871,11 +3530,10 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x04step\x18\x03 \x01(\x04R\x04step\"n\n" +
 	"\x10ReadSlotsRequest\x12(\n" +
 	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x120\n" +
-	"\x05slots\x18\x02 \x03(\v2\x1a.trainmaster.v1.TableSlotsR\x05slots\"\xb8\x04\n" +
+	"\x05slots\x18\x02 \x03(\v2\x1a.trainmaster.v1.TableSlotsR\x05slots\"\xef\x03\n" +
 	"\tSlotPiece\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\rR\x05table\x12\x12\n" +
-	"\x04slot\x18\x02 \x01(\rR\x04slot\x122\n" +
-	"\x06staged\x18\x10 \x01(\v2\x1a.trainmaster.v1.StagedRowsR\x06staged\x12\x10\n" +
+	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x10\n" +
 	"\x03ids\x18\x03 \x03(\x10R\x03ids\x12\x1a\n" +
 	"\bversions\x18\x04 \x03(\aR\bversions\x12\x18\n" +
 	"\aupdates\x18\x05 \x03(\aR\aupdates\x12\x16\n" +
@@ -3889,30 +3547,18 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x04rows\x18\v \x01(\rR\x04rows\x12\x12\n" +
 	"\x04last\x18\f \x01(\bR\x04last\x125\n" +
 	"\aapplied\x18\r \x03(\v2\x1b.trainmaster.v1.AppliedStepR\aapplied\x124\n" +
-	"\aretired\x18\x0f \x01(\v2\x1a.trainmaster.v1.RetirementR\aretired\x12\x1b\n" +
-	"\tjob_epoch\x18\x11 \x01(\rR\bjobEpoch\x12\x18\n" +
-	"\areached\x18\x12 \x01(\x04R\areached\x12\x16\n" +
-	"\x06sha256\x18\x0e \x01(\fR\x06sha256\"\xc6\x01\n" +
-	"\n" +
-	"StagedRows\x12 \n" +
-	"\vincarnation\x18\x01 \x01(\x04R\vincarnation\x12\x18\n" +
-	"\aversion\x18\x02 \x01(\x04R\aversion\x12\x18\n" +
-	"\arecords\x18\x03 \x01(\rR\arecords\x12\x1a\n" +
-	"\bsequence\x18\x04 \x01(\x04R\bsequence\x12\x10\n" +
-	"\x03ids\x18\x05 \x03(\x10R\x03ids\x12\x1c\n" +
-	"\tgradients\x18\x06 \x01(\fR\tgradients\x12\x16\n" +
-	"\x06sha256\x18\a \x01(\fR\x06sha256\"\x9f\x01\n" +
+	"\aretired\x18\x0f \x01(\v2\x1a.trainmaster.v1.RetirementR\aretired\x12\x16\n" +
+	"\x06sha256\x18\x0e \x01(\fR\x06sha256J\x04\b\x10\x10\x13R\x06stagedR\tjob_epochR\areached\"\x9f\x01\n" +
 	"\x11TakeBlocksRequest\x12(\n" +
 	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12\x16\n" +
 	"\x06blocks\x18\x02 \x03(\x04R\x06blocks\x12\x16\n" +
 	"\x06source\x18\x03 \x01(\tR\x06source\x120\n" +
 	"\x05slots\x18\x04 \x03(\v2\x1a.trainmaster.v1.TableSlotsR\x05slots\"\x11\n" +
-	"\x0fTakeBlocksReply\"\xd4\x01\n" +
+	"\x0fTakeBlocksReply\"\xc8\x01\n" +
 	"\x13SetPlacementRequest\x12(\n" +
 	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x124\n" +
 	"\x05model\x18\x02 \x01(\v2\x1e.trainmaster.v1.ParameterModelR\x05model\x12@\n" +
-	"\tplacement\x18\x03 \x01(\v2\".trainmaster.v1.ParameterPlacementR\tplacement\x12\x1b\n" +
-	"\tjob_epoch\x18\x04 \x01(\rR\bjobEpoch\"+\n" +
+	"\tplacement\x18\x03 \x01(\v2\".trainmaster.v1.ParameterPlacementR\tplacementJ\x04\b\x04\x10\x05R\tjob_epoch\"+\n" +
 	"\x11SetPlacementReply\x12\x16\n" +
 	"\x06wanted\x18\x01 \x01(\bR\x06wanted\"p\n" +
 	"\rRewindRequest\x12\x12\n" +
@@ -3925,7 +3571,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"UpdateMode\x12\x1b\n" +
 	"\x17UPDATE_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11UPDATE_MODE_ASYNC\x10\x01\x12\x14\n" +
-	"\x10UPDATE_MODE_SYNC\x10\x022\xd9\n" +
+	"\x10UPDATE_MODE_SYNC\x10\x022\x87\n" +
 	"\n" +
 	"\x0fParameterServer\x12J\n" +
 	"\bDescribe\x12\x1f.trainmaster.v1.DescribeRequest\x1a\x1d.trainmaster.v1.DescribeReply\x12\\\n" +
@@ -3940,9 +3586,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\bWriteSet\x12\x1f.trainmaster.v1.WriteSetRequest\x1a\x1d.trainmaster.v1.WriteSetReply\x12M\n" +
 	"\tPruneSets\x12 .trainmaster.v1.PruneSetsRequest\x1a\x1e.trainmaster.v1.PruneSetsReply\x12V\n" +
 	"\fFreezeBlocks\x12#.trainmaster.v1.FreezeBlocksRequest\x1a!.trainmaster.v1.FreezeBlocksReply\x12M\n" +
-	"\tReadBlock\x12 .trainmaster.v1.ReadBlockRequest\x1a\x1e.trainmaster.v1.ReadBlockReply\x12P\n" +
-	"\n" +
-	"ReadStaged\x12!.trainmaster.v1.ReadStagedRequest\x1a\x1f.trainmaster.v1.ReadStagedReply\x12J\n" +
+	"\tReadBlock\x12 .trainmaster.v1.ReadBlockRequest\x1a\x1e.trainmaster.v1.ReadBlockReply\x12J\n" +
 	"\tReadSlots\x12 .trainmaster.v1.ReadSlotsRequest\x1a\x19.trainmaster.v1.SlotPiece0\x01\x12P\n" +
 	"\n" +
 	"TakeBlocks\x12!.trainmaster.v1.TakeBlocksRequest\x1a\x1f.trainmaster.v1.TakeBlocksReply\x12V\n" +
@@ -3963,7 +3607,7 @@ func file_trainmaster_v1_parameter_server_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_parameter_server_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
+var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(UpdateMode)(0),                  // 0: trainmaster.v1.UpdateMode
 	(DescribeReply_State)(0),         // 1: trainmaster.v1.DescribeReply.State
@@ -4002,21 +3646,18 @@ var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(*FreezeBlocksReply)(nil),        // 34: trainmaster.v1.FreezeBlocksReply
 	(*ReadBlockRequest)(nil),         // 35: trainmaster.v1.ReadBlockRequest
 	(*ReadBlockReply)(nil),           // 36: trainmaster.v1.ReadBlockReply
-	(*ReadStagedRequest)(nil),        // 37: trainmaster.v1.ReadStagedRequest
-	(*ReadStagedReply)(nil),          // 38: trainmaster.v1.ReadStagedReply
-	(*RetireRequest)(nil),            // 39: trainmaster.v1.RetireRequest
-	(*RetireReply)(nil),              // 40: trainmaster.v1.RetireReply
-	(*Retirement)(nil),               // 41: trainmaster.v1.Retirement
-	(*AppliedStep)(nil),              // 42: trainmaster.v1.AppliedStep
-	(*ReadSlotsRequest)(nil),         // 43: trainmaster.v1.ReadSlotsRequest
-	(*SlotPiece)(nil),                // 44: trainmaster.v1.SlotPiece
-	(*StagedRows)(nil),               // 45: trainmaster.v1.StagedRows
-	(*TakeBlocksRequest)(nil),        // 46: trainmaster.v1.TakeBlocksRequest
-	(*TakeBlocksReply)(nil),          // 47: trainmaster.v1.TakeBlocksReply
-	(*SetPlacementRequest)(nil),      // 48: trainmaster.v1.SetPlacementRequest
-	(*SetPlacementReply)(nil),        // 49: trainmaster.v1.SetPlacementReply
-	(*RewindRequest)(nil),            // 50: trainmaster.v1.RewindRequest
-	(*RewindReply)(nil),              // 51: trainmaster.v1.RewindReply
+	(*RetireRequest)(nil),            // 37: trainmaster.v1.RetireRequest
+	(*RetireReply)(nil),              // 38: trainmaster.v1.RetireReply
+	(*Retirement)(nil),               // 39: trainmaster.v1.Retirement
+	(*AppliedStep)(nil),              // 40: trainmaster.v1.AppliedStep
+	(*ReadSlotsRequest)(nil),         // 41: trainmaster.v1.ReadSlotsRequest
+	(*SlotPiece)(nil),                // 42: trainmaster.v1.SlotPiece
+	(*TakeBlocksRequest)(nil),        // 43: trainmaster.v1.TakeBlocksRequest
+	(*TakeBlocksReply)(nil),          // 44: trainmaster.v1.TakeBlocksReply
+	(*SetPlacementRequest)(nil),      // 45: trainmaster.v1.SetPlacementRequest
+	(*SetPlacementReply)(nil),        // 46: trainmaster.v1.SetPlacementReply
+	(*RewindRequest)(nil),            // 47: trainmaster.v1.RewindRequest
+	(*RewindReply)(nil),              // 48: trainmaster.v1.RewindReply
 }
 var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	5,  // 0: trainmaster.v1.ParameterOptimizer.schedule:type_name -> trainmaster.v1.LearningRateSchedule
@@ -4044,59 +3685,55 @@ var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	31, // 22: trainmaster.v1.FreezeBlocksRequest.move:type_name -> trainmaster.v1.Move
 	33, // 23: trainmaster.v1.FreezeBlocksRequest.slots:type_name -> trainmaster.v1.TableSlots
 	31, // 24: trainmaster.v1.ReadBlockRequest.move:type_name -> trainmaster.v1.Move
-	42, // 25: trainmaster.v1.ReadBlockReply.applied:type_name -> trainmaster.v1.AppliedStep
-	41, // 26: trainmaster.v1.ReadBlockReply.retired:type_name -> trainmaster.v1.Retirement
-	31, // 27: trainmaster.v1.ReadStagedRequest.move:type_name -> trainmaster.v1.Move
-	41, // 28: trainmaster.v1.RetireRequest.retired:type_name -> trainmaster.v1.Retirement
-	31, // 29: trainmaster.v1.ReadSlotsRequest.move:type_name -> trainmaster.v1.Move
-	33, // 30: trainmaster.v1.ReadSlotsRequest.slots:type_name -> trainmaster.v1.TableSlots
-	45, // 31: trainmaster.v1.SlotPiece.staged:type_name -> trainmaster.v1.StagedRows
-	42, // 32: trainmaster.v1.SlotPiece.applied:type_name -> trainmaster.v1.AppliedStep
-	41, // 33: trainmaster.v1.SlotPiece.retired:type_name -> trainmaster.v1.Retirement
-	31, // 34: trainmaster.v1.TakeBlocksRequest.move:type_name -> trainmaster.v1.Move
-	33, // 35: trainmaster.v1.TakeBlocksRequest.slots:type_name -> trainmaster.v1.TableSlots
-	31, // 36: trainmaster.v1.SetPlacementRequest.move:type_name -> trainmaster.v1.Move
-	7,  // 37: trainmaster.v1.SetPlacementRequest.model:type_name -> trainmaster.v1.ParameterModel
-	9,  // 38: trainmaster.v1.SetPlacementRequest.placement:type_name -> trainmaster.v1.ParameterPlacement
-	10, // 39: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
-	13, // 40: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
-	15, // 41: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
-	17, // 42: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
-	21, // 43: trainmaster.v1.ParameterServer.BeginCut:input_type -> trainmaster.v1.BeginCutRequest
-	23, // 44: trainmaster.v1.ParameterServer.WriteCut:input_type -> trainmaster.v1.WriteCutRequest
-	25, // 45: trainmaster.v1.ParameterServer.AbortCut:input_type -> trainmaster.v1.AbortCutRequest
-	27, // 46: trainmaster.v1.ParameterServer.WriteSet:input_type -> trainmaster.v1.WriteSetRequest
-	29, // 47: trainmaster.v1.ParameterServer.PruneSets:input_type -> trainmaster.v1.PruneSetsRequest
-	32, // 48: trainmaster.v1.ParameterServer.FreezeBlocks:input_type -> trainmaster.v1.FreezeBlocksRequest
-	35, // 49: trainmaster.v1.ParameterServer.ReadBlock:input_type -> trainmaster.v1.ReadBlockRequest
-	37, // 50: trainmaster.v1.ParameterServer.ReadStaged:input_type -> trainmaster.v1.ReadStagedRequest
-	43, // 51: trainmaster.v1.ParameterServer.ReadSlots:input_type -> trainmaster.v1.ReadSlotsRequest
-	46, // 52: trainmaster.v1.ParameterServer.TakeBlocks:input_type -> trainmaster.v1.TakeBlocksRequest
-	48, // 53: trainmaster.v1.ParameterServer.SetPlacement:input_type -> trainmaster.v1.SetPlacementRequest
-	50, // 54: trainmaster.v1.ParameterServer.Rewind:input_type -> trainmaster.v1.RewindRequest
-	39, // 55: trainmaster.v1.ParameterServer.Retire:input_type -> trainmaster.v1.RetireRequest
-	11, // 56: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
-	14, // 57: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
-	16, // 58: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
-	19, // 59: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
-	22, // 60: trainmaster.v1.ParameterServer.BeginCut:output_type -> trainmaster.v1.BeginCutReply
-	24, // 61: trainmaster.v1.ParameterServer.WriteCut:output_type -> trainmaster.v1.WriteCutReply
-	26, // 62: trainmaster.v1.ParameterServer.AbortCut:output_type -> trainmaster.v1.AbortCutReply
-	28, // 63: trainmaster.v1.ParameterServer.WriteSet:output_type -> trainmaster.v1.WriteSetReply
-	30, // 64: trainmaster.v1.ParameterServer.PruneSets:output_type -> trainmaster.v1.PruneSetsReply
-	34, // 65: trainmaster.v1.ParameterServer.FreezeBlocks:output_type -> trainmaster.v1.FreezeBlocksReply
-	36, // 66: trainmaster.v1.ParameterServer.ReadBlock:output_type -> trainmaster.v1.ReadBlockReply
-	38, // 67: trainmaster.v1.ParameterServer.ReadStaged:output_type -> trainmaster.v1.ReadStagedReply
-	44, // 68: trainmaster.v1.ParameterServer.ReadSlots:output_type -> trainmaster.v1.SlotPiece
-	47, // 69: trainmaster.v1.ParameterServer.TakeBlocks:output_type -> trainmaster.v1.TakeBlocksReply
-	49, // 70: trainmaster.v1.ParameterServer.SetPlacement:output_type -> trainmaster.v1.SetPlacementReply
-	51, // 71: trainmaster.v1.ParameterServer.Rewind:output_type -> trainmaster.v1.RewindReply
-	40, // 72: trainmaster.v1.ParameterServer.Retire:output_type -> trainmaster.v1.RetireReply
-	56, // [56:73] is the sub-list for method output_type
-	39, // [39:56] is the sub-list for method input_type
-	39, // [39:39] is the sub-list for extension type_name
-	39, // [39:39] is the sub-list for extension extendee
-	0,  // [0:39] is the sub-list for field type_name
+	40, // 25: trainmaster.v1.ReadBlockReply.applied:type_name -> trainmaster.v1.AppliedStep
+	39, // 26: trainmaster.v1.ReadBlockReply.retired:type_name -> trainmaster.v1.Retirement
+	39, // 27: trainmaster.v1.RetireRequest.retired:type_name -> trainmaster.v1.Retirement
+	31, // 28: trainmaster.v1.ReadSlotsRequest.move:type_name -> trainmaster.v1.Move
+	33, // 29: trainmaster.v1.ReadSlotsRequest.slots:type_name -> trainmaster.v1.TableSlots
+	40, // 30: trainmaster.v1.SlotPiece.applied:type_name -> trainmaster.v1.AppliedStep
+	39, // 31: trainmaster.v1.SlotPiece.retired:type_name -> trainmaster.v1.Retirement
+	31, // 32: trainmaster.v1.TakeBlocksRequest.move:type_name -> trainmaster.v1.Move
+	33, // 33: trainmaster.v1.TakeBlocksRequest.slots:type_name -> trainmaster.v1.TableSlots
+	31, // 34: trainmaster.v1.SetPlacementRequest.move:type_name -> trainmaster.v1.Move
+	7,  // 35: trainmaster.v1.SetPlacementRequest.model:type_name -> trainmaster.v1.ParameterModel
+	9,  // 36: trainmaster.v1.SetPlacementRequest.placement:type_name -> trainmaster.v1.ParameterPlacement
+	10, // 37: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
+	13, // 38: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
+	15, // 39: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
+	17, // 40: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
+	21, // 41: trainmaster.v1.ParameterServer.BeginCut:input_type -> trainmaster.v1.BeginCutRequest
+	23, // 42: trainmaster.v1.ParameterServer.WriteCut:input_type -> trainmaster.v1.WriteCutRequest
+	25, // 43: trainmaster.v1.ParameterServer.AbortCut:input_type -> trainmaster.v1.AbortCutRequest
+	27, // 44: trainmaster.v1.ParameterServer.WriteSet:input_type -> trainmaster.v1.WriteSetRequest
+	29, // 45: trainmaster.v1.ParameterServer.PruneSets:input_type -> trainmaster.v1.PruneSetsRequest
+	32, // 46: trainmaster.v1.ParameterServer.FreezeBlocks:input_type -> trainmaster.v1.FreezeBlocksRequest
+	35, // 47: trainmaster.v1.ParameterServer.ReadBlock:input_type -> trainmaster.v1.ReadBlockRequest
+	41, // 48: trainmaster.v1.ParameterServer.ReadSlots:input_type -> trainmaster.v1.ReadSlotsRequest
+	43, // 49: trainmaster.v1.ParameterServer.TakeBlocks:input_type -> trainmaster.v1.TakeBlocksRequest
+	45, // 50: trainmaster.v1.ParameterServer.SetPlacement:input_type -> trainmaster.v1.SetPlacementRequest
+	47, // 51: trainmaster.v1.ParameterServer.Rewind:input_type -> trainmaster.v1.RewindRequest
+	37, // 52: trainmaster.v1.ParameterServer.Retire:input_type -> trainmaster.v1.RetireRequest
+	11, // 53: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
+	14, // 54: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
+	16, // 55: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
+	19, // 56: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
+	22, // 57: trainmaster.v1.ParameterServer.BeginCut:output_type -> trainmaster.v1.BeginCutReply
+	24, // 58: trainmaster.v1.ParameterServer.WriteCut:output_type -> trainmaster.v1.WriteCutReply
+	26, // 59: trainmaster.v1.ParameterServer.AbortCut:output_type -> trainmaster.v1.AbortCutReply
+	28, // 60: trainmaster.v1.ParameterServer.WriteSet:output_type -> trainmaster.v1.WriteSetReply
+	30, // 61: trainmaster.v1.ParameterServer.PruneSets:output_type -> trainmaster.v1.PruneSetsReply
+	34, // 62: trainmaster.v1.ParameterServer.FreezeBlocks:output_type -> trainmaster.v1.FreezeBlocksReply
+	36, // 63: trainmaster.v1.ParameterServer.ReadBlock:output_type -> trainmaster.v1.ReadBlockReply
+	42, // 64: trainmaster.v1.ParameterServer.ReadSlots:output_type -> trainmaster.v1.SlotPiece
+	44, // 65: trainmaster.v1.ParameterServer.TakeBlocks:output_type -> trainmaster.v1.TakeBlocksReply
+	46, // 66: trainmaster.v1.ParameterServer.SetPlacement:output_type -> trainmaster.v1.SetPlacementReply
+	48, // 67: trainmaster.v1.ParameterServer.Rewind:output_type -> trainmaster.v1.RewindReply
+	38, // 68: trainmaster.v1.ParameterServer.Retire:output_type -> trainmaster.v1.RetireReply
+	53, // [53:69] is the sub-list for method output_type
+	37, // [37:53] is the sub-list for method input_type
+	37, // [37:37] is the sub-list for extension type_name
+	37, // [37:37] is the sub-list for extension extendee
+	0,  // [0:37] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_parameter_server_proto_init() }
@@ -4105,14 +3742,14 @@ func file_trainmaster_v1_parameter_server_proto_init() {
 		return
 	}
 	file_trainmaster_v1_parameter_server_proto_msgTypes[10].OneofWrappers = []any{}
-	file_trainmaster_v1_parameter_server_proto_msgTypes[36].OneofWrappers = []any{}
+	file_trainmaster_v1_parameter_server_proto_msgTypes[34].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_parameter_server_proto_rawDesc), len(file_trainmaster_v1_parameter_server_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   49,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -30,7 +30,6 @@ const (
 	ParameterServer_PruneSets_FullMethodName      = "/trainmaster.v1.ParameterServer/PruneSets"
 	ParameterServer_FreezeBlocks_FullMethodName   = "/trainmaster.v1.ParameterServer/FreezeBlocks"
 	ParameterServer_ReadBlock_FullMethodName      = "/trainmaster.v1.ParameterServer/ReadBlock"
-	ParameterServer_ReadStaged_FullMethodName     = "/trainmaster.v1.ParameterServer/ReadStaged"
 	ParameterServer_ReadSlots_FullMethodName      = "/trainmaster.v1.ParameterServer/ReadSlots"
 	ParameterServer_TakeBlocks_FullMethodName     = "/trainmaster.v1.ParameterServer/TakeBlocks"
 	ParameterServer_SetPlacement_FullMethodName   = "/trainmaster.v1.ParameterServer/SetPlacement"
@@ -45,8 +44,7 @@ const (
 // ParameterServer is the control interface of one shard. The data port (docs/formats/parameter-server-wire.md) transfers
 // parameters and gradients. It has the same address: the first bytes of a connection select the protocol.
 type ParameterServerClient interface {
-	// Describe returns the state of the shard. It changes nothing, with one exception: a shard that was restored from a
-	// checkpoint adopts committed_version.
+	// Describe returns the state of the shard. It changes nothing.
 	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeReply, error)
 	// InitParameters requests the right to initialize the shard. One trainer gets it (CLAIMED), puts every block through the
 	// data port and calls FinishInit. Other trainers receive WAIT and repeat the request. A trainer that puts nothing until the
@@ -60,7 +58,7 @@ type ParameterServerClient interface {
 	FinishInit(ctx context.Context, in *FinishInitRequest, opts ...grpc.CallOption) (*FinishInitReply, error)
 	// CommitStep makes one synchronous version: the staged sums of the contributors are added in the given order, divided by
 	// their records and applied. A shard at or after the version ignores the call, so it may be repeated, also by the next
-	// master. It must be repeated to a restarted shard.
+	// master.
 	CommitStep(ctx context.Context, in *CommitStepRequest, opts ...grpc.CallOption) (*CommitStepReply, error)
 	// BeginCut fixes the cut of a checkpoint and returns immediately; later updates copy the blocks that they change. A repeated
 	// number is the same cut. A number that is not greater than all other known numbers is rejected, and so is an older term.
@@ -75,12 +73,10 @@ type ParameterServerClient interface {
 	// PruneSets removes the sets that are older than the newest `keep` sets, and the checkpoints of this shard without a set.
 	PruneSets(ctx context.Context, in *PruneSetsRequest, opts ...grpc.CallOption) (*PruneSetsReply, error)
 	// FreezeBlocks freezes blocks and slots of tables before a move; pushes to them wait. Only SetPlacement ends the freeze,
-	// because the move can be committed.
+	// because the move can be committed. A shard of a synchronous job rejects moves: Rewind has the placement.
 	FreezeBlocks(ctx context.Context, in *FreezeBlocksRequest, opts ...grpc.CallOption) (*FreezeBlocksReply, error)
 	// ReadBlock returns a frozen block with its state.
 	ReadBlock(ctx context.Context, in *ReadBlockRequest, opts ...grpc.CallOption) (*ReadBlockReply, error)
-	// ReadStaged returns the staged gradient of a trainer for a frozen block.
-	ReadStaged(ctx context.Context, in *ReadStagedRequest, opts ...grpc.CallOption) (*ReadStagedReply, error)
 	// ReadSlots returns frozen slots of tables in sequence, each in parts of about 1 MiB.
 	ReadSlots(ctx context.Context, in *ReadSlotsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SlotPiece], error)
 	// TakeBlocks reads frozen blocks and slots from another shard. They are unused until SetPlacement assigns them.
@@ -214,16 +210,6 @@ func (c *parameterServerClient) ReadBlock(ctx context.Context, in *ReadBlockRequ
 	return out, nil
 }
 
-func (c *parameterServerClient) ReadStaged(ctx context.Context, in *ReadStagedRequest, opts ...grpc.CallOption) (*ReadStagedReply, error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ReadStagedReply)
-	err := c.cc.Invoke(ctx, ParameterServer_ReadStaged_FullMethodName, in, out, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	return out, nil
-}
-
 func (c *parameterServerClient) ReadSlots(ctx context.Context, in *ReadSlotsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SlotPiece], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &ParameterServer_ServiceDesc.Streams[0], ParameterServer_ReadSlots_FullMethodName, cOpts...)
@@ -290,8 +276,7 @@ func (c *parameterServerClient) Retire(ctx context.Context, in *RetireRequest, o
 // ParameterServer is the control interface of one shard. The data port (docs/formats/parameter-server-wire.md) transfers
 // parameters and gradients. It has the same address: the first bytes of a connection select the protocol.
 type ParameterServerServer interface {
-	// Describe returns the state of the shard. It changes nothing, with one exception: a shard that was restored from a
-	// checkpoint adopts committed_version.
+	// Describe returns the state of the shard. It changes nothing.
 	Describe(context.Context, *DescribeRequest) (*DescribeReply, error)
 	// InitParameters requests the right to initialize the shard. One trainer gets it (CLAIMED), puts every block through the
 	// data port and calls FinishInit. Other trainers receive WAIT and repeat the request. A trainer that puts nothing until the
@@ -305,7 +290,7 @@ type ParameterServerServer interface {
 	FinishInit(context.Context, *FinishInitRequest) (*FinishInitReply, error)
 	// CommitStep makes one synchronous version: the staged sums of the contributors are added in the given order, divided by
 	// their records and applied. A shard at or after the version ignores the call, so it may be repeated, also by the next
-	// master. It must be repeated to a restarted shard.
+	// master.
 	CommitStep(context.Context, *CommitStepRequest) (*CommitStepReply, error)
 	// BeginCut fixes the cut of a checkpoint and returns immediately; later updates copy the blocks that they change. A repeated
 	// number is the same cut. A number that is not greater than all other known numbers is rejected, and so is an older term.
@@ -320,12 +305,10 @@ type ParameterServerServer interface {
 	// PruneSets removes the sets that are older than the newest `keep` sets, and the checkpoints of this shard without a set.
 	PruneSets(context.Context, *PruneSetsRequest) (*PruneSetsReply, error)
 	// FreezeBlocks freezes blocks and slots of tables before a move; pushes to them wait. Only SetPlacement ends the freeze,
-	// because the move can be committed.
+	// because the move can be committed. A shard of a synchronous job rejects moves: Rewind has the placement.
 	FreezeBlocks(context.Context, *FreezeBlocksRequest) (*FreezeBlocksReply, error)
 	// ReadBlock returns a frozen block with its state.
 	ReadBlock(context.Context, *ReadBlockRequest) (*ReadBlockReply, error)
-	// ReadStaged returns the staged gradient of a trainer for a frozen block.
-	ReadStaged(context.Context, *ReadStagedRequest) (*ReadStagedReply, error)
 	// ReadSlots returns frozen slots of tables in sequence, each in parts of about 1 MiB.
 	ReadSlots(*ReadSlotsRequest, grpc.ServerStreamingServer[SlotPiece]) error
 	// TakeBlocks reads frozen blocks and slots from another shard. They are unused until SetPlacement assigns them.
@@ -381,9 +364,6 @@ func (UnimplementedParameterServerServer) FreezeBlocks(context.Context, *FreezeB
 }
 func (UnimplementedParameterServerServer) ReadBlock(context.Context, *ReadBlockRequest) (*ReadBlockReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method ReadBlock not implemented")
-}
-func (UnimplementedParameterServerServer) ReadStaged(context.Context, *ReadStagedRequest) (*ReadStagedReply, error) {
-	return nil, status.Error(codes.Unimplemented, "method ReadStaged not implemented")
 }
 func (UnimplementedParameterServerServer) ReadSlots(*ReadSlotsRequest, grpc.ServerStreamingServer[SlotPiece]) error {
 	return status.Error(codes.Unimplemented, "method ReadSlots not implemented")
@@ -619,24 +599,6 @@ func _ParameterServer_ReadBlock_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
-func _ParameterServer_ReadStaged_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ReadStagedRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(ParameterServerServer).ReadStaged(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: ParameterServer_ReadStaged_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ParameterServerServer).ReadStaged(ctx, req.(*ReadStagedRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
 func _ParameterServer_ReadSlots_Handler(srv interface{}, stream grpc.ServerStream) error {
 	m := new(ReadSlotsRequest)
 	if err := stream.RecvMsg(m); err != nil {
@@ -770,10 +732,6 @@ var ParameterServer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ReadBlock",
 			Handler:    _ParameterServer_ReadBlock_Handler,
-		},
-		{
-			MethodName: "ReadStaged",
-			Handler:    _ParameterServer_ReadStaged_Handler,
 		},
 		{
 			MethodName: "TakeBlocks",

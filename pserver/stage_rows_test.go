@@ -1,0 +1,101 @@
+package pserver
+
+import (
+	"fmt"
+	"testing"
+
+	"trainmaster/pserver/model"
+	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/placement"
+	"trainmaster/pserver/table"
+	"trainmaster/pserver/wire"
+)
+
+// stagedTable is a table on one shard.
+var stagedTable = table.Config{Name: "t", Dim: 2, Init: table.Zeros}
+
+// holdingOf holds some slots of the table.
+func holdingOf(t *testing.T, slots ...uint32) *holding {
+	t.Helper()
+	placed, err := placement.New([]placement.Tensor{{Name: "w"}}, 1, stagedTable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h := newHolding(&model.Model{Placement: placed, Sync: true}, 0)
+	h.tables = []*table.Table{table.New(placed.Sparse[0], optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, slots, func() *table.Cut { return nil })}
+	return h
+}
+
+// idOf is an id of a slot.
+func idOf(slot uint32) int64 {
+	for id := int64(0); ; id++ {
+		if table.SlotOf(id) == slot {
+			return id
+		}
+	}
+}
+
+// stagedIn shows what a version would be made of.
+func stagedIn(g *stage, h *holding) string {
+	if g.missingRows(h) != "" {
+		return ""
+	}
+	text := fmt.Sprintf("v%d/%d:", g.version, g.records)
+	for slot, shares := range sharesOf(0, stagedTable.Dim, []*stage{g}) {
+		for _, share := range shares {
+			text += fmt.Sprintf(" %d=%v", slot, share.Grads[0])
+		}
+	}
+	return text
+}
+
+// A shard without a slot of a table expects no staged rows of it.
+func TestNoRowsAreMissingWithoutSlots(t *testing.T) {
+	h := holdingOf(t)
+	if what := newStage(7, h).missingRows(h); what != "" {
+		t.Errorf("missing %q", what)
+	}
+}
+
+// frameOfRow is a frame with a row of slot 1, or 2 in its second part, of value 12.
+type frameOfRow struct {
+	incarnation, version uint64
+	records              uint32
+	sequence             uint64
+	part, parts          uint32
+}
+
+// stageFrame stages it.
+func stageFrame(s *tableShard, h *holding, f frameOfRow) *wire.Fault {
+	slot := 1 + f.part
+	body, rows := wire.Layout(wire.FloatBytes(make([]float32, 64)), 1, 1, stagedTable.Dim)
+	wire.Number(body, f.part, f.parts)
+	rows.Part, rows.Parts = f.part, f.parts
+	rows.Spans[0], rows.IDs[0] = wire.Span{Slot: slot, Rows: 1}, idOf(slot)
+	copy(rows.Values, []float32{12, 12})
+	head := &wire.Header{Op: wire.StageRows, Step: f.version, Argument: f.records, Sequence: f.sequence}
+	return s.stageRows(h, rowFrame{table: h.tables[0], rows: rows}, &trainer{incarnation: f.incarnation}, head)
+}
+
+// A frame of an attempt that was given up comes when a later one, with another number of records, is there: that one stays.
+func TestFrameOfAnEarlierAttempt(t *testing.T) {
+	s := openTableShard(t, t.TempDir(), 1)
+	h := holdingOf(t, 1, 2)
+	s.holding.Store(h)
+	s.version.Store(3)
+	if fault := stageFrame(s, h, frameOfRow{7, 3, 6, 20, 0, 1}); fault != nil {
+		t.Fatal(fault)
+	}
+	if fault := stageFrame(s, h, frameOfRow{7, 3, 5, 10, 0, 1}); fault == nil || fault.Code != wire.Stale {
+		t.Errorf("an earlier attempt: %v", fault)
+	}
+	if got := stagedIn(s.stages.find(7), h); got != "v3/6: 1=12" {
+		t.Errorf("%q is staged", got)
+	}
+	if fault := stageFrame(s, h, frameOfRow{7, 4, 6, 30, 0, 1}); fault == nil || fault.Code != wire.Wait {
+		t.Errorf("of a version that is still to come: %v", fault)
+	}
+	if got := stagedIn(s.stages.find(7), h); got != "v3/6: 1=12" {
+		t.Errorf("%q is staged", got)
+	}
+}
