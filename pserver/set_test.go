@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -492,8 +493,6 @@ func killedAtEveryStepOfSets(t *testing.T, g *storageBackend, whom, from int, tr
 			t.Logf("%d steps, the last is %q", dieAt-1, last(victim.steps))
 		}
 
-		b.job.Life++
-		heirs := []*server{startServer(t, b, 0, pserver.Config{CheckpointDir: dir}), startServer(t, b, 1, pserver.Config{CheckpointDir: dir})}
 		want := 0
 		if latest := b.state().LatestSet; latest != nil {
 			set, err := checkpoint.ParseSet(latest)
@@ -501,9 +500,13 @@ func killedAtEveryStepOfSets(t *testing.T, g *storageBackend, whom, from int, tr
 				t.Fatal(err)
 			}
 			want = int(set.Number)
-		} else if numbers, err := (checkpoint.Store{Place: checkpoint.Disk(files)}).Sets(t.Context()); err == nil && len(numbers) > 0 {
+		} else if numbers, err := (checkpoint.Store{Place: checkpoint.Disk(files)}).Sets(t.Context()); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			t.Fatal(err)
+		} else if len(numbers) > 0 {
 			want = int(numbers[0])
 		}
+		b.job.Life++
+		heirs := []*server{startServer(t, b, 0, pserver.Config{CheckpointDir: dir}), startServer(t, b, 1, pserver.Config{CheckpointDir: dir})}
 		check(fmt.Sprintf("killed at step %d, after %q", dieAt, last(victim.steps)), b, want)
 		for _, heir := range heirs {
 			heir.leave(t)
