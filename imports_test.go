@@ -78,6 +78,9 @@ var house = []room{
 	{dir: "internal/freeport"},
 	// commands and tools
 	{dir: "cmd", may: anything},
+	{dir: "cmd/internal/cli", may: []string{"etcdstore", "local", "pserver", "pserver/checkpoint/storage"}},
+	{dir: "cmd/internal/view", may: []string{"cmd/internal/cli", "proto", "taskqueue"}},
+	{dir: "cmd/internal/admin", may: []string{"cmd/internal/cli", "cmd/internal/view", "etcdstore", "ledger", "local", "local/drill", "master", "master/committer", "master/grpcapi", "master/shards", "proto", "taskqueue"}},
 	{dir: "local/drill", may: []string{"etcdstore", "master/store", "taskqueue", "internal/tcpproxy"}},
 	{dir: "local", may: []string{"internal/tcpproxy", "recordio", "dataset", "taskqueue", "etcdstore", "pserver/optimizer", "trainer", "testdata", "local/drill"}},
 	{dir: "testdata"},

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/local/bench"
 )
 
@@ -26,20 +27,20 @@ parameter server is killed or hangs, and the time counts to the reply to the nex
   master bench failover --mode server-kill -n 100`,
 	}
 	flags := cmd.Flags()
-	mode := addChoice(cmd, "mode", "", "how the leader goes, or a parameter server fails", bench.Resign, bench.Kill, bench.Hang, bench.ServerKill, bench.ServerRestart, bench.ServerHang)
+	mode := cli.AddChoice(cmd, "mode", "", "how the leader goes, or a parameter server fails", bench.Resign, bench.Kill, bench.Hang, bench.ServerKill, bench.ServerRestart, bench.ServerHang)
 	flags.DurationVar(&ttl, "ps-ttl", 10*time.Second, "of the parameter servers' leases, at least 1s")
 	flags.IntVarP(&b.N, "number", "n", 20, "how `often`")
 	flags.DurationVar(&b.Holddown, "holddown", 10*time.Second, "of the masters, at least 2s")
 	flags.StringVar(&b.Folder, "dir", "", "`directory` for etcd's data, on a real disk (default that of temporary files)")
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		switch {
 		case b.N < 1:
-			return usageErrorf("--number: expected 1 or more, found %d", b.N)
+			return cli.UsageErrorf("--number: expected 1 or more, found %d", b.N)
 		case ttl < time.Second:
-			return usageErrorf("--ps-ttl: expected at least 1s, found %v", ttl)
+			return cli.UsageErrorf("--ps-ttl: expected at least 1s, found %v", ttl)
 		case b.Holddown < 2*time.Second:
-			return usageErrorf("--holddown: expected at least 2s, the least that etcd grants, found %v", b.Holddown)
+			return cli.UsageErrorf("--holddown: expected at least 2s, the least that etcd grants, found %v", b.Holddown)
 		}
 		b.Mode = *mode
 		if b.Program, err = benchProgram(); err != nil {
@@ -58,7 +59,7 @@ parameter server is killed or hangs, and the time counts to the reply to the nex
 			return err
 		}
 		done()
-		return render(cmd.OutOrStdout(), *format, figures, func(w io.Writer) {
+		return cli.Render(cmd.OutOrStdout(), *format, figures, func(w io.Writer) {
 			fmt.Fprintln(w, "MODE\tN\tP50 MS\tP90 MS\tP99 MS\tMAX MS")
 			fmt.Fprintf(w, "%s\t%d\t%.1f\t%.1f\t%.1f\t%.1f\n", figures.Mode, figures.N, figures.P50MS, figures.P90MS, figures.P99MS, figures.MaxMS)
 			fmt.Fprintf(w, "\n%s\n", machine(figures.Processors, figures.Disk))

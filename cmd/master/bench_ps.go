@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/local/bench"
 )
 
@@ -33,10 +34,10 @@ rows of 16 floats, by one trainer over the unix socket.`,
 	flags.IntVar(&b.Runs, "runs", 5, "`times` that each measurement is repeated; the median counts")
 	flags.IntSliceVar(&b.Shards, "shards", []int{1, 2, 4}, "`numbers` of parameter servers")
 	flags.IntSliceVar(&b.Trainers, "trainers", []int{1, 2, 4}, "`numbers` of trainers, with each number of servers")
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if err := b.Validate(); err != nil {
-			return usageErrorf("--%w", err)
+			return cli.UsageErrorf("--%w", err)
 		}
 		if b.Program, err = benchProgram(); err != nil {
 			return err
@@ -49,7 +50,7 @@ rows of 16 floats, by one trainer over the unix socket.`,
 			return err
 		}
 		done()
-		return render(cmd.OutOrStdout(), *format, figures, func(w io.Writer) { psTable(w, figures) })
+		return cli.Render(cmd.OutOrStdout(), *format, figures, func(w io.Writer) { psTable(w, figures) })
 	}
 	return cmd
 }

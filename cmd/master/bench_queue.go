@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/local/bench"
 )
 
@@ -40,8 +41,8 @@ gob and gzip of the standard library; literal-shared is the same with this progr
 	flags.IntVar(&b.Rounds, "rounds", 5, "`times` that each row is measured; the median counts")
 	flags.DurationVar(&b.EtcdDelay, "etcd-delay", 0, "add rows with a proxy before etcd that delays by so much, for a disk that is too fast")
 	flags.StringVar(&b.Folder, "dir", "", "`directory` for etcd's data, on a real disk (default that of temporary files)")
-	completeWords(cmd, "via", viaWords())
-	format := addOutput(cmd)
+	cli.CompleteWords(cmd, "via", viaWords())
+	format := cli.AddOutput(cmd)
 	profile := flags.String("cpuprofile", "", "`file` for a profile of the master's process, for go tool pprof")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		for _, via := range vias {
@@ -49,7 +50,7 @@ gob and gzip of the standard library; literal-shared is the same with this progr
 		}
 		b.Length = time.Duration(seconds * float64(time.Second))
 		if err := b.Validate(); err != nil {
-			return usageErrorf("%w", err)
+			return cli.UsageErrorf("%w", err)
 		}
 		if b.Program, err = benchProgram(); err != nil {
 			return err
@@ -66,7 +67,7 @@ gob and gzip of the standard library; literal-shared is the same with this progr
 			return err
 		}
 		done()
-		return render(cmd.OutOrStdout(), *format, figures, func(w io.Writer) { queueTable(w, figures) })
+		return cli.Render(cmd.OutOrStdout(), *format, figures, func(w io.Writer) { queueTable(w, figures) })
 	}
 	return cmd
 }

@@ -1,6 +1,10 @@
 package main
 
-import "testing"
+import (
+	"testing"
+
+	"trainmaster/cmd/internal/cli"
+)
 
 func TestBenchUsage(t *testing.T) {
 	tests := []struct {
@@ -17,6 +21,6 @@ func TestBenchUsage(t *testing.T) {
 		{[]string{"bench", "ps", "--trainers", "1,0"}, "trainers"},
 	}
 	for _, tt := range tests {
-		runArgs(t, tt.args...).wants(t, exitUsage, tt.word)
+		runArgs(t, tt.args...).wants(t, cli.ExitUsage, tt.word)
 	}
 }

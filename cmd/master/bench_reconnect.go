@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/local/bench"
 )
 
@@ -26,16 +27,16 @@ The process of the trainers and the leader need a connection for each trainer: t
   master bench reconnect --trainers 200 --task-time 1s --mode hang`,
 	}
 	flags := cmd.Flags()
-	mode := addChoice(cmd, "mode", "", "how the leader goes", bench.Kill, bench.Hang)
+	mode := cli.AddChoice(cmd, "mode", "", "how the leader goes", bench.Kill, bench.Hang)
 	flags.IntVar(&b.Trainers, "trainers", 10_000, "how `many`")
 	flags.DurationVar(&b.TaskTime, "task-time", 10*time.Second, "of a task, on average")
 	flags.DurationVar(&b.Window, "window", 5*time.Second, "over which latencies are gathered, before and after")
 	flags.StringVar(&b.Folder, "dir", "", "`directory` for etcd's data, on a real disk (default that of temporary files)")
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		b.Mode = *mode
 		if err := b.Validate(); err != nil {
-			return usageErrorf("--%w", err)
+			return cli.UsageErrorf("--%w", err)
 		}
 		if b.Program, err = benchProgram(); err != nil {
 			return err
@@ -48,7 +49,7 @@ The process of the trainers and the leader need a connection for each trainer: t
 			return err
 		}
 		done()
-		return render(cmd.OutOrStdout(), *format, f, func(w io.Writer) {
+		return cli.Render(cmd.OutOrStdout(), *format, f, func(w io.Writer) {
 			fmt.Fprintln(w, "TRAINERS\tMODE\tJOIN S\tBACK S\tP99 BEFORE MS\tP99 AFTER MS\tTASKS/S\tLOST\tDOUBLED\tRSS MIB\tIDLE MIB")
 			fmt.Fprintf(w, "%d\t%s\t%.1f\t%.2f\t%.1f\t%.1f\t%.0f\t%d\t%d\t%d\t%d\n", f.Trainers, f.Mode, f.JoinSeconds, f.BackSeconds,
 				f.P99BeforeMS, f.P99AfterMS, f.TasksPerS, f.Lost, f.Doubled, f.RSSBytes>>20, f.RSSIdleBytes>>20)

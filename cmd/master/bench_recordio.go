@@ -14,6 +14,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/dataset"
 	"trainmaster/recordio"
 )
@@ -73,16 +74,16 @@ user and system, of this process, and per second of the clock.`,
 	flags.IntVar(&b.runs, "runs", 5, "`times` that each measurement is repeated; the median counts")
 	flags.IntVar(&b.files, "files", 10_000, "`files` to index")
 	flags.IntVar(&b.chunksPerFile, "chunks-per-file", 64, "`chunks` of one record in each of them")
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if min(b.records, b.runs, b.files, b.chunksPerFile) < 1 {
-			return usageErrorf("--records, --runs, --files and --chunks-per-file must be 1 or more")
+			return cli.UsageErrorf("--records, --runs, --files and --chunks-per-file must be 1 or more")
 		}
 		figures, err := b.run(cmd.Context())
 		if err != nil {
 			return err
 		}
-		return render(cmd.OutOrStdout(), *format, figures, func(w io.Writer) {
+		return cli.Render(cmd.OutOrStdout(), *format, figures, func(w io.Writer) {
 			fmt.Fprintln(w, "WHAT\tCOMPRESSION\tGB/CPU-S\tGB/S\tRATIO")
 			for _, s := range figures.Write {
 				fmt.Fprintf(w, "write\t%s\t%.2f\t%.2f\t%.2f\n", s.Compression, s.GBPerCPUSecond, s.GBPerSecond, s.Ratio)

@@ -6,6 +6,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/local/bench"
 )
 
@@ -23,11 +24,11 @@ task. The time counts from the lock won to that answer; heap_bytes is what is li
 	flags.IntVar(&b.Tasks, "tasks", 10_000_000, "`tasks` of the dataset")
 	flags.IntVar(&b.Rounds, "rounds", 5, "`times` that the state is recovered; the median counts")
 	flags.StringVar(&b.Folder, "dir", "", "`directory` for etcd's data, on a real disk (default that of temporary files)")
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	flags.StringVar(&b.Profile, "cpuprofile", "", "`file` for a profile of the last recovery, for go tool pprof")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
 		if b.Tasks < 1 || b.Rounds < 1 {
-			return usageErrorf("--tasks and --rounds must be 1 or more")
+			return cli.UsageErrorf("--tasks and --rounds must be 1 or more")
 		}
 		if b.Program, err = benchProgram(); err != nil {
 			return err
@@ -40,7 +41,7 @@ task. The time counts from the lock won to that answer; heap_bytes is what is li
 			return err
 		}
 		done()
-		return render(cmd.OutOrStdout(), *format, figures, func(w io.Writer) {
+		return cli.Render(cmd.OutOrStdout(), *format, figures, func(w io.Writer) {
 			const mb = 1e6
 			fmt.Fprintln(w, "TASKS\tSECONDS\tCPU SECONDS\tHEAP MB\tPEAK MB\tETCD MB\tREGISTER S")
 			fmt.Fprintf(w, "%d\t%.3f\t%.3f\t%.1f\t%.1f\t%.1f\t%.1f\n", figures.Tasks, figures.Seconds, figures.CPUSeconds,

@@ -13,6 +13,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/admin"
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
 	"trainmaster/ledger"
 	"trainmaster/master"
@@ -43,7 +45,7 @@ func addCheckpointDir(cmd *cobra.Command) (dir *string, open func() (checkpoint.
 		}
 		place, err := storage.Open(*dir)
 		if err != nil {
-			return checkpoint.Store{}, usageErrorf("--checkpoint-dir: %w", err)
+			return checkpoint.Store{}, cli.UsageErrorf("--checkpoint-dir: %w", err)
 		}
 		return checkpoint.Store{Place: place}, nil
 	}
@@ -51,7 +53,7 @@ func addCheckpointDir(cmd *cobra.Command) (dir *string, open func() (checkpoint.
 
 func wantCheckpointDir(dir string) error {
 	if dir == "" {
-		return usageErrorf("--checkpoint-dir: expected the directory of the job's parameter servers, found nothing")
+		return cli.UsageErrorf("--checkpoint-dir: expected the directory of the job's parameter servers, found nothing")
 	}
 	return nil
 }
@@ -77,14 +79,14 @@ etcd names, which parameter servers load. It exits with 0 also if a set is damag
 		Example: `  master checkpoint list --checkpoint-dir checkpoints --endpoints 10.0.0.1:2379
   master checkpoint list --checkpoint-dir checkpoints -o json | jq '.[] | select(.complete).set'`,
 	}
-	from := addPlaceFlags(cmd, addEtcdFlags(cmd))
+	from := admin.AddLocationFlags(cmd, cli.AddEtcdFlags(cmd))
 	dir, _ := addCheckpointDir(cmd)
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := wantCheckpointDir(*dir); err != nil {
 			return err
 		}
-		store, closeStore, err := from.open(cmd.Context())
+		store, closeStore, err := from.Open(cmd.Context())
 		if err != nil {
 			return err
 		}
@@ -93,7 +95,7 @@ etcd names, which parameter servers load. It exits with 0 also if a set is damag
 		if err != nil {
 			return err
 		}
-		return render(cmd.OutOrStdout(), *format, list, func(w io.Writer) {
+		return cli.Render(cmd.OutOrStdout(), *format, list, func(w io.Writer) {
 			fmt.Fprintln(w, "SET\tNAMED\tMODE\tVERSION\tSHARDS\tBYTES\tSTATE")
 			for _, s := range list {
 				named, state := "", "complete"
@@ -103,7 +105,7 @@ etcd names, which parameter servers load. It exits with 0 also if a set is damag
 				if !s.Complete {
 					state = "DAMAGED: " + s.Problem
 				}
-				fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%d\t%s\t%s\n", s.Set, named, s.Mode, s.Version, s.Shards, thousands(uint64(s.Bytes)), state)
+				fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%d\t%s\t%s\n", s.Set, named, s.Mode, s.Version, s.Shards, cli.Thousands(uint64(s.Bytes)), state)
 			}
 		})
 	}
@@ -159,19 +161,19 @@ If the leader or the named set changes while it runs, the command changes nothin
   master checkpoint use 7 --checkpoint-dir checkpoints --endpoints 10.0.0.1:2379`,
 		Args: cobra.ExactArgs(1),
 	}
-	from := addPlaceFlags(cmd, addEtcdFlags(cmd))
+	from := admin.AddLocationFlags(cmd, cli.AddEtcdFlags(cmd))
 	_, openDir := addCheckpointDir(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		number, err := strconv.ParseUint(args[0], 10, 64)
 		if err != nil || number == 0 {
-			return usageErrorf("%q: expected the number of a set, as master checkpoint list shows", args[0])
+			return cli.UsageErrorf("%q: expected the number of a set, as master checkpoint list shows", args[0])
 		}
 		folder, err := openDir()
 		if err != nil {
 			return err
 		}
 		defer folder.Place.Close()
-		store, closeStore, err := from.open(cmd.Context())
+		store, closeStore, err := from.Open(cmd.Context())
 		if err != nil {
 			return err
 		}
@@ -181,7 +183,7 @@ If the leader or the named set changes while it runs, the command changes nothin
 	return cmd
 }
 
-func useSet(cmd *cobra.Command, from place, store *etcdstore.Store, folder checkpoint.Store, number uint64) error {
+func useSet(cmd *cobra.Command, from admin.Location, store *etcdstore.Store, folder checkpoint.Store, number uint64) error {
 	ctx := cmd.Context()
 	pointer, err := store.ReadPointer(ctx)
 	if err != nil {
@@ -192,7 +194,7 @@ func useSet(cmd *cobra.Command, from place, store *etcdstore.Store, folder check
 		return err
 	}
 	if values[jobKey] == nil {
-		return from.noSuchJob(ctx, store)
+		return from.NoSuchJob(ctx, store)
 	}
 	job, err := etcdstore.ParseJob(values[jobKey])
 	if err != nil {
@@ -203,12 +205,12 @@ func useSet(cmd *cobra.Command, from place, store *etcdstore.Store, folder check
 		return err
 	}
 	if set.Job != "" && set.Job != job.Name {
-		return usageErrorf("set %d: expected job %q, found job %q", number, job.Name, set.Job)
+		return cli.UsageErrorf("set %d: expected job %q, found job %q", number, job.Name, set.Job)
 	}
 	jobID := ""
 	if values[taskqueue.StateKey] != nil { // an interrupted cut leaves no state
 		var state struct{ JobID []byte }
-		if err := etcdstore.Decode(values[taskqueue.StateKey], &state, maxStateDecoded); err != nil {
+		if err := etcdstore.Decode(values[taskqueue.StateKey], &state, admin.MaxStateDecoded); err != nil {
 			return err
 		}
 		jobID = hex.EncodeToString(state.JobID)
@@ -264,7 +266,7 @@ func wholeSet(ctx context.Context, folder checkpoint.Store, number uint64) (*che
 }
 
 // useCut replaces the job with its state at the cut of a set.
-func useCut(ctx context.Context, from place, store *etcdstore.Store, folder checkpoint.Store, r *revival, pointer etcdstore.Pointer, jobID string) error {
+func useCut(ctx context.Context, from admin.Location, store *etcdstore.Store, folder checkpoint.Store, r *revival, pointer etcdstore.Pointer, jobID string) error {
 	state, err := folder.ReadState(ctx, r.set)
 	if err != nil {
 		return err
@@ -286,7 +288,7 @@ func useCut(ctx context.Context, from place, store *etcdstore.Store, folder chec
 	if bytes.Equal(r.text, pointer.Set) {
 		return store.MovePointer(ctx, pointer, r.text) // the tasks are at its cut
 	}
-	_, err = r.adopt(ctx, store, from.etcd.Job)
+	_, err = r.adopt(ctx, store, from.Etcd.Job)
 	return err
 }
 

@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/admin"
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/dataset/convert"
 )
 
@@ -47,10 +49,10 @@ the values of flags that take one of a few words, and the names of a job's train
 const completionTimeout = 2 * time.Second
 
 // trainerNames completes the names of the trainers that have a session. A job that does not answer has none.
-func trainerNames(cmd *cobra.Command, open func(context.Context) (*leader, error)) []string {
+func trainerNames(cmd *cobra.Command, open func(context.Context) (*admin.Leader, error)) []string {
 	ctx, cancel := context.WithTimeout(cmd.Context(), completionTimeout)
 	defer cancel()
-	if err := applySettings(cmd); err != nil { // the command itself reports it
+	if err := cli.ApplySettings(cmd); err != nil { // the command itself reports it
 		return nil
 	}
 	cmd.SetErr(io.Discard) // the line that is being completed is not written over
@@ -58,8 +60,8 @@ func trainerNames(cmd *cobra.Command, open func(context.Context) (*leader, error
 	if err != nil {
 		return nil
 	}
-	defer l.hangUp()
-	list, _ := askTrainers(ctx, l) // an incomplete list is useful as well
+	defer l.Close()
+	list, _ := admin.AskTrainers(ctx, l) // an incomplete list is useful as well
 	var names []string
 	for _, t := range list {
 		if t.Joined {

@@ -16,6 +16,8 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
 
+	"trainmaster/cmd/internal/admin"
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
 	"trainmaster/internal/portsplit"
 	"trainmaster/ledger"
@@ -54,7 +56,7 @@ type daemonSettings struct {
 
 // addDaemon makes cmd the daemon.
 func addDaemon(cmd *cobra.Command) {
-	s := &daemonSettings{etcd: addEtcdFlags(cmd)}
+	s := &daemonSettings{etcd: cli.AddEtcdFlags(cmd)}
 	c, q := &s.config, &s.config.Queue
 	flags := cmd.Flags()
 	flags.StringVar(&s.dataDir, "data-dir", "trainmaster-data", "`directory` of the embedded etcd, used when there are no --endpoints")
@@ -64,11 +66,11 @@ func addDaemon(cmd *cobra.Command) {
 	flags.DurationVar(&s.leaseTTL, "lease-ttl", 5*time.Second, "how long the lock outlives a leader that died")
 	flags.DurationVar(&c.Holddown, "holddown", 10*time.Second, "minimum time between two forced takeovers of the lock (0 = the default)")
 	flags.BoolVar(&s.etcd.OwnEtcd, "own-etcd", false, "etcd has no other client: compact its history")
-	s.open = addStoreTimeout(cmd)
+	s.open = cli.AddStoreTimeout(cmd)
 	flags.BoolVar(&c.AcceptCluster, "accept-cluster", false, "continue from a state that another etcd cluster wrote")
 
 	flags.IntVar(&q.Passes, "passes", 1, "number of walks over the dataset (0 = no limit)")
-	s.passMode = addChoice(cmd, "pass-mode", "", "a pass begins when the previous pass is finished (barrier) or dispatched (rolling)", "barrier", "rolling")
+	s.passMode = cli.AddChoice(cmd, "pass-mode", "", "a pass begins when the previous pass is finished (barrier) or dispatched (rolling)", "barrier", "rolling")
 	flags.BoolVar(&c.Shuffle, "shuffle", true, "each pass in an order of its own")
 	flags.Uint64Var(&c.Seed, "seed", 0, "of the order of passes")
 	flags.IntVar(&c.ChunksPerTask, "chunks-per-task", 0, "`chunks` in a task, which takes at most 3 MiB with their paths (0: so that there are 8 tasks for each of --trainers)")
@@ -86,7 +88,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags.BoolVar(&s.fault, "task-fault-tolerance", true, "return the tasks of a lost trainer immediately, not after their timeout")
 
 	flags.IntVar(&s.ps, "ps", 0, "number of parameter servers of the job, written to etcd if absent (0: whatever etcd says)")
-	s.update = addChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
+	s.update = cli.AddChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
 	flags.IntVar(&c.Backups, "backup-workers", 0, "trainers that a synchronous step does not wait for")
 	flags.BoolVar(&c.Deterministic, "deterministic", false, "two runs of as many trainers as --trainers says agree bit by bit, with synchronous steps")
 	flags.StringVar(&s.checkpoint, "checkpoint-every", "1m", "how often to take a checkpoint of all parameter servers: a `cadence` such as 60s, 1pass, 500steps (with --update-mode sync), 60s,1pass (whichever comes first), or never")
@@ -104,7 +106,7 @@ func addDaemon(cmd *cobra.Command) {
 			return err
 		}
 		s.failed = make(chan error, 1)
-		log := newLogger(cmd).WithField("job", s.etcd.Job)
+		log := cli.NewLogger(cmd).WithField("job", s.etcd.Job)
 		return orFailed(func() error { return unlessStopped(cmd.Context(), log, s.run(cmd.Context(), log)) }, s.failed)
 	}
 }
@@ -130,51 +132,51 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 	s.config.Sync = *s.update == "sync"
 	if q := &s.config.Queue; s.config.Sync {
 		if q.ExplicitCommit {
-			return settingErrorf(cmd, "explicit-commit", "expected it without --update-mode sync, where the master commits the steps")
+			return cli.SettingErrorf(cmd, "explicit-commit", "expected it without --update-mode sync, where the master commits the steps")
 		}
 		q.ExplicitCommit, q.Cuts = true, true
 		q.RetrainLost = *s.lostTask == local.Retrain && !(s.config.Deterministic && !cmd.Flags().Changed("on-trainer-loss"))
 	}
 	var err error
 	if s.sealing.Keep, err = ledger.ParseKeep(s.keep); err != nil {
-		return settingErrorf(cmd, "ledger-keep", "expected a size such as 64MiB or 10GiB, an age such as 720h, or all")
+		return cli.SettingErrorf(cmd, "ledger-keep", "expected a size such as 64MiB or 10GiB, an age such as 720h, or all")
 	}
 	if s.config.CheckpointEvery, err = master.ParseCadence(s.checkpoint); err != nil {
-		return settingErrorf(cmd, "checkpoint-every", "expected never, or at most one of each, separated by commas: a time such as 60s, steps such as 500steps, passes such as 1pass")
+		return cli.SettingErrorf(cmd, "checkpoint-every", "expected never, or at most one of each, separated by commas: a time such as 60s, steps such as 500steps, passes such as 1pass")
 	}
 	if s.sealing.Every == 0 {
-		return settingErrorf(cmd, "ledger-seal-every", "expected at least 1")
+		return cli.SettingErrorf(cmd, "ledger-seal-every", "expected at least 1")
 	}
 	s.sealing.Job = s.etcd.Job
 	if s.sealing.Dir == "" && len(s.etcd.Endpoints) == 0 {
 		s.sealing.Dir = ledgerDir(s.dataDir)
 	}
 	if s.leaseTTL < time.Second {
-		return settingErrorf(cmd, "lease-ttl", "expected at least 1s")
+		return cli.SettingErrorf(cmd, "lease-ttl", "expected at least 1s")
 	}
 	if err := s.validateBounds(cmd); err != nil {
 		return err
 	}
 	q := &s.config.Queue
 	if q.SessionTTL < leastSessionTTL {
-		return settingErrorf(cmd, "session-ttl", "expected at least %v: it must outlast a slow commit", leastSessionTTL)
+		return cli.SettingErrorf(cmd, "session-ttl", "expected at least %v: it must outlast a slow commit", leastSessionTTL)
 	}
 	for name, d := range map[string]time.Duration{
 		"task-timeout-min": q.TimeoutMin, "task-timeout-max": q.TimeoutMax, "linger": s.config.Linger,
 	} {
 		if d < time.Millisecond { // 0 would be taken for the default
-			return settingErrorf(cmd, name, "expected at least 1ms")
+			return cli.SettingErrorf(cmd, name, "expected at least 1ms")
 		}
 	}
 	if err := s.config.Validate(); err != nil {
-		return usageErrorf("--%w", err)
+		return cli.UsageErrorf("--%w", err)
 	}
 	etcd := *s.etcd
 	if len(etcd.Endpoints) == 0 {
 		etcd.Endpoints = []string{"127.0.0.1:2379"} // any address: the embedded etcd has not started yet
 	}
 	if err := etcd.Validate(); err != nil {
-		return usageErrorf("--%w", err)
+		return cli.UsageErrorf("--%w", err)
 	}
 	return nil
 }
@@ -192,17 +194,17 @@ func (s *daemonSettings) validateBounds(cmd *cobra.Command) error {
 	c := &s.config
 	switch {
 	case s.leaseTTL > mostLeaseTTL:
-		return settingErrorf(cmd, "lease-ttl", "expected at most %v: without the leader's machine, no master leads for this time", mostLeaseTTL)
+		return cli.SettingErrorf(cmd, "lease-ttl", "expected at most %v: without the leader's machine, no master leads for this time", mostLeaseTTL)
 	case c.Holddown < 0:
-		return settingErrorf(cmd, "holddown", "expected 0 (the default) or more")
+		return cli.SettingErrorf(cmd, "holddown", "expected 0 (the default) or more")
 	case s.ps < 0 || s.ps > mostServers:
-		return settingErrorf(cmd, "ps", "expected 0 (whatever etcd says) to %d", mostServers)
+		return cli.SettingErrorf(cmd, "ps", "expected 0 (whatever etcd says) to %d", mostServers)
 	case c.Sync && s.ps == 0:
-		return settingErrorf(cmd, "ps", "expected how many parameter servers the job has: --update-mode sync needs them")
+		return cli.SettingErrorf(cmd, "ps", "expected how many parameter servers the job has: --update-mode sync needs them")
 	case c.Trainers < 0 || c.Trainers > mostTrainers:
-		return settingErrorf(cmd, "trainers", "expected 0 (the default) to %d", mostTrainers)
+		return cli.SettingErrorf(cmd, "trainers", "expected 0 (the default) to %d", mostTrainers)
 	case c.ChunksPerTask < 0 || c.ChunksPerTask > mostChunksPerTask:
-		return settingErrorf(cmd, "chunks-per-task", "expected 0 (by --trainers) to %d", mostChunksPerTask)
+		return cli.SettingErrorf(cmd, "chunks-per-task", "expected 0 (by --trainers) to %d", mostChunksPerTask)
 	}
 	return nil
 }
@@ -243,21 +245,21 @@ func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) (err error)
 			return err
 		}
 	}
-	before, err := storedOutcome(ctx, store)
-	over := err == nil && before.over()
+	before, err := admin.StoredOutcome(ctx, store)
+	over := err == nil && before.Ended()
 	if over {
 		log.Warnf("job %q already %v; to start over, choose another --job, or another --data-dir", s.etcd.Job, before)
 	}
 	if err := s.serve(ctx, listener, face, store, log); err != nil { // also of a job that has ended: trainers may not know it yet
 		return err
 	}
-	from := place{s.etcd, &s.dataDir}
+	from := admin.Location{Etcd: s.etcd, DataDir: &s.dataDir}
 	if over {
-		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), outcomeTimeout)
+		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), admin.OutcomeTimeout)
 		defer cancel()
-		return reportSetAside(bounded, store, before, from, log)
+		return admin.ReportSetAside(bounded, store, before, from, log)
 	}
-	return sayHowItEnded(ctx, store, from, log)
+	return admin.LogOutcome(ctx, store, from, log)
 }
 
 // desire writes the number of parameter servers to etcd if it is absent. The servers start when it is there, so it is written only
@@ -273,7 +275,7 @@ func (s *daemonSettings) desire(ctx context.Context, store *etcdstore.Store, log
 	} else if n != s.ps && placed != nil {
 		log.WithFields(logrus.Fields{"ps": n, "given": s.ps}).Info("ignoring --ps: master scale has changed the number of parameter servers")
 	} else if n != s.ps {
-		return usageErrorf("%w: --ps: expected %d, which the job began with, found %d", master.ErrOtherJob, n, s.ps)
+		return cli.UsageErrorf("%w: --ps: expected %d, which the job began with, found %d", master.ErrOtherJob, n, s.ps)
 	}
 	return nil
 }
@@ -322,7 +324,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	config.Components = s.components(func(ctx context.Context) error { return s.desire(ctx, store, log) })
 	m, err := master.New(config)
 	if err != nil {
-		return usageErrorf("%v", err)
+		return cli.UsageErrorf("%v", err)
 	}
 	split := portsplit.New(listener, portsplit.Config{Log: log, Reserved: portsplit.HTTPGet}) // heartbeats for standbys
 	rpcs := &netrpc.Server{Master: m, Log: log}
@@ -352,7 +354,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 		err = serveErr
 	}
 	if errors.Is(err, master.ErrOtherJob) || errors.Is(err, master.ErrOtherLedger) {
-		return usageErrorf("%w", err)
+		return cli.UsageErrorf("%w", err)
 	}
 	return err
 }
@@ -375,13 +377,13 @@ func (s *daemonSettings) openStore(ctx context.Context, log *logrus.Entry) (*etc
 	closeEtcd := func() {}
 	config := *s.etcd
 	if len(config.Endpoints) == 0 {
-		etcd, err := startEmbedded(ctx, s.dataDir)
+		etcd, err := admin.StartEmbedded(ctx, s.dataDir)
 		if err != nil {
 			return nil, nil, fmt.Errorf("start the embedded etcd: %w", err)
 		}
 		go func() {
 			if err, failed := <-etcd.Err(); failed {
-				s.failed <- embeddedError(err)
+				s.failed <- admin.EmbeddedError(err)
 			}
 		}()
 		log.WithFields(logrus.Fields{"endpoint": etcd.Endpoint(), "data_dir": s.dataDir}).Info("embedded etcd started")
@@ -405,11 +407,11 @@ func listen(addr, flag string) (net.Listener, error) {
 	case err == nil:
 		return l, nil
 	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, &exitError{exitFailed, fmt.Errorf("%s %s: the port is in use, perhaps by another master: choose another one, or port 0 for a free one: %w", flag, addr, err)}
+		return nil, cli.ExitWith(cli.ExitFailed, fmt.Errorf("%s %s: the port is in use, perhaps by another master: choose another one, or port 0 for a free one: %w", flag, addr, err))
 	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EADDRNOTAVAIL):
-		return nil, &exitError{exitFailed, fmt.Errorf("%s %s: expected an address of this machine and a port that this user may open: %w", flag, addr, err)}
+		return nil, cli.ExitWith(cli.ExitFailed, fmt.Errorf("%s %s: expected an address of this machine and a port that this user may open: %w", flag, addr, err))
 	}
-	return nil, usageErrorf("%s %q: expected host:port: %v", flag, addr, err)
+	return nil, cli.UsageErrorf("%s %q: expected host:port: %v", flag, addr, err)
 }
 
 // advertise chooses the address that others dial.
@@ -424,15 +426,15 @@ func advertise(given string, bound net.Addr) (string, error) {
 	}
 	host, port, err := net.SplitHostPort(given)
 	if err != nil || port == "" || port == "0" {
-		return "", usageErrorf("--advertise %q: expected host:port", given)
+		return "", cli.UsageErrorf("--advertise %q: expected host:port", given)
 	}
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		return "", usageErrorf("%s %s is no address that trainers could dial: say with --advertise host:port where they reach this process", flag, strings.TrimSpace(given))
+		return "", cli.UsageErrorf("%s %s is no address that trainers could dial: say with --advertise host:port where they reach this process", flag, strings.TrimSpace(given))
 	}
 	return given, nil
 }
 
 // addTrainerLoss gives cmd the flag --on-trainer-loss.
 func addTrainerLoss(cmd *cobra.Command) *string {
-	return addChoice(cmd, "on-trainer-loss", "", "with --update-mode sync, action if a trainer is lost with a task: train that task again (retrain) or roll back the job (rewind; the default with --deterministic)", local.Retrain, local.Rewind)
+	return cli.AddChoice(cmd, "on-trainer-loss", "", "with --update-mode sync, action if a trainer is lost with a task: train that task again (retrain) or roll back the job (rewind; the default with --deterministic)", local.Retrain, local.Rewind)
 }

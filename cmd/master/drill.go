@@ -9,6 +9,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/admin"
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
 	"trainmaster/local/drill"
 	"trainmaster/taskqueue"
@@ -52,16 +54,16 @@ leader must be a process of this machine and this user. A drill undoes its fault
 func oneDrillCommand(kind, short, long, example string) *cobra.Command {
 	d := &drill.Drill{Kind: kind}
 	cmd := &cobra.Command{Use: kind, Short: short, Long: long, Example: example}
-	from := place{etcd: addEtcdFlags(cmd)}
+	from := admin.Location{Etcd: cli.AddEtcdFlags(cmd)}
 	flags := cmd.Flags()
-	dir := flags.String("dir", runsDir, "`directory` of a run that is under way, or of several runs: the newest of them")
+	dir := flags.String("dir", admin.RunsDir, "`directory` of a run that is under way, or of several runs: the newest of them")
 	flags.DurationVar(&d.Patience, "patience", 2*time.Minute, "maximum `time` to wait for the job to continue, and for the tasks that trainers held to be counted")
 	switch kind {
 	case drill.KillTrainer:
 		flags.StringVar(&d.Trainer, "trainer", "", "`name` of the trainer (default: a trainer that holds a task)")
 		err := cmd.RegisterFlagCompletionFunc("trainer", func(*cobra.Command, []string, string) ([]string, cobra.ShellCompDirective) {
 			var names []string
-			if scene, _, err := findRun(*dir); err == nil {
+			if scene, _, err := admin.FindRun(*dir); err == nil {
 				for _, p := range scene.Processes {
 					if strings.HasPrefix(p.Name, "trainer") {
 						names = append(names, p.Name)
@@ -82,7 +84,7 @@ func oneDrillCommand(kind, short, long, example string) *cobra.Command {
 	if kind != drill.Partition && kind != drill.SlowStore {
 		flags.IntVar(&d.PID, "pid", 0, "`number` of the process to hurt (default: found)")
 	}
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := validateDrill(cmd, d); err != nil {
 			return err
@@ -97,10 +99,10 @@ func oneDrillCommand(kind, short, long, example string) *cobra.Command {
 		if err != nil {
 			return err
 		}
-		if err := render(cmd.OutOrStdout(), *format, report, report.Table); err != nil || report.OK() {
+		if err := cli.Render(cmd.OutOrStdout(), *format, report, report.Table); err != nil || report.OK() {
 			return err
 		}
-		return fmt.Errorf("%s lost, %d counted twice", counted(report.Lost, "task"), report.CountedTwice)
+		return fmt.Errorf("%s lost, %d counted twice", cli.Counted(report.Lost, "task"), report.CountedTwice)
 	}
 	return cmd
 }
@@ -108,26 +110,26 @@ func oneDrillCommand(kind, short, long, example string) *cobra.Command {
 func validateDrill(cmd *cobra.Command, d *drill.Drill) error {
 	for name, value := range map[string]time.Duration{"patience": d.Patience, "for": d.For, "delay": d.Delay} {
 		if cmd.Flags().Lookup(name) != nil && value <= 0 {
-			return settingErrorf(cmd, name, "expected more than 0")
+			return cli.SettingErrorf(cmd, name, "expected more than 0")
 		}
 	}
 	if d.PID < 0 {
-		return settingErrorf(cmd, "pid", "expected the number of a process")
+		return cli.SettingErrorf(cmd, "pid", "expected the number of a process")
 	}
 	return nil
 }
 
 // openDrill finds the job: by etcd if endpoints are given, else by the directory of its run.
-func openDrill(ctx context.Context, d *drill.Drill, from *place, dir string, dirChosen bool) (closeStore func(), err error) {
-	if len(from.etcd.Endpoints) == 0 || dirChosen {
-		if d.Scene, _, err = findRun(dir); err != nil {
-			return nil, usageErrorf("%w", err)
+func openDrill(ctx context.Context, d *drill.Drill, from *admin.Location, dir string, dirChosen bool) (closeStore func(), err error) {
+	if len(from.Etcd.Endpoints) == 0 || dirChosen {
+		if d.Scene, _, err = admin.FindRun(dir); err != nil {
+			return nil, cli.UsageErrorf("%w", err)
 		}
-		if len(from.etcd.Endpoints) == 0 {
-			from.etcd.Endpoints = []string{d.Scene.Endpoint}
+		if len(from.Etcd.Endpoints) == 0 {
+			from.Etcd.Endpoints = []string{d.Scene.Endpoint}
 		}
 	}
-	if d.Store, closeStore, err = from.open(ctx); err != nil {
+	if d.Store, closeStore, err = from.Open(ctx); err != nil {
 		return nil, err
 	}
 	d.Ledger = func(ctx context.Context, through uint64) iter.Seq2[drill.Entry, error] {
@@ -138,9 +140,9 @@ func openDrill(ctx context.Context, d *drill.Drill, from *place, dir string, dir
 }
 
 // entries reads the ledger up to a commit.
-func entries(ctx context.Context, store *etcdstore.Store, from place, through uint64) iter.Seq2[drill.Entry, error] {
+func entries(ctx context.Context, store *etcdstore.Store, from admin.Location, through uint64) iter.Seq2[drill.Entry, error] {
 	return func(yield func(drill.Entry, error) bool) {
-		reader, _, err := openLedger(ctx, store, from, "")
+		reader, _, err := admin.OpenLedger(ctx, store, from, "")
 		if err != nil {
 			yield(drill.Entry{}, err)
 			return

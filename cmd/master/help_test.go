@@ -8,6 +8,7 @@ import (
 	"testing"
 	"unicode/utf8"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/local/drill"
 	"trainmaster/master"
 )
@@ -15,7 +16,7 @@ import (
 // The help of each command fits a window of 100 columns.
 func TestHelpFitsScreen(t *testing.T) {
 	n := 0
-	for cmd := range commands(rootCommand()) {
+	for cmd := range cli.Commands(rootCommand()) {
 		n++
 		var b bytes.Buffer
 		cmd.SetOut(&b)
@@ -23,8 +24,8 @@ func TestHelpFitsScreen(t *testing.T) {
 			t.Fatal(err)
 		}
 		for line := range strings.Lines(b.String()) {
-			if columns := utf8.RuneCountInString(strings.TrimRight(line, "\n")); columns > helpWidth {
-				t.Errorf("%s: %d columns, want at most %d: %s", cmd.CommandPath(), columns, helpWidth, line)
+			if columns := utf8.RuneCountInString(strings.TrimRight(line, "\n")); columns > cli.HelpWidth {
+				t.Errorf("%s: %d columns, want at most %d: %s", cmd.CommandPath(), columns, cli.HelpWidth, line)
 			}
 		}
 	}
@@ -40,7 +41,7 @@ func TestCompletionKnowsTrainers(t *testing.T) {
 	l.join("worker-2")
 	complete := func(args ...string) []string {
 		r := runArgs(t, append([]string{"__complete"}, args...)...)
-		r.wants(t, exitOK)
+		r.wants(t, cli.ExitOK)
 		return strings.Fields(r.stdout)
 	}
 	if found := complete("drain", "--addr", l.addr, ""); !slices.Equal(found[:len(found)-1], []string{"worker-1", "worker-2"}) {

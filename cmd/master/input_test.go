@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/internal/safetensors"
 )
 
@@ -32,7 +33,7 @@ func TestBlockedInputEndsWithItsContext(t *testing.T) {
 			silent, unused := io.Pipe()
 			defer unused.Close()
 			cmd := recordioCommand()
-			finishTree(cmd)
+			cli.FinishTree(cmd)
 			cmd.SilenceErrors, cmd.SilenceUsage = true, true
 			cmd.SetIn(silent)
 			ctx, cancel := context.WithCancel(t.Context())
@@ -47,7 +48,7 @@ func TestBlockedInputEndsWithItsContext(t *testing.T) {
 			cancel()
 			select {
 			case code := <-ended:
-				if code != exitInterrupted || !strings.Contains(errs.String(), "interrupted") {
+				if code != cli.ExitInterrupted || !strings.Contains(errs.String(), "interrupted") {
 					t.Errorf("exit code %d: %s", code, errs.String())
 				}
 			case <-time.After(time.Minute):
@@ -79,7 +80,7 @@ func TestModelAndSnapshotAreRegularFiles(t *testing.T) {
 		{"model", "diff", fifo, fifo},
 		{"snapshot", "inspect", fifo},
 	} {
-		if r := runArgs(t, args...); r.code == exitOK || !strings.Contains(r.stderr, "expected") {
+		if r := runArgs(t, args...); r.code == cli.ExitOK || !strings.Contains(r.stderr, "expected") {
 			t.Errorf("%q: exit code %d: %s", args, r.code, r.stderr)
 		}
 	}

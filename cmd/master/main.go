@@ -23,6 +23,8 @@ import (
 	"syscall"
 
 	"github.com/spf13/cobra"
+
+	"trainmaster/cmd/internal/cli"
 )
 
 func main() {
@@ -43,15 +45,15 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	root.SetErr(stderr)
 	cmd, err := root.ExecuteContextC(ctx)
 	if err == nil {
-		return exitOK
+		return cli.ExitOK
 	}
-	code := exitCode(err)
+	code := cli.ExitCode(err)
 	switch {
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
-		code = exitInterrupted
+		code = cli.ExitInterrupted
 		fmt.Fprintf(stderr, "%s: interrupted\n", cmd.CommandPath())
-	case code == exitUsage:
-		fmt.Fprintf(stderr, "%s: %v\nSee '%s --help'.\n", cmd.CommandPath(), oneLine(err), cmd.CommandPath())
+	case code == cli.ExitUsage:
+		fmt.Fprintf(stderr, "%s: %v\nSee '%s --help'.\n", cmd.CommandPath(), cli.OneLine(err), cmd.CommandPath())
 	default:
 		fmt.Fprintf(stderr, "%s: %v\n", cmd.CommandPath(), err)
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
 )
 
@@ -52,7 +53,7 @@ func (r result) wants(t *testing.T, code int, words ...string) {
 }
 
 func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
-	for cmd := range commands(rootCommand()) {
+	for cmd := range cli.Commands(rootCommand()) {
 		if cmd.Hidden {
 			continue
 		}
@@ -65,7 +66,7 @@ func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 			}
 			args := append(strings.Fields(cmd.CommandPath())[1:], "--help")
 			help := runArgs(t, args...)
-			help.wants(t, exitOK)
+			help.wants(t, cli.ExitOK)
 			if !strings.Contains(help.stdout, "Examples:") {
 				t.Errorf("the help shows no example:\n%s", help.stdout)
 			}
@@ -76,15 +77,15 @@ func TestEveryCommandHasHelpWithAnExample(t *testing.T) {
 // Kubernetes sets TRAINMASTER_PORT, TRAINMASTER_SERVICE_HOST and similar variables in every pod, if a service in its namespace is named
 // trainmaster. A flag with such a twin would be set by chance.
 func TestNoFlagIsSetByKubernetes(t *testing.T) {
-	for _, name := range settingNames(rootCommand()) {
+	for _, name := range cli.SettingNames(rootCommand()) {
 		if name == "port" || strings.HasPrefix(name, "port-") || strings.HasPrefix(name, "service-") {
-			t.Errorf("--%s: its twin %s belongs to Kubernetes", name, envName(name))
+			t.Errorf("--%s: its twin %s belongs to Kubernetes", name, cli.EnvName(name))
 		}
 	}
 }
 
 func TestEveryFlagHasUsageText(t *testing.T) {
-	for cmd := range commands(rootCommand()) {
+	for cmd := range cli.Commands(rootCommand()) {
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			if f.Usage == "" {
 				t.Errorf("%s --%s has no usage text", cmd.CommandPath(), f.Name)
@@ -141,7 +142,7 @@ func TestUsageErrors(t *testing.T) {
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
 			r := runArgs(t, tt.args...)
-			r.wants(t, exitUsage, tt.want...)
+			r.wants(t, cli.ExitUsage, tt.want...)
 			if r.stdout != "" {
 				t.Errorf("standard output has %q", r.stdout)
 			}
@@ -154,12 +155,12 @@ func TestExitCodes(t *testing.T) {
 		err  error
 		code int
 	}{
-		"success":            {nil, exitOK},
-		"plain error":        {errors.New("disk full"), exitFailed},
-		"usage":              {usageErrorf("no such pass"), exitUsage},
-		"etcd is away":       {fmt.Errorf("status: %w", etcdstore.ErrUnreachable), exitStore},
-		"etcd refuses":       {fmt.Errorf("status: %w", etcdstore.ErrRefused), exitStore},
-		"a typed exit error": {&exitError{exitFailed, errors.New("2 records doubled")}, exitFailed},
+		"success":            {nil, cli.ExitOK},
+		"plain error":        {errors.New("disk full"), cli.ExitFailed},
+		"usage":              {cli.UsageErrorf("no such pass"), cli.ExitUsage},
+		"etcd is away":       {fmt.Errorf("status: %w", etcdstore.ErrUnreachable), cli.ExitStore},
+		"etcd refuses":       {fmt.Errorf("status: %w", etcdstore.ErrRefused), cli.ExitStore},
+		"a typed exit error": {cli.ExitWith(cli.ExitFailed, errors.New("2 records doubled")), cli.ExitFailed},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -182,8 +183,8 @@ func TestInterrupted(t *testing.T) {
 	})
 	var stderr strings.Builder
 	code := execute(ctx, root, []string{"probe"}, io.Discard, &stderr)
-	if code != exitInterrupted || stderr.String() != "master probe: interrupted\n" {
-		t.Errorf("exit code %d and %q, expected %d and the line of the interruption", code, stderr.String(), exitInterrupted)
+	if code != cli.ExitInterrupted || stderr.String() != "master probe: interrupted\n" {
+		t.Errorf("exit code %d and %q, expected %d and the line of the interruption", code, stderr.String(), cli.ExitInterrupted)
 	}
 }
 
@@ -192,16 +193,16 @@ func TestGroupsRefuseWhatTheyDoNotHave(t *testing.T) {
 	group.AddCommand(&cobra.Command{Use: "list", RunE: func(*cobra.Command, []string) error { return nil }})
 	root := rootCommand()
 	root.AddCommand(group)
-	finishTree(root)
-	executeArgs(t, root, "shards", "lits").wants(t, exitUsage, `unknown command "lits"`, "did you mean list?")
-	if help := executeArgs(t, root, "shards"); help.code != exitOK || !strings.Contains(help.stdout, "Usage:") {
+	cli.FinishTree(root)
+	executeArgs(t, root, "shards", "lits").wants(t, cli.ExitUsage, `unknown command "lits"`, "did you mean list?")
+	if help := executeArgs(t, root, "shards"); help.code != cli.ExitOK || !strings.Contains(help.stdout, "Usage:") {
 		t.Errorf("the group alone: exit code %d and %q, want its help", help.code, help.stdout)
 	}
 }
 
 func TestVersion(t *testing.T) {
 	r := runArgs(t, "version", "-o", "json")
-	r.wants(t, exitOK)
+	r.wants(t, cli.ExitOK)
 	var v map[string]string
 	if err := json.Unmarshal([]byte(r.stdout), &v); err != nil {
 		t.Fatalf("%v in %q", err, r.stdout)
@@ -220,12 +221,12 @@ func TestVersion(t *testing.T) {
 func TestCompletion(t *testing.T) {
 	for _, shell := range []string{"bash", "zsh", "fish", "powershell"} {
 		r := runArgs(t, "completion", shell)
-		r.wants(t, exitOK)
+		r.wants(t, cli.ExitOK)
 		if !strings.Contains(r.stdout, "master") {
 			t.Errorf("%s: the script does not name master", shell)
 		}
 	}
-	t.Setenv(envName("config"), "/does/not/exist") // a broken setting must not break the tab key
+	t.Setenv(cli.EnvName("config"), "/does/not/exist") // a broken setting must not break the tab key
 	if r := runArgs(t, cobra.ShellCompRequestCmd, "version", "--output", ""); !strings.HasPrefix(r.stdout, "table\njson\nyaml\n") {
 		t.Errorf("completion of --output: %q", r.stdout)
 	}

@@ -19,6 +19,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
@@ -54,13 +55,13 @@ func openCheckpoints(arg string) (checkpoints, error) {
 	}
 	stat, err := os.Stat(arg)
 	if err != nil {
-		return checkpoints{}, fmt.Errorf("%q: a directory of checkpoints, or the file of a set in it: %w", arg, cmp.Or(checkFolder(arg), err))
+		return checkpoints{}, fmt.Errorf("%q: a directory of checkpoints, or the file of a set in it: %w", arg, cmp.Or(cli.CheckFolder(arg), err))
 	}
 	if stat.IsDir() {
 		return checkpoints{Store: checkpoint.Store{Place: checkpoint.Disk(arg)}, folder: arg}, nil
 	}
 	if _, ok := checkpoint.SetNumber(filepath.Base(arg)); !ok {
-		return checkpoints{}, usageErrorf("%s: expected a directory of checkpoints, a set in it, sets/<number>.json, or (diff only) a .safetensors file", arg)
+		return checkpoints{}, cli.UsageErrorf("%s: expected a directory of checkpoints, a set in it, sets/<number>.json, or (diff only) a .safetensors file", arg)
 	}
 	return checkpoints{Store: checkpoint.Store{Place: checkpoint.Disk(filepath.Dir(filepath.Dir(arg)))}, one: func(context.Context) (*checkpoint.Set, error) {
 		text, err := os.ReadFile(arg)
@@ -79,18 +80,18 @@ func openCheckpoints(arg string) (checkpoints, error) {
 func openBucket(arg string) (c checkpoints, err error) {
 	u, err := url.Parse(arg)
 	if err != nil {
-		return c, usageErrorf("%w", err)
+		return c, cli.UsageErrorf("%w", err)
 	}
 	if dir := path.Dir(u.Path); path.Base(dir) == checkpoint.SetsDir {
 		number, ok := checkpoint.SetNumber(path.Base(u.Path))
 		if !ok {
-			return c, usageErrorf("%s: expected the file of a set, sets/<number>.json with 8 digits", arg)
+			return c, cli.UsageErrorf("%s: expected the file of a set, sets/<number>.json with 8 digits", arg)
 		}
 		u.Path = path.Dir(dir)
 		c.one = func(ctx context.Context) (*checkpoint.Set, error) { return c.ReadSet(ctx, number) }
 	}
 	if c.Place, err = storage.Open(u.String()); err != nil {
-		return c, usageErrorf("%w", err)
+		return c, cli.UsageErrorf("%w", err)
 	}
 	return c, nil
 }
@@ -162,14 +163,14 @@ A file of that name is kept unless --force is given.`,
 	}
 	path := cmd.Flags().StringP("file", "f", "model.safetensors", "`file` to write")
 	state := cmd.Flags().Bool("optimizer", false, "the optimizer's state too")
-	layout := addChoice(cmd, "layout", "", "shape of the weights of linear layers: [outputs, inputs] (pytorch), or [inputs, outputs] (stored)", layoutPyTorch, layoutStored)
+	layout := cli.AddChoice(cmd, "layout", "", "shape of the weights of linear layers: [outputs, inputs] (pytorch), or [inputs, outputs] (stored)", layoutPyTorch, layoutStored)
 	force := cmd.Flags().Bool("force", false, "replace a file that exists")
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if found, err := os.Lstat(*path); err == nil && found.Mode().IsRegular() && !*force {
 			return fmt.Errorf("%s: expected no such file, found one: use --force to replace it", *path)
 		}
-		if err := checkNew(*path, *force); err != nil {
+		if err := cli.CheckNew(*path, *force); err != nil {
 			return fmt.Errorf("%s: %w", *path, err)
 		}
 		store, set, parts, err := openSet(cmd.Context(), args[0])
@@ -190,8 +191,8 @@ A file of that name is kept unless --force is given.`,
 			return err
 		}
 		e := exported{*path, set.Number, version, len(m.Tensors()), len(m.Tables()), stat.Size()}
-		return render(cmd.OutOrStdout(), *format, e, func(w io.Writer) {
-			fmt.Fprintf(w, "file\t%s, %s\nset\t%v\nversion\t%d\ntensors\t%d\ntables\t%d\n", e.File, thousands(uint64(e.Bytes))+" bytes", set, e.Version, e.Tensors, e.Tables)
+		return cli.Render(cmd.OutOrStdout(), *format, e, func(w io.Writer) {
+			fmt.Fprintf(w, "file\t%s, %s\nset\t%v\nversion\t%d\ntensors\t%d\ntables\t%d\n", e.File, cli.Thousands(uint64(e.Bytes))+" bytes", set, e.Version, e.Tensors, e.Tables)
 		})
 	}
 	return cmd
@@ -288,13 +289,13 @@ is damaged or not complete, and names what is.`,
   master model inspect checkpoints -o json | jq '.[0].tensors'`,
 		Args: cobra.ExactArgs(1),
 	}
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		reports, err := inspectSets(cmd.Context(), args[0])
 		if err != nil {
 			return err
 		}
-		if err := render(cmd.OutOrStdout(), *format, reports, func(w io.Writer) { setsTable(w, reports) }); err != nil {
+		if err := cli.Render(cmd.OutOrStdout(), *format, reports, func(w io.Writer) { setsTable(w, reports) }); err != nil {
 			return err
 		}
 		for _, r := range reports {
@@ -394,20 +395,20 @@ func setsTable(w io.Writer, reports []setReport) {
 		if !r.Complete {
 			state = "DAMAGED: " + r.Problem
 		}
-		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\n", name, r.Mode, r.Version, len(r.Shards), thousands(uint64(total)), state)
+		fmt.Fprintf(w, "%s\t%s\t%d\t%d\t%s\t%s\n", name, r.Mode, r.Version, len(r.Shards), cli.Thousands(uint64(total)), state)
 	}
 	if len(reports) == 0 || len(reports[0].Tensors) == 0 {
 		return
 	}
 	fmt.Fprintf(w, "\noptimizer\t%s\n\nTENSOR\tSHAPE\tBYTES\n", reports[0].Optimizer)
 	for _, t := range reports[0].Tensors {
-		fmt.Fprintf(w, "%s\t%v\t%s\n", t.Name, t.Shape, thousands(uint64(t.Bytes)))
+		fmt.Fprintf(w, "%s\t%v\t%s\n", t.Name, t.Shape, cli.Thousands(uint64(t.Bytes)))
 	}
 	if len(reports[0].Tables) == 0 {
 		return
 	}
 	fmt.Fprintln(w, "\nTABLE\tDIM\tROWS")
 	for _, t := range reports[0].Tables {
-		fmt.Fprintf(w, "%s\t%d\t%s\n", t.Name, t.Dim, thousands(uint64(t.Rows)))
+		fmt.Fprintf(w, "%s\t%d\t%s\n", t.Name, t.Dim, cli.Thousands(uint64(t.Rows)))
 	}
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
@@ -41,7 +42,7 @@ differs, and exits with 1 when there is one. Tables of embeddings are compared r
   master model diff checkpoints model.safetensors`,
 		Args: cobra.ExactArgs(2),
 	}
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		var models [2]weights
 		for i, arg := range args {
@@ -56,11 +57,11 @@ differs, and exits with 1 when there is one. Tables of embeddings are compared r
 		if err != nil {
 			return err
 		}
-		if err := render(cmd.OutOrStdout(), *format, diffs, func(w io.Writer) { diffTable(w, diffs) }); err != nil {
+		if err := cli.Render(cmd.OutOrStdout(), *format, diffs, func(w io.Writer) { diffTable(w, diffs) }); err != nil {
 			return err
 		}
 		if len(diffs) > 0 {
-			return fmt.Errorf("%s and %s differ in %s", args[0], args[1], counted(len(diffs), "tensor")+" or tables")
+			return fmt.Errorf("%s and %s differ in %s", args[0], args[1], cli.Counted(len(diffs), "tensor")+" or tables")
 		}
 		return nil
 	}

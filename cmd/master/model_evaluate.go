@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/dataset/convert"
 	"trainmaster/local"
 	"trainmaster/recordio"
@@ -41,10 +42,10 @@ matches both kinds of shards.`,
 	}
 	data := cmd.Flags().StringSlice("data", nil, "`prefix` of a converted dataset, or paths and globs of RecordIO files to measure on")
 	completePrefixes(cmd, "data")
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if len(*data) == 0 {
-			return usageErrorf("--data: expected the RecordIO files to measure on, found nothing")
+			return cli.UsageErrorf("--data: expected the RecordIO files to measure on, found nothing")
 		}
 		var files []string
 		for _, name := range *data { // one may have held-out shards, and another none
@@ -62,8 +63,8 @@ matches both kinds of shards.`,
 			return err
 		}
 		e := evaluated{args[0], saved.Kind, saved.Version, found.Records, found.Accuracy(), found.Loss(), found.AUC}
-		return render(cmd.OutOrStdout(), *format, e, func(w io.Writer) {
-			fmt.Fprintf(w, "model\t%s\ndata\t%s\naccuracy\t%.4f (%s)\n", e.Model, firstOf(files), e.Accuracy, counted(e.Records, "record"))
+		return cli.Render(cmd.OutOrStdout(), *format, e, func(w io.Writer) {
+			fmt.Fprintf(w, "model\t%s\ndata\t%s\naccuracy\t%.4f (%s)\n", e.Model, firstOf(files), e.Accuracy, cli.Counted(e.Records, "record"))
 			if e.AUC != nil {
 				fmt.Fprintf(w, "area under the ROC curve\t%.4f\n", *e.AUC)
 			}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"testing"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/optimizer"
@@ -80,7 +81,7 @@ func TestModelWithTables(t *testing.T) {
 
 	runArgs(t, "model", "export", dir, "--file", plain)
 	runArgs(t, "model", "diff", dir, plain).says(t, "no difference")
-	runArgs(t, "model", "diff", first, plain).wants(t, exitFailed, "differ in 3")
+	runArgs(t, "model", "diff", first, plain).wants(t, cli.ExitFailed, "differ in 3")
 	var diffs []tensorDiff
 	if err := json.Unmarshal([]byte(runArgs(t, "model", "diff", plain, first, "-o", "json").stdout), &diffs); err != nil {
 		t.Fatal(err)

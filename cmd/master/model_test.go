@@ -9,6 +9,7 @@ import (
 	"strings"
 	"testing"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/optimizer"
@@ -120,7 +121,7 @@ func TestModel(t *testing.T) {
 	plain := filepath.Join(t.TempDir(), "plain.safetensors")
 	runArgs(t, "model", "export", second, "--file", plain)
 	runArgs(t, "model", "diff", dir, plain).says(t, "no difference")
-	runArgs(t, "model", "diff", first, plain).wants(t, exitFailed, "differ in 2 tensors")
+	runArgs(t, "model", "diff", first, plain).wants(t, cli.ExitFailed, "differ in 2 tensors")
 	var diffs []tensorDiff
 	if err := json.Unmarshal([]byte(runArgs(t, "model", "diff", first, file, "-o", "json").stdout), &diffs); err != nil {
 		t.Fatal(err)
@@ -143,14 +144,14 @@ func TestModel(t *testing.T) {
 	if err := os.WriteFile(path, data, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	runArgs(t, "model", "inspect", dir).wants(t, exitFailed, "weights.safetensors")
+	runArgs(t, "model", "inspect", dir).wants(t, cli.ExitFailed, "weights.safetensors")
 	runArgs(t, "model", "inspect", first).says(t, "complete")
-	runArgs(t, "model", "export", dir, "--file", plain).wants(t, exitFailed, plain, "use --force")
-	runArgs(t, "model", "export", dir, "--file", plain, "--force").wants(t, exitFailed, "name an older one")
-	runArgs(t, "model", "export", t.TempDir()).wants(t, exitFailed, "no set of checkpoints", "expected sets/<number>.json in it\n")
-	runArgs(t, "model", "inspect", filepath.Dir(dir)).wants(t, exitFailed, "expected sets/<number>.json in it; did you mean "+dir+"?")
-	runArgs(t, "model", "inspect", file).wants(t, exitUsage, file+": expected a directory of checkpoints, a set in it, sets/<number>.json, or (diff only)")
-	runArgs(t, "model", "inspect", filepath.Join(dir, "none")).wants(t, exitFailed, "no such file")
+	runArgs(t, "model", "export", dir, "--file", plain).wants(t, cli.ExitFailed, plain, "use --force")
+	runArgs(t, "model", "export", dir, "--file", plain, "--force").wants(t, cli.ExitFailed, "name an older one")
+	runArgs(t, "model", "export", t.TempDir()).wants(t, cli.ExitFailed, "no set of checkpoints", "expected sets/<number>.json in it\n")
+	runArgs(t, "model", "inspect", filepath.Dir(dir)).wants(t, cli.ExitFailed, "expected sets/<number>.json in it; did you mean "+dir+"?")
+	runArgs(t, "model", "inspect", file).wants(t, cli.ExitUsage, file+": expected a directory of checkpoints, a set in it, sets/<number>.json, or (diff only)")
+	runArgs(t, "model", "inspect", filepath.Join(dir, "none")).wants(t, cli.ExitFailed, "no such file")
 }
 
 // python runs a script with the packages of scripts/requirements.txt.
@@ -184,11 +185,11 @@ func TestExportLoadsAsLinearLayers(t *testing.T) {
 		{Name: "output.weight", Shape: []int{3, 4}}, {Name: "output.bias", Shape: []int{4}},
 	})
 	file, stored := filepath.Join(t.TempDir(), "model.safetensors"), filepath.Join(t.TempDir(), "stored.safetensors")
-	runArgs(t, "model", "export", dir, "--file", file, "--optimizer").wants(t, exitOK)
-	runArgs(t, "model", "export", dir, "--file", stored, "--layout", "stored").wants(t, exitOK)
+	runArgs(t, "model", "export", dir, "--file", file, "--optimizer").wants(t, cli.ExitOK)
+	runArgs(t, "model", "export", dir, "--file", stored, "--layout", "stored").wants(t, cli.ExitOK)
 	runArgs(t, "model", "diff", dir, stored).says(t, "no difference")
 	plain := filepath.Join(t.TempDir(), "plain.safetensors")
-	runArgs(t, "model", "export", dir, "--file", plain).wants(t, exitOK)
+	runArgs(t, "model", "export", dir, "--file", plain).wants(t, cli.ExitOK)
 	runArgs(t, "model", "diff", plain, stored).says(t, "no difference")
 	python(t, `
 import sys, numpy, safetensors.numpy

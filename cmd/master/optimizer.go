@@ -5,6 +5,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/trainer/params"
 )
@@ -15,7 +16,7 @@ func addOptimizer(cmd *cobra.Command, c *optimizer.Config) (check func() error) 
 	for _, setting := range c.Settings() {
 		cmd.Flags().Var(setting, setting.Name, setting.Usage)
 		if setting.Words != nil {
-			completeWords(cmd, setting.Name, setting.Words)
+			cli.CompleteWords(cmd, setting.Name, setting.Words)
 		}
 	}
 	return func() error { return optimizerError(cmd, c.CheckGiven()) }
@@ -24,12 +25,12 @@ func addOptimizer(cmd *cobra.Command, c *optimizer.Config) (check func() error) 
 // optimizerError names the flag where err is about a setting of the optimizer.
 func optimizerError(cmd *cobra.Command, err error) error {
 	if wrong, ok := errors.AsType[*optimizer.FieldError](err); ok {
-		return settingErrorf(cmd, wrong.Setting, "expected %s", wrong.Expected)
+		return cli.SettingErrorf(cmd, wrong.Setting, "expected %s", wrong.Expected)
 	}
 	return err
 }
 
 // addWireDType gives cmd the flag for the data type of parameters and gradients in messages.
 func addWireDType(cmd *cobra.Command) *string {
-	return addChoice(cmd, "wire-dtype", "", "type of gradients and parameters in messages; parameter servers store float32", params.WireDTypes()...)
+	return cli.AddChoice(cmd, "wire-dtype", "", "type of gradients and parameters in messages; parameter servers store float32", params.WireDTypes()...)
 }

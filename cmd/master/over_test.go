@@ -14,6 +14,8 @@ import (
 	"testing"
 	"time"
 
+	"trainmaster/cmd/internal/cli"
+	"trainmaster/cmd/internal/view"
 	"trainmaster/master"
 	"trainmaster/taskqueue"
 )
@@ -36,8 +38,8 @@ func doAll(t *testing.T, n int) *led {
 func TestStatusOfEndedJob(t *testing.T) {
 	l := doAll(t, 3)
 	r := runArgs(t, append([]string{"status", "-o", "json"}, l.etcd...)...)
-	r.wants(t, exitOK)
-	s := decode[jobStatus](t, r.stdout)
+	r.wants(t, cli.ExitOK)
+	s := decode[view.Status](t, r.stdout)
 	if s.Job != l.job || s.Status != "ended" || s.Leader.Address != "" || s.Commit == 0 || len(s.Datasets) != 1 {
 		t.Fatalf("head: %+v", s)
 	}
@@ -45,16 +47,16 @@ func TestStatusOfEndedJob(t *testing.T) {
 		t.Errorf("dataset: %+v", d)
 	}
 	table := runArgs(t, append([]string{"status"}, l.etcd...)...)
-	table.wants(t, exitOK)
+	table.wants(t, cli.ExitOK)
 	for _, want := range []string{l.job + ", ended\n", "leader    none: the job has ended\n", "progress  ████████████████████ 100%\n", "0        1/1   3 "} {
 		if !strings.Contains(table.stdout, want) {
 			t.Errorf("the table lacks %q:\n%s", want, table.stdout)
 		}
 	}
 	watch := runArgs(t, append([]string{"status", "--watch"}, l.etcd...)...)
-	watch.wants(t, exitOK)
+	watch.wants(t, cli.ExitOK)
 	for _, command := range [][]string{{"queues"}, {"tasks"}, {"trainers"}, {"pause"}} {
-		runArgs(t, append(command, l.etcd...)...).wants(t, exitFailed, "ended after 1 pass, and no master leads it", "master queues --literal --endpoints", "master verify --endpoints")
+		runArgs(t, append(command, l.etcd...)...).wants(t, cli.ExitFailed, "ended after 1 pass, and no master leads it", "master queues --literal --endpoints", "master verify --endpoints")
 	}
 }
 
@@ -91,7 +93,7 @@ func TestMasterOfEndedJobWarns(t *testing.T) {
 			t.Errorf("unexpected line: %s", lines.Text())
 		}
 	}
-	if got := <-code; got != exitOK {
+	if got := <-code; got != cli.ExitOK {
 		t.Errorf("exit code %d", got)
 	}
 }
@@ -115,8 +117,8 @@ func TestMasterOfAJobWithSetAsideTasks(t *testing.T) {
 		for lines.Scan() {
 			t.Errorf("%s: unexpected further line: %s", name, lines.Text())
 		}
-		if got := <-code; got != exitSetAside {
-			t.Errorf("%s: exit code %d, expected %d", name, got, exitSetAside)
+		if got := <-code; got != cli.ExitSetAside {
+			t.Errorf("%s: exit code %d, expected %d", name, got, cli.ExitSetAside)
 		}
 	}
 }
@@ -130,7 +132,7 @@ func TestTrainerOfEndedJobExits(t *testing.T) {
 	late := func(l *led) result {
 		return runArgs(t, append([]string{"trainer", "--id", "late", "--model", "softmax", "--data", shard}, l.etcd...)...)
 	}
-	late(doAll(t, 1)).wants(t, exitOK, "job ended, no master runs")
+	late(doAll(t, 1)).wants(t, cli.ExitOK, "job ended, no master runs")
 
 	l := lead(t, master.Config{Linger: time.Millisecond, Queue: taskqueue.Options{Passes: 1, MaxFailures: 1}})
 	l.report(1)
@@ -141,7 +143,7 @@ func TestTrainerOfEndedJobExits(t *testing.T) {
 		}
 	}
 	l.awaitEnd()
-	late(l).wants(t, exitFailed, "job failed", "failed in pass 1")
+	late(l).wants(t, cli.ExitFailed, "job failed", "failed in pass 1")
 }
 
 func TestMasterIsStopped(t *testing.T) {
@@ -154,7 +156,7 @@ func TestMasterIsStopped(t *testing.T) {
 	logHas(t, lines, "stopped before the end of the job; start it again to continue")
 	for lines.Scan() {
 	}
-	if got := <-code; got != exitOK {
+	if got := <-code; got != cli.ExitOK {
 		t.Errorf("exit code %d", got)
 	}
 }
@@ -181,7 +183,7 @@ func TestDaemonStoppedDuringTheStartExitsWithZero(t *testing.T) {
 				}
 			}()
 			var errs bytes.Buffer
-			if code := run(ctx, append(args, "--endpoints", listener.Addr().String()), io.Discard, &errs); code != exitOK {
+			if code := run(ctx, append(args, "--endpoints", listener.Addr().String()), io.Discard, &errs); code != cli.ExitOK {
 				t.Errorf("exit code %d, expected 0: %s", code, errs.String())
 			}
 		})
@@ -193,7 +195,7 @@ func TestStatusOfOtherProtocolFails(t *testing.T) {
 	server := httptest.NewServer(http.NotFoundHandler())
 	defer server.Close()
 	r := runArgs(t, "status", "--addr", strings.TrimPrefix(server.URL, "http://"))
-	r.wants(t, exitFailed, "does not use gRPC")
+	r.wants(t, cli.ExitFailed, "does not use gRPC")
 	for _, word := range []string{"rpc error", "http2"} {
 		if strings.Contains(r.stderr, word) {
 			t.Errorf("%q in %s", word, r.stderr)

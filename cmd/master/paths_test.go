@@ -7,6 +7,8 @@ import (
 	"path/filepath"
 	"syscall"
 	"testing"
+
+	"trainmaster/cmd/internal/cli"
 )
 
 // The error of a flag for a directory or file names the kind of file that was found, in each command.
@@ -42,10 +44,10 @@ func TestFlagsSayWhatTheyFound(t *testing.T) {
 		{[]string{"trainer"}, "journal", dir, "expected a file, found a directory"},
 	} {
 		t.Run(fmt.Sprint(c.args, c.flag), func(t *testing.T) {
-			runArgs(t, append(c.args, "--"+c.flag, c.path)...).wants(t, exitUsage, fmt.Sprintf("bad value %q for --%s from the command line: %s", c.path, c.flag, c.want))
+			runArgs(t, append(c.args, "--"+c.flag, c.path)...).wants(t, cli.ExitUsage, fmt.Sprintf("bad value %q for --%s from the command line: %s", c.path, c.flag, c.want))
 		})
 	}
-	runArgs(t, "model", "inspect", link).wants(t, exitFailed, "found a link to", "nowhere")
+	runArgs(t, "model", "inspect", link).wants(t, cli.ExitFailed, "found a link to", "nowhere")
 }
 
 // Only a regular file is ever replaced by a new one: a device, a pipe or a link stays, also with --force.
@@ -56,10 +58,10 @@ func TestNewFilesReplaceOnlyRegularFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := checkNew(file, true); err != nil {
+	if err := cli.CheckNew(file, true); err != nil {
 		t.Errorf("a regular file: %v", err)
 	}
 	for path, kind := range map[string]string{pipe: "a named pipe", link: "a link"} {
-		runArgs(t, "model", "export", dir, "--file", path, "--force").wants(t, exitFailed, "found "+kind, "--force does not replace")
+		runArgs(t, "model", "export", dir, "--file", path, "--force").wants(t, cli.ExitFailed, "found "+kind, "--force does not replace")
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
 	"trainmaster/pserver"
 	"trainmaster/pserver/checkpoint/storage"
@@ -42,8 +43,8 @@ loses its index, it exits with an error, since another server may hold the index
   master pserver --endpoints 127.0.0.1:2379 \
     --checkpoint-dir "s3://bucket/job?endpoint=http://127.0.0.1:9000&use_path_style=true"`,
 	}
-	s.etcd = addEtcdFlags(cmd)
-	s.open = addStoreTimeout(cmd)
+	s.etcd = cli.AddEtcdFlags(cmd)
+	s.open = cli.AddStoreTimeout(cmd)
 	c := &s.config
 	flags := cmd.Flags()
 	flags.StringVar(&s.listen, "listen", "127.0.0.1:0", "`host:port` for trainers and the master; port 0: a free one")
@@ -58,11 +59,11 @@ loses its index, it exits with an error, since another server may hold the index
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		switch {
 		case c.MaxConnections < 0:
-			return settingErrorf(cmd, "max-connections", "expected 0 (the default) or more")
+			return cli.SettingErrorf(cmd, "max-connections", "expected 0 (the default) or more")
 		case c.StageBytes != 0 && c.StageBytes < wire.MaxPayload:
-			return settingErrorf(cmd, "stage-bytes", "expected 0 (the default) or at least %d", wire.MaxPayload)
+			return cli.SettingErrorf(cmd, "stage-bytes", "expected 0 (the default) or at least %d", wire.MaxPayload)
 		}
-		logger := newLogger(cmd)
+		logger := cli.NewLogger(cmd)
 		return unlessStopped(cmd.Context(), logger.WithField("job", s.etcd.Job), s.run(cmd.Context(), logger))
 	}
 	return cmd
@@ -70,19 +71,19 @@ loses its index, it exits with an error, since another server may hold the index
 
 func (s *pserverSettings) run(ctx context.Context, logger *logrus.Logger) error {
 	if len(s.etcd.Endpoints) == 0 {
-		return usageErrorf("--endpoints: expected the etcd of the job, found nothing")
+		return cli.UsageErrorf("--endpoints: expected the etcd of the job, found nothing")
 	}
 	if s.ttl < time.Second {
-		return usageErrorf("--ps-ttl %v: expected at least 1s", s.ttl)
+		return cli.UsageErrorf("--ps-ttl %v: expected at least 1s", s.ttl)
 	}
 	if c := &s.config; c.DataSocket != pserver.SocketAuto && c.DataSocket != pserver.SocketOff {
 		var err error
 		if c.DataSocket, err = filepath.Abs(c.DataSocket); err != nil {
-			return usageErrorf("--data-socket: %w", err)
+			return cli.UsageErrorf("--data-socket: %w", err)
 		}
 	}
 	if place, err := storage.Open(s.config.CheckpointDir); err != nil {
-		return usageErrorf("--checkpoint-dir: %w", err)
+		return cli.UsageErrorf("--checkpoint-dir: %w", err)
 	} else if err := place.Close(); err != nil {
 		return err
 	}
@@ -105,7 +106,7 @@ func (s *pserverSettings) run(ctx context.Context, logger *logrus.Logger) error 
 	defer store.Close()
 	s.config.Listener, s.config.Log, s.config.Registry = listener, log, psRegistry{store, s.ttl}
 	if err := s.config.Validate(); err != nil {
-		return usageErrorf("%w", err)
+		return cli.UsageErrorf("%w", err)
 	}
 	server, err := pserver.New(s.config)
 	if err != nil {

@@ -10,6 +10,8 @@ import (
 	"testing"
 	"time"
 
+	"trainmaster/cmd/internal/cli"
+	"trainmaster/cmd/internal/view"
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
@@ -30,10 +32,10 @@ func TestQueues(t *testing.T) {
 	prefetched := a.take() // what b gave back
 
 	r := runArgs(t, append([]string{"queues", "-o", "json"}, l.etcd...)...)
-	r.wants(t, exitOK)
-	q := decode[jobQueues](t, r.stdout)
+	r.wants(t, cli.ExitOK)
+	q := decode[view.Queues](t, r.stdout)
 	d := q.Datasets[0]
-	if want := (taskCounts{Tasks: 50, Todo: 47, Pending: 2, SetAside: 1}); q.Job != l.job || q.Status != "running" || d.Counts != want || d.Cursor != 3 || d.Pass != 1 {
+	if want := (view.TaskCounts{Tasks: 50, Todo: 47, Pending: 2, SetAside: 1}); q.Job != l.job || q.Status != "running" || d.Counts != want || d.Cursor != 3 || d.Pass != 1 {
 		t.Errorf("counts: %+v, want %+v", d, want)
 	}
 	if prefetched.Index != back.Index {
@@ -46,7 +48,7 @@ func TestQueues(t *testing.T) {
 	if len(d.Retry) != 0 {
 		t.Errorf("retry: %+v", d.Retry)
 	}
-	if want := (setAsideTask{uint64(poison.Index), 1, 2, 0, "a", "record 3 is torn again", false}); len(d.SetAside) != 1 || d.SetAside[0] != want {
+	if want := (view.SetAsideTask{Task: uint64(poison.Index), Pass: 1, Failures: 2, Holder: "a", Error: "record 3 is torn again"}); len(d.SetAside) != 1 || d.SetAside[0] != want {
 		t.Errorf("set aside: %+v, want %+v", d.SetAside, want)
 	}
 
@@ -54,13 +56,13 @@ func TestQueues(t *testing.T) {
 		t.Fatal(err)
 	}
 	table := runArgs(t, "queues", "--addr", l.addr, "--limit", "1")
-	table.wants(t, exitOK)
+	table.wants(t, cli.ExitOK)
 	for _, want := range []string{"\nretry  ", "... and 1 more to be retried (--limit 0 shows all)", "SET ASIDE  PASS", "record 3 is torn again\n"} {
 		if !strings.Contains(table.stdout, want) {
 			t.Errorf("the table lacks %q:\n%s", want, table.stdout)
 		}
 	}
-	runArgs(t, "queues", "--limit", "-1", "--addr", l.addr).wants(t, exitUsage, "--limit")
+	runArgs(t, "queues", "--limit", "-1", "--addr", l.addr).wants(t, cli.ExitUsage, "--limit")
 }
 
 // More tasks than a page of the service has.
@@ -73,9 +75,9 @@ func TestQueuesOfManyPages(t *testing.T) {
 		want[uint64(s.take().Index)] = true
 	}
 	r := runArgs(t, append([]string{"queues", "-o", "json"}, l.etcd...)...)
-	r.wants(t, exitOK)
+	r.wants(t, cli.ExitOK)
 	found := map[uint64]bool{}
-	for _, task := range decode[jobQueues](t, r.stdout).Datasets[0].Pending {
+	for _, task := range decode[view.Queues](t, r.stdout).Datasets[0].Pending {
 		found[task.Task] = true
 	}
 	if !maps.Equal(found, want) {
@@ -91,9 +93,9 @@ type tally struct {
 	aside   map[int]bool
 }
 
-func (g *tally) compare(t *testing.T, what string, d literalDatasets) {
+func (g *tally) compare(t *testing.T, what string, d view.LiteralDataset) {
 	t.Helper()
-	indices := func(entries []literalEntry) []int {
+	indices := func(entries []view.LiteralEntry) []int {
 		var list []int
 		for _, e := range entries {
 			list = append(list, e.Task)
@@ -137,21 +139,21 @@ func TestLiteralQueues(t *testing.T) {
 	check := func(what string) {
 		t.Helper()
 		r := runArgs(t, append([]string{"queues", "--literal", "-o", "json"}, l.etcd...)...)
-		r.wants(t, exitOK)
-		q := decode[literalQueues](t, r.stdout)
+		r.wants(t, cli.ExitOK)
+		q := decode[view.LiteralQueues](t, r.stdout)
 		g.compare(t, what, q.Datasets[0])
-		view, err := l.TaskQueues(t.Context(), 0)
+		running, err := l.TaskQueues(t.Context(), 0)
 		if err != nil {
 			t.Fatal(err)
 		}
-		pending := make([]taskqueue.TaskEntry, 0, len(view.Pending))
-		for _, task := range slices.Sorted(maps.Keys(view.Pending)) {
-			pending = append(pending, view.Pending[task])
+		pending := make([]taskqueue.TaskEntry, 0, len(running.Pending))
+		for _, task := range slices.Sorted(maps.Keys(running.Pending)) {
+			pending = append(pending, running.Pending[task])
 		}
-		for name, lists := range map[string][2][]literalEntry{
-			"todo":    {q.Datasets[0].Todo, literalEntries(view.Todo)},
-			"pending": {q.Datasets[0].Pending, literalEntries(pending)},
-			"done":    {q.Datasets[0].Done, literalEntries(view.Done)},
+		for name, lists := range map[string][2][]view.LiteralEntry{
+			"todo":    {q.Datasets[0].Todo, view.LiteralEntries(running.Todo)},
+			"pending": {q.Datasets[0].Pending, view.LiteralEntries(pending)},
+			"done":    {q.Datasets[0].Done, view.LiteralEntries(running.Done)},
 		} {
 			if found, want := fmt.Sprint(lists[0]), fmt.Sprint(lists[1]); found != want {
 				t.Errorf("%s: %s: decoded %s\nthe running queue has %s", what, name, found, want)
@@ -222,7 +224,7 @@ func TestLiteralQueues(t *testing.T) {
 
 	l.stop()
 	r := runArgs(t, append([]string{"queues", "--literal", "--limit", "3"}, l.etcd...)...)
-	r.wants(t, exitOK)
+	r.wants(t, cli.ExitOK)
 	for _, want := range []string{"dataset 0, pass 2, cursor ", "todo       11  ", " ...\n", "pending    0   \n", "set aside  1   ", "twice"} {
 		if !strings.Contains(r.stdout, want) {
 			t.Errorf("with no master, the table lacks %q:\n%s", want, r.stdout)
@@ -235,7 +237,7 @@ func TestLiteralFromAFolder(t *testing.T) {
 	empty := t.TempDir()
 	for _, dir := range []string{filepath.Join(empty, "nothing"), empty} {
 		for _, args := range [][]string{{"queues", "--literal"}, {"verify"}} {
-			runArgs(t, append(args, "--data-dir", dir)...).wants(t, exitUsage, "--data-dir", dir, "--endpoints")
+			runArgs(t, append(args, "--data-dir", dir)...).wants(t, cli.ExitUsage, "--data-dir", dir, "--endpoints")
 		}
 	}
 	if entries, err := os.ReadDir(empty); err != nil || len(entries) > 0 {
@@ -257,7 +259,7 @@ func TestLiteralOfADamagedState(t *testing.T) {
 		}
 		for _, args := range [][]string{{"queues", "--literal"}, {"verify"}} {
 			r := runArgs(t, append(args, flags...)...)
-			if r.code != exitFailed || !strings.Contains(r.stderr, "corrupt") {
+			if r.code != cli.ExitFailed || !strings.Contains(r.stderr, "corrupt") {
 				t.Errorf("%s, %v: exit code %d: %s", name, args, r.code, r.stderr)
 			}
 		}

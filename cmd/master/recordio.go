@@ -8,6 +8,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/recordio"
 )
 
@@ -45,7 +46,7 @@ type chunkFlags struct {
 // addChunkFlags gives cmd the flags. usual is the default of --records-per-chunk.
 func addChunkFlags(cmd *cobra.Command, usual string) chunkFlags {
 	return chunkFlags{
-		compression: addChoice(cmd, "compression", "", "how chunks are stored", "none", "snappy", "gzip"),
+		compression: cli.AddChoice(cmd, "compression", "", "how chunks are stored", "none", "snappy", "gzip"),
 		bytes:       cmd.Flags().Int("chunk-bytes", 0, "end a chunk before it grows past that many `bytes` (default 1 MiB, or no limit with --records-per-chunk)"),
 		records:     cmd.Flags().Int("records-per-chunk", 0, "end a chunk at that many `records` (default "+usual+")"),
 	}
@@ -54,10 +55,10 @@ func addChunkFlags(cmd *cobra.Command, usual string) chunkFlags {
 func (f chunkFlags) options() (recordio.WriterOptions, error) {
 	o := recordio.WriterOptions{ChunkBytes: *f.bytes, RecordsPerChunk: *f.records}
 	if o.ChunkBytes < 0 || o.ChunkBytes > recordio.DefaultMaxChunkBytes {
-		return o, usageErrorf("--chunk-bytes is %d, expected 1 to %d", o.ChunkBytes, recordio.DefaultMaxChunkBytes)
+		return o, cli.UsageErrorf("--chunk-bytes is %d, expected 1 to %d", o.ChunkBytes, recordio.DefaultMaxChunkBytes)
 	}
 	if o.RecordsPerChunk < 0 {
-		return o, usageErrorf("--records-per-chunk is %d, expected 1 or more", o.RecordsPerChunk)
+		return o, cli.UsageErrorf("--records-per-chunk is %d, expected 1 or more", o.RecordsPerChunk)
 	}
 	if f.layout != nil && *f.layout == recordio.Second.String() {
 		o.Layout = recordio.Second
@@ -104,7 +105,7 @@ func recordioStatCommand() *cobra.Command {
   master recordio stat -o json data/digits-00000-of-00004`,
 		Args: cobra.MinimumNArgs(1),
 	}
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
 		stats := []fileStat{}
 		err := eachFile(cmd.Context(), paths, func(path string, f *recordio.File) error {
@@ -128,7 +129,7 @@ func recordioStatCommand() *cobra.Command {
 		if len(stats) == 0 {
 			return err
 		}
-		return errors.Join(err, render(cmd.OutOrStdout(), *format, stats, func(w io.Writer) {
+		return errors.Join(err, cli.Render(cmd.OutOrStdout(), *format, stats, func(w io.Writer) {
 			fmt.Fprintln(w, "PATH\tLAYOUT\tCOMPRESSION\tCHUNKS\tRECORDS\tBYTES")
 			for _, s := range stats {
 				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%d\n", recordio.DisplayName(s.Path), s.Layout, s.Compression, s.Chunks, s.Records, s.Bytes)
@@ -156,7 +157,7 @@ the result. It exits with 1 if any file is damaged, naming the file and the byte
 		Example: `  master recordio verify data/digits-*`,
 		Args:    cobra.MinimumNArgs(1),
 	}
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
 		var checks []fileCheck
 		var bad []error
@@ -175,7 +176,7 @@ the result. It exits with 1 if any file is damaged, naming the file and the byte
 			}
 			checks = append(checks, check)
 		}
-		return errors.Join(errors.Join(bad...), render(cmd.OutOrStdout(), *format, checks, func(w io.Writer) {
+		return errors.Join(errors.Join(bad...), cli.Render(cmd.OutOrStdout(), *format, checks, func(w io.Writer) {
 			fmt.Fprintln(w, "PATH\tRESULT\tRECORDS")
 			for _, c := range checks {
 				result := "ok"
@@ -230,7 +231,7 @@ func recordioIndexCommand() *cobra.Command {
   master recordio index -o yaml data/digits-*`,
 		Args: cobra.MinimumNArgs(1),
 	}
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
 		rows := []indexRow{}
 		err := eachFile(cmd.Context(), paths, func(path string, f *recordio.File) error {
@@ -243,7 +244,7 @@ func recordioIndexCommand() *cobra.Command {
 		if len(rows) == 0 {
 			return err
 		}
-		return errors.Join(err, render(cmd.OutOrStdout(), *format, rows, func(w io.Writer) {
+		return errors.Join(err, cli.Render(cmd.OutOrStdout(), *format, rows, func(w io.Writer) {
 			fmt.Fprintln(w, "PATH\tCHUNK\tOFFSET\tSIZE\tRECORDS\tCOMPRESSION\tLAYOUT")
 			for _, r := range rows {
 				fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%d\t%s\t%s\n", recordio.DisplayName(r.Path), r.Chunk, r.Offset, r.Size, r.Records, r.Compression, r.Layout)

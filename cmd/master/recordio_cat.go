@@ -10,6 +10,7 @@ import (
 	"github.com/spf13/cobra"
 	"sigs.k8s.io/yaml"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/recordio"
 )
 
@@ -31,11 +32,11 @@ JSON and YAML also have the position of each record. Records that are not UTF-8 
   master recordio cat -o json --limit 3 data/digits-00000-of-00004`,
 		Args: cobra.MinimumNArgs(1),
 	}
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	limit := cmd.Flags().Int64("limit", 0, "stop after that many `records` (default all)")
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
 		if *limit < 0 {
-			return usageErrorf("--limit is %d, expected 1 or more", *limit)
+			return cli.UsageErrorf("--limit is %d, expected 1 or more", *limit)
 		}
 		out := bufio.NewWriterSize(cmd.OutOrStdout(), 64<<10)
 		printer := newRecordPrinter(out, *format)

@@ -14,6 +14,7 @@ import (
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/dataset/convert"
 	"trainmaster/dataset/sample"
 	"trainmaster/master"
@@ -50,7 +51,7 @@ which training must not open: name the other shards by PREFIX-0*, not by PREFIX-
   master recordio convert --format categorical --label-above 15 --held-out 0.2 \
     testdata/flights.csv.gz data/flights`,
 	}
-	input := addChoice(cmd, "format", "", "form of the input", "csv", "idx", "categorical")
+	input := cli.AddChoice(cmd, "format", "", "form of the input", "csv", "idx", "categorical")
 	chunks := addChunkFlags(cmd, fmt.Sprintf("chosen for %d to %d chunks", convert.LeastChunks, convert.MostChunks))
 	var o convert.Options
 	cmd.Flags().IntVar(&o.Shards, "shards", 1, "number of `shards` to train on")
@@ -58,17 +59,17 @@ which training must not open: name the other shards by PREFIX-0*, not by PREFIX-
 	cmd.Flags().Uint64Var(&o.Seed, "seed", 0, "`number` that determines the order and the held-out records")
 	cmd.Flags().Uint8Var(&o.MaxPixel, "max-pixel", 0, "`value` in a CSV table that becomes 1 (default the largest in the table)")
 	above := cmd.Flags().Float64("label-above", 0, "make two classes of the labels of a table: 1 above this `number`, and 0")
-	header := addChoice(cmd, "header", "", "whether line 1 of a table is a heading", convert.HeadingAuto, convert.HeadingYes, convert.HeadingNo)
+	header := cli.AddChoice(cmd, "header", "", "whether line 1 of a table is a heading", convert.HeadingAuto, convert.HeadingYes, convert.HeadingNo)
 	cmd.Flags().StringVar(&o.Label, "label", "", "`column` of a table with the label: its number, from 1, or its name in the heading (default the last)")
 	cmd.Flags().BoolVar(&o.TextLabels, "text-labels", false, "number the labels of a table in the order of their texts")
-	scaling := addChoice(cmd, "scaling", "", "of numbers that are not pixels: mean 0 and deviation 1 (standard), or as they are", convert.ScalingStandard, convert.ScalingNone)
+	scaling := cli.AddChoice(cmd, "scaling", "", "of numbers that are not pixels: mean 0 and deviation 1 (standard), or as they are", convert.ScalingStandard, convert.ScalingNone)
 	cmd.Flags().StringVar(&o.Like, "like", "", "`prefix` of a converted dataset with the labels and the scaling to take")
 	completePrefixes(cmd, "like")
 	force := cmd.Flags().Bool("force", false, "replace shards that exist")
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if want := map[string]int{"csv": 2, "idx": 3, "categorical": 2}[*input]; len(args) != want {
-			return usageErrorf("expected %d arguments with --format %s, found %d", want, *input, len(args))
+			return cli.UsageErrorf("expected %d arguments with --format %s, found %d", want, *input, len(args))
 		}
 		return nil
 	}
@@ -80,12 +81,12 @@ which training must not open: name the other shards by PREFIX-0*, not by PREFIX-
 		o.Prefix = args[len(args)-1]
 		for _, flag := range []string{"label-above", "header", "label", "text-labels"} {
 			if *input == "idx" && cmd.Flags().Changed(flag) {
-				return usageErrorf("--%s: expected --format csv or categorical, found idx", flag)
+				return cli.UsageErrorf("--%s: expected --format csv or categorical, found idx", flag)
 			}
 		}
 		for _, flag := range []string{"scaling", "max-pixel"} {
 			if *input != "csv" && cmd.Flags().Changed(flag) {
-				return usageErrorf("--%s: expected --format csv, found %s", flag, *input)
+				return cli.UsageErrorf("--%s: expected --format csv, found %s", flag, *input)
 			}
 		}
 		o.Heading = *header
@@ -99,7 +100,7 @@ which training must not open: name the other shards by PREFIX-0*, not by PREFIX-
 		}
 		if cmd.Flags().Changed("label-above") {
 			if o.TextLabels {
-				return usageErrorf("--label-above: expected labels that are numbers, found --text-labels")
+				return cli.UsageErrorf("--label-above: expected labels that are numbers, found --text-labels")
 			}
 			o.LabelAbove = above
 		}
@@ -117,8 +118,8 @@ which training must not open: name the other shards by PREFIX-0*, not by PREFIX-
 		fmt.Fprintln(cmd.ErrOrStderr(), aboutDataset(result))
 		warnOfFewTasks(cmd.ErrOrStderr(), result.Train.Chunks, result.Train.Records)
 		tasks := usualTasks(result.Train.Chunks)
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s in each pass of `master run` with %d trainers\n", counted(tasks, "task"), usualTrainers)
-		return render(cmd.OutOrStdout(), *format, converted{result, tasks}, func(w io.Writer) {
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s in each pass of `master run` with %d trainers\n", cli.Counted(tasks, "task"), usualTrainers)
+		return cli.Render(cmd.OutOrStdout(), *format, converted{result, tasks}, func(w io.Writer) {
 			fmt.Fprintln(w, "SPLIT\tRECORDS\tCHUNKS\tSHARDS\tFIRST")
 			printSplit(w, "train", result.Train)
 			printSplit(w, "test", result.Test)
@@ -131,7 +132,7 @@ which training must not open: name the other shards by PREFIX-0*, not by PREFIX-
 func checkLike(cmd *cobra.Command, prefix string, input *string) error {
 	for _, flag := range []string{"scaling", "max-pixel", "text-labels"} {
 		if cmd.Flags().Changed(flag) {
-			return usageErrorf("--%s: expected it without --like, which takes it from %s", flag, prefix)
+			return cli.UsageErrorf("--%s: expected it without --like, which takes it from %s", flag, prefix)
 		}
 	}
 	like, err := convert.ReadDescription(prefix)
@@ -141,7 +142,7 @@ func checkLike(cmd *cobra.Command, prefix string, input *string) error {
 	categories := like.Kind == sample.Categories
 	switch {
 	case cmd.Flags().Changed("format") && categories != (*input == "categorical"):
-		return usageErrorf("--format %s: expected the format of %s, which has %s: omit --format", *input, prefix, like.Kind)
+		return cli.UsageErrorf("--format %s: expected the format of %s, which has %s: omit --format", *input, prefix, like.Kind)
 	case categories:
 		*input = "categorical"
 	}
@@ -160,9 +161,9 @@ const mostShards = 99_999 // what five digits in a name can number
 func validateConversion(cmd *cobra.Command, o convert.Options, force bool) error {
 	switch {
 	case o.Shards < 1 || o.Shards > mostShards:
-		return settingErrorf(cmd, "shards", "expected 1 to %d", mostShards)
+		return cli.SettingErrorf(cmd, "shards", "expected 1 to %d", mostShards)
 	case !(o.HeldOut >= 0 && o.HeldOut < 1):
-		return settingErrorf(cmd, "held-out", "expected 0 or more and less than 1")
+		return cli.SettingErrorf(cmd, "held-out", "expected 0 or more and less than 1")
 	case force:
 		return nil
 	}
@@ -210,7 +211,7 @@ func aboutDataset(r convert.Result) string {
 	if len(r.Columns) > 0 {
 		fmt.Fprintf(&b, "line 1 is a heading: label %q, features %.200q\n", r.LabelColumn, strings.Join(r.Columns, ","))
 	}
-	fmt.Fprintf(&b, "%s: %s, %s", r.Kind, counted(r.Features, "feature"), counted(r.Classes, "class"))
+	fmt.Fprintf(&b, "%s: %s, %s", r.Kind, cli.Counted(r.Features, "feature"), cli.Counted(r.Classes, "class"))
 	if len(r.Labels) > 0 {
 		fmt.Fprintf(&b, " (%.200s)", strings.Join(r.Labels, ", "))
 	}
@@ -235,7 +236,7 @@ func warnOfFewTasks(w io.Writer, chunks, records int) {
 	if tasks >= tasksForTrainer*usualTrainers {
 		return
 	}
-	fmt.Fprintf(w, "warning: %s: expected at least %d for each trainer, %d for %d trainers", counted(tasks, "task"), tasksForTrainer, tasksForTrainer*usualTrainers, usualTrainers)
+	fmt.Fprintf(w, "warning: %s: expected at least %d for each trainer, %d for %d trainers", cli.Counted(tasks, "task"), tasksForTrainer, tasksForTrainer*usualTrainers, usualTrainers)
 	if smaller := records / (tasksForTrainer * usualTrainers); smaller > 0 {
 		fmt.Fprintf(w, ": write smaller chunks, with --records-per-chunk %d", smaller)
 	}

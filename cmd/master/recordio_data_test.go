@@ -8,6 +8,7 @@ import (
 	"strings"
 	"testing"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/dataset/convert"
 )
 
@@ -38,12 +39,12 @@ func TestWriteOneRecordPerFileToShards(t *testing.T) {
 	for _, path := range result.Shards {
 		mustRecordio(t, "", "verify", path)
 	}
-	if code, _, stderr := recordioRun(t, "", args...); code != exitFailed || !strings.Contains(stderr, "pictures-00000-of-00003 exists") {
+	if code, _, stderr := recordioRun(t, "", args...); code != cli.ExitFailed || !strings.Contains(stderr, "pictures-00000-of-00003 exists") {
 		t.Errorf("a second run exits with %d: %s", code, stderr)
 	}
 	mustRecordio(t, "", append(args, "--force")...)
 	args[3] = "2"
-	if code, _, stderr := recordioRun(t, "", append(args, "--force")...); code != exitFailed || !strings.Contains(stderr, "remove others") {
+	if code, _, stderr := recordioRun(t, "", append(args, "--force")...); code != cli.ExitFailed || !strings.Contains(stderr, "remove others") {
 		t.Errorf("another number of shards exits with %d: %s", code, stderr)
 	}
 	if entries, err := os.ReadDir(filepath.Dir(prefix)); err != nil || len(entries) != 3 {
@@ -72,7 +73,7 @@ func TestWriteRefusesInputs(t *testing.T) {
 		"file.csv to be a directory, found a file":       {"convert", table, filepath.Join(table, "x")},
 	} {
 		code, _, stderr := recordioRun(t, "", args...)
-		if code == exitOK || !strings.Contains(stderr, want) || strings.Contains(stderr, ".tmp-") {
+		if code == cli.ExitOK || !strings.Contains(stderr, want) || strings.Contains(stderr, ".tmp-") {
 			t.Errorf("%q exits with %d: %s, want %q", args, code, stderr, want)
 		}
 	}
@@ -86,7 +87,7 @@ func TestConvertTableOfNumbers(t *testing.T) {
 	table := "species,width,height\n" + strings.Repeat("setosa,1.5,2\nvirginica,3.5,4\n", 50)
 	prefix := filepath.Join(t.TempDir(), "iris")
 	r := runArgs(t, "recordio", "convert", "--label", "species", "--text-labels", "--held-out", "0.2", textFile(t, "iris.csv", table), prefix)
-	r.wants(t, exitOK, "numbers: 2 features, 2 classes (setosa, virginica)", `line 1 is a heading: label "species", features "width,height"`)
+	r.wants(t, cli.ExitOK, "numbers: 2 features, 2 classes (setosa, virginica)", `line 1 is a heading: label "species", features "width,height"`)
 	if strings.Contains(r.stderr, "warning") || !strings.Contains(r.stdout, "CHUNKS") {
 		t.Errorf("convert says %s%s", r.stdout, r.stderr)
 	}
@@ -99,15 +100,15 @@ func TestConvertTableOfNumbers(t *testing.T) {
 func TestConvertWarnsOfFewTasks(t *testing.T) {
 	table := textFile(t, "t.csv", strings.Repeat("1,2,0\n", 100))
 	runArgs(t, "recordio", "convert", "--records-per-chunk", "100", table, filepath.Join(t.TempDir(), "t")).
-		wants(t, exitOK, "warning: 1 task: expected at least 4 for each trainer, 12 for 3 trainers: write smaller chunks, with --records-per-chunk 8")
-	runArgs(t, "recordio", "convert", "--format", "idx", "--header", "yes", "a", "b", "c").wants(t, exitUsage, "--header: expected --format csv or categorical")
-	runArgs(t, "recordio", "convert", "--format", "categorical", "--max-pixel", "4", "a", "b").wants(t, exitUsage, "--max-pixel: expected --format csv")
+		wants(t, cli.ExitOK, "warning: 1 task: expected at least 4 for each trainer, 12 for 3 trainers: write smaller chunks, with --records-per-chunk 8")
+	runArgs(t, "recordio", "convert", "--format", "idx", "--header", "yes", "a", "b", "c").wants(t, cli.ExitUsage, "--header: expected --format csv or categorical")
+	runArgs(t, "recordio", "convert", "--format", "categorical", "--max-pixel", "4", "a", "b").wants(t, cli.ExitUsage, "--max-pixel: expected --format csv")
 }
 
 func TestVerifyOfAFolderIsNotDamage(t *testing.T) {
 	dir := t.TempDir()
 	code, stdout, stderr := recordioRun(t, "", "verify", dir)
-	if code != exitFailed || !strings.Contains(stdout, "unreadable") || strings.Contains(stderr, "byte 0") || !strings.Contains(stderr, "directory") {
+	if code != cli.ExitFailed || !strings.Contains(stdout, "unreadable") || strings.Contains(stderr, "byte 0") || !strings.Contains(stderr, "directory") {
 		t.Errorf("verify exits with %d: %s%s", code, stdout, stderr)
 	}
 	odd := filepath.Join(dir, "a\nb")
@@ -123,7 +124,7 @@ func TestVerifyOfAFolderIsNotDamage(t *testing.T) {
 func TestTrainerDataTakesPrefix(t *testing.T) {
 	dir := t.TempDir()
 	prefix := filepath.Join(dir, "d")
-	runArgs(t, "recordio", "convert", "--shards", "2", "--held-out", "0.2", textFile(t, "t.csv", strings.Repeat("1,2,0\n", 20)), prefix).wants(t, exitOK)
+	runArgs(t, "recordio", "convert", "--shards", "2", "--held-out", "0.2", textFile(t, "t.csv", strings.Repeat("1,2,0\n", 20)), prefix).wants(t, cli.ExitOK)
 	want := []string{prefix + "-00000-of-00002", prefix + "-00001-of-00002", "other/x", "d-0*"}
 	if got, err := withShards([]string{prefix, "other/x", "d-0*"}); err != nil || !slices.Equal(got, want) {
 		t.Errorf("found %q, %v, expected %q", got, err, want)
@@ -131,5 +132,5 @@ func TestTrainerDataTakesPrefix(t *testing.T) {
 	if err := os.Remove(want[0]); err != nil {
 		t.Fatal(err)
 	}
-	runArgs(t, "trainer", "--addr", "127.0.0.1:1", "--servers", "127.0.0.1:1", "--data", prefix).wants(t, exitUsage, "--data: expected the shard "+prefix+"-00000-of-00002")
+	runArgs(t, "trainer", "--addr", "127.0.0.1:1", "--servers", "127.0.0.1:1", "--data", prefix).wants(t, cli.ExitUsage, "--data: expected the shard "+prefix+"-00000-of-00002")
 }

@@ -9,13 +9,15 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+
+	"trainmaster/cmd/internal/cli"
 )
 
 // recordioRun runs one command line below `master recordio`.
 func recordioRun(t *testing.T, stdin string, args ...string) (code int, stdout, stderr string) {
 	t.Helper()
 	cmd := recordioCommand()
-	finishTree(cmd)
+	cli.FinishTree(cmd)
 	cmd.SilenceErrors, cmd.SilenceUsage = true, true
 	cmd.SetIn(strings.NewReader(stdin))
 	var out, errs bytes.Buffer
@@ -26,7 +28,7 @@ func recordioRun(t *testing.T, stdin string, args ...string) (code int, stdout, 
 func mustRecordio(t *testing.T, stdin string, args ...string) string {
 	t.Helper()
 	code, stdout, stderr := recordioRun(t, stdin, args...)
-	if code != exitOK {
+	if code != cli.ExitOK {
 		t.Fatalf("recordio %q exits with %d: %s", args, code, stderr)
 	}
 	return stdout
@@ -80,10 +82,10 @@ func TestRecordioWriteAndRead(t *testing.T) {
 func TestRecordioWriteKeepsWhatExists(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "words.rec")
 	mustRecordio(t, "kept\n", "write", path)
-	if code, _, stderr := recordioRun(t, "new\n", "write", path); code != exitFailed || !strings.Contains(stderr, "--force") {
+	if code, _, stderr := recordioRun(t, "new\n", "write", path); code != cli.ExitFailed || !strings.Contains(stderr, "--force") {
 		t.Errorf("write over a file exits with %d: %s", code, stderr)
 	}
-	if code, _, stderr := recordioRun(t, "", "write", "--force", path); code != exitFailed || !strings.Contains(stderr, "no lines") {
+	if code, _, stderr := recordioRun(t, "", "write", "--force", path); code != cli.ExitFailed || !strings.Contains(stderr, "no lines") {
 		t.Errorf("write of nothing exits with %d: %s", code, stderr)
 	}
 	if got := mustRecordio(t, "", "cat", path); got != "kept\n" {
@@ -111,7 +113,7 @@ func TestRecordioVerifyNamesDamage(t *testing.T) {
 		t.Fatal(err)
 	}
 	code, stdout, stderr := recordioRun(t, "", "verify", "-o", "json", bad, good)
-	if code != exitFailed || !strings.Contains(stderr, bad+": byte 54: bad checksum") {
+	if code != cli.ExitFailed || !strings.Contains(stderr, bad+": byte 54: bad checksum") {
 		t.Errorf("verify exits with %d: %s", code, stderr)
 	}
 	checks := decode[[]fileCheck](t, stdout)
@@ -123,7 +125,7 @@ func TestRecordioVerifyNamesDamage(t *testing.T) {
 func TestRecordioConvert(t *testing.T) {
 	prefix := filepath.Join(t.TempDir(), "digits")
 	code, stdout, stderr := recordioRun(t, "", "convert", "--format", "csv", "--shards", "2", "--held-out", "0.2", "../../testdata/digits.csv.gz", prefix)
-	if code != exitOK || !strings.Contains(stderr, "converted 1797 of 1797") || !strings.Contains(stdout, "1438") {
+	if code != cli.ExitOK || !strings.Contains(stderr, "converted 1797 of 1797") || !strings.Contains(stdout, "1438") {
 		t.Fatalf("convert exits with %d: %s%s", code, stdout, stderr)
 	}
 	stats := decode[[]fileStat](t, mustRecordio(t, "", "stat", "-o", "json", prefix+"-00000-of-00002", prefix+"-00001-of-00002", prefix+"-test-00000-of-00001"))
@@ -137,13 +139,13 @@ func TestRecordioUsage(t *testing.T) {
 		{"stat"}, {"verify"}, {"write"}, {"cat", "--limit", "-1", "x"}, {"write", "--chunk-bytes", "-1", "x"}, {"write", "--compression", "lz4", "x"},
 		{"convert", "--format", "csv", "only-one"}, {"convert", "--format", "idx", "a", "b"}, {"stat", "-o", "xml", "x"},
 	} {
-		if code, _, stderr := recordioRun(t, "", args...); code != exitUsage {
+		if code, _, stderr := recordioRun(t, "", args...); code != cli.ExitUsage {
 			t.Errorf("recordio %q exits with %d: %s", args, code, stderr)
 		}
 	}
 	missing := filepath.Join(t.TempDir(), "missing")
 	for _, command := range []string{"stat", "verify", "index", "cat"} {
-		if code, _, stderr := recordioRun(t, "", command, missing); code != exitFailed || !strings.Contains(stderr, missing) {
+		if code, _, stderr := recordioRun(t, "", command, missing); code != cli.ExitFailed || !strings.Contains(stderr, missing) {
 			t.Errorf("recordio %s of a missing file exits with %d: %s", command, code, stderr)
 		}
 	}
@@ -152,9 +154,9 @@ func TestRecordioUsage(t *testing.T) {
 // Shards of an earlier conversion are training data: without --force they are not overwritten.
 func TestConvertKeepsShards(t *testing.T) {
 	args := []string{"recordio", "convert", "../../testdata/digits.csv.gz", filepath.Join(t.TempDir(), "digits")}
-	runArgs(t, args...).wants(t, exitOK)
-	runArgs(t, args...).wants(t, exitFailed, "digits-00000-of-00001 exists", "--force replaces them")
-	runArgs(t, append(args, "--force")...).wants(t, exitOK)
+	runArgs(t, args...).wants(t, cli.ExitOK)
+	runArgs(t, args...).wants(t, cli.ExitFailed, "digits-00000-of-00001 exists", "--force replaces them")
+	runArgs(t, append(args, "--force")...).wants(t, cli.ExitOK)
 }
 
 func TestRecordioOfAFileThatIsNotThere(t *testing.T) {
@@ -162,7 +164,7 @@ func TestRecordioOfAFileThatIsNotThere(t *testing.T) {
 	for _, command := range []string{"stat", "index"} {
 		for _, format := range []string{"table", "json"} {
 			r := runArgs(t, "recordio", command, "-o", format, missing)
-			r.wants(t, exitFailed, missing)
+			r.wants(t, cli.ExitFailed, missing)
 			if r.stdout != "" {
 				t.Errorf("%s: standard output has %q", command, r.stdout)
 			}
@@ -184,7 +186,7 @@ func TestRecordioWriteRefusesMoreShardsThanOpenFiles(t *testing.T) {
 	}
 	dir := t.TempDir()
 	code, _, stderr := recordioRun(t, "a\n", "write", "--shards", strconv.Itoa(int(limit.Cur)), filepath.Join(dir, "x"))
-	if code != exitUsage || !strings.Contains(stderr, "expected at most "+strconv.Itoa(int(limit.Cur)-spareFiles)) || !strings.Contains(stderr, "ulimit -n") {
+	if code != cli.ExitUsage || !strings.Contains(stderr, "expected at most "+strconv.Itoa(int(limit.Cur)-spareFiles)) || !strings.Contains(stderr, "ulimit -n") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {

@@ -13,6 +13,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/recordio"
 )
 
@@ -40,11 +41,11 @@ when it is complete. Existing files are kept unless --force is given.`,
 		Args: cobra.MinimumNArgs(1),
 	}
 	chunks := addChunkFlags(cmd, "no limit")
-	chunks.layout = addChoice(cmd, "layout", "", "layout of the chunks' headers", recordio.First.String(), recordio.Second.String())
+	chunks.layout = cli.AddChoice(cmd, "layout", "", "layout of the chunks' headers", recordio.First.String(), recordio.Second.String())
 	perFile := cmd.Flags().Bool("per-file", false, "make one record of each input")
 	shards := cmd.Flags().Int("shards", 0, "`number` of files FILE-00000-of-... (0 = one file FILE)")
 	force := cmd.Flags().Bool("force", false, "replace the file if it exists")
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		options, err := chunks.options()
 		if err != nil {
@@ -53,9 +54,9 @@ when it is complete. Existing files are kept unless --force is given.`,
 		path, inputs := args[0], args[1:]
 		switch {
 		case *shards < 0 || *shards > mostShards:
-			return settingErrorf(cmd, "shards", "expected 0 (one file) to %d", mostShards)
+			return cli.SettingErrorf(cmd, "shards", "expected 0 (one file) to %d", mostShards)
 		case *perFile && len(inputs) == 0:
-			return usageErrorf("--per-file: expected the files to write after %s, found none", path)
+			return cli.UsageErrorf("--per-file: expected the files to write after %s, found none", path)
 		}
 		w := recordWriter{result: written{Path: path}}
 		if err := w.create(path, *shards, *force, options); err != nil {
@@ -74,7 +75,7 @@ when it is complete. Existing files are kept unless --force is given.`,
 			return err
 		}
 		warnOfFewTasks(cmd.ErrOrStderr(), w.result.Chunks, int(w.result.Records))
-		return render(cmd.OutOrStdout(), *format, w.result, func(out io.Writer) {
+		return cli.Render(cmd.OutOrStdout(), *format, w.result, func(out io.Writer) {
 			fmt.Fprintf(out, "PATH\tRECORDS\tCHUNKS\tBYTES\n%s\t%d\t%d\t%d\n", recordio.DisplayName(path), w.result.Records, w.result.Chunks, w.result.Bytes)
 		})
 	}
@@ -157,7 +158,7 @@ func checkOpenFiles(shards int) error {
 		return nil //nolint:nilerr // opening the files then returns the error
 	}
 	if most := limit.Cur; uint64(shards)+spareFiles > most && shards > 1 {
-		return usageErrorf("--shards %d: expected at most %d, since all are open at a time and this process may open %d files: use fewer, or raise the limit with ulimit -n",
+		return cli.UsageErrorf("--shards %d: expected at most %d, since all are open at a time and this process may open %d files: use fewer, or raise the limit with ulimit -n",
 			shards, max(most, spareFiles+1)-spareFiles, most)
 	}
 	return nil

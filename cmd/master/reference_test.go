@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"trainmaster/cmd/internal/view"
 	"trainmaster/local"
 	"trainmaster/local/bench"
 	"trainmaster/local/drill"
@@ -28,11 +29,11 @@ func TestReferenceNamesEveryField(t *testing.T) {
 		title  string
 		values []any
 	}{
-		{"`master status -o json`", []any{jobStatus{}}},
-		{"`master queues -o json`", []any{jobQueues{}}},
-		{"`master queues --literal -o json`", []any{literalQueues{}}},
-		{"`master trainers -o json`", []any{trainerEntry{}}},
-		{"`master tasks -o json`", []any{taskEntry{}}},
+		{"`master status -o json`", []any{view.Status{}}},
+		{"`master queues -o json`", []any{view.Queues{}}},
+		{"`master queues --literal -o json`", []any{view.LiteralQueues{}}},
+		{"`master trainers -o json`", []any{view.Trainer{}}},
+		{"`master tasks -o json`", []any{view.Task{}}},
 		{"`master tasks --of-record -o json`", []any{recordTrace{}}},
 		{"`master verify -o json`", []any{taskqueue.PassReport{}}},
 		{"`master run -o json`", []any{local.Result{}}},

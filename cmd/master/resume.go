@@ -13,6 +13,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/cmd/internal/admin"
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/dataset"
 	"trainmaster/etcdstore"
 	"trainmaster/master"
@@ -27,7 +29,7 @@ import (
 func (s *daemonSettings) resumeInto(ctx context.Context, store *etcdstore.Store, log *logrus.Entry) error {
 	place, err := storage.Open(s.resume)
 	if err != nil {
-		return usageErrorf("--resume: %w", err)
+		return cli.UsageErrorf("--resume: %w", err)
 	}
 	defer place.Close()
 	folder := checkpoint.Store{Place: place}
@@ -44,7 +46,7 @@ func (s *daemonSettings) resumeInto(ctx context.Context, store *etcdstore.Store,
 		if begun, err := s.hasBegun(ctx, store, folder); begun || err != nil { // another master was faster
 			return err
 		}
-		return usageErrorf("--resume %s: %w", s.resume, err)
+		return cli.UsageErrorf("--resume %s: %w", s.resume, err)
 	}
 	if err != nil {
 		return fmt.Errorf("--resume %s: %w", s.resume, err)
@@ -68,12 +70,12 @@ func (s *daemonSettings) hasBegun(ctx context.Context, store *etcdstore.Store, f
 		return false, nil
 	}
 	var state taskqueue.Snapshot
-	if err := etcdstore.Decode(stored, &state, maxStateDecoded); err != nil {
+	if err := etcdstore.Decode(stored, &state, admin.MaxStateDecoded); err != nil {
 		return false, err
 	}
 	numbers, err := folder.Sets(ctx)
 	if err != nil {
-		return false, usageErrorf("--resume %s: %w", s.resume, err)
+		return false, cli.UsageErrorf("--resume %s: %w", s.resume, err)
 	}
 	if len(numbers) == 0 {
 		return true, nil // it has taken none yet
@@ -90,13 +92,13 @@ func (s *daemonSettings) hasBegun(ctx context.Context, store *etcdstore.Store, f
 	if set, err := folder.ReadSet(ctx, numbers[0]); err == nil && set.JobID == hex.EncodeToString(state.JobID) {
 		return true, nil
 	}
-	return false, usageErrorf("--resume %s: expected an etcd without job %q, found the job at commit %d, with other checkpoints: omit the flag to continue that job, or choose another --job or etcd", s.resume, s.config.Job, state.Commit)
+	return false, cli.UsageErrorf("--resume %s: expected an etcd without job %q, found the job at commit %d, with other checkpoints: omit the flag to continue that job, or choose another --job or etcd", s.resume, s.config.Job, state.Commit)
 }
 
 // openSet reads and verifies the newest set in a directory, and compares the dataset with the index in the set.
 func (s *daemonSettings) openSet(ctx context.Context, folder checkpoint.Store, log *logrus.Entry) (*revival, error) {
 	refuse := func(format string, args ...any) error {
-		return usageErrorf("--resume %s: "+format, append([]any{s.resume}, args...)...)
+		return cli.UsageErrorf("--resume %s: "+format, append([]any{s.resume}, args...)...)
 	}
 	numbers, err := folder.Sets(ctx)
 	switch {

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 
+	"trainmaster/cmd/internal/admin"
 	"trainmaster/etcdstore"
 	"trainmaster/ledger"
 	"trainmaster/master"
@@ -106,7 +107,7 @@ func (r *revival) queue() (*taskqueue.Queue, map[string]string, error) {
 		return nil, nil, err
 	}
 	var state taskqueue.Snapshot
-	if err := etcdstore.Decode(small[taskqueue.StateKey], &state, maxStateDecoded); err != nil {
+	if err := etcdstore.Decode(small[taskqueue.StateKey], &state, admin.MaxStateDecoded); err != nil {
 		return nil, nil, err
 	}
 	if _, err := state.Upgrade(); err != nil {
@@ -120,7 +121,7 @@ func (r *revival) queue() (*taskqueue.Queue, map[string]string, error) {
 			return nil, nil, fmt.Errorf("dataset %d: %w", i, err)
 		}
 	}
-	queue, err := taskqueue.Restore(&state, rosterOf(small), make([]*taskqueue.Table, len(state.Sets)), taskqueue.BackupOptions)
+	queue, err := taskqueue.Restore(&state, admin.RosterOf(small), make([]*taskqueue.Table, len(state.Sets)), taskqueue.BackupOptions)
 	if err != nil {
 		return nil, nil, err
 	}

@@ -15,6 +15,9 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/admin"
+	"trainmaster/cmd/internal/cli"
+	"trainmaster/cmd/internal/view"
 	"trainmaster/etcdstore"
 	"trainmaster/local"
 	"trainmaster/master"
@@ -72,16 +75,16 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
   master run --masters 2 --drillable --passes 500`,
 	}
 	flags := cmd.Flags()
-	flags.StringVar(&dir, "dir", runsDir, "`directory` for the directories of runs")
+	flags.StringVar(&dir, "dir", admin.RunsDir, "`directory` for the directories of runs")
 	flags.StringVar(&resume, "resume", "", "`directory` of a run to continue, with its settings")
-	data := addChoice(cmd, "dataset", "", "what to train on", model.Digits, model.MNIST, model.Flights)
+	data := cli.AddChoice(cmd, "dataset", "", "what to train on", model.Digits, model.MNIST, model.Flights)
 	flags.StringVar(&mnist, "data", "", "`prefix` of a converted dataset, or a glob of RecordIO files; with --dataset mnist, the directory of its idx files")
 	completePrefixes(cmd, "data")
-	kind := addChoice(cmd, "model", "", "what to train (auto: fm for categories, else softmax)", append([]string{autoModel}, model.Kinds()...)...)
+	kind := cli.AddChoice(cmd, "model", "", "what to train (auto: fm for categories, else softmax)", append([]string{autoModel}, model.Kinds()...)...)
 	checkOptimizer := addOptimizer(cmd, &c.Optimizer)
 	dtype := addWireDType(cmd)
 	checkExchange := addExchange(cmd, &c.Exchange)
-	update := addChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
+	update := cli.AddChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
 	flags.IntVar(&c.Backups, "backup-workers", 0, "trainers that a synchronous step does not wait for")
 	flags.BoolVar(&c.Deterministic, "deterministic", false, "two runs agree bit by bit, with synchronous steps")
 	flags.IntVar(&c.Passes, "passes", 0, "walks over the dataset (0: chosen by the data; 1 for own trainers)")
@@ -93,7 +96,7 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 	lostTask := addTrainerLoss(cmd)
 	flags.BoolVar(&c.Journal, "journal", false, "have the trainers write one line of JSON per trained task to journal.jsonl")
 	flags.BoolVar(&c.Drillable, "drillable", false, "put a proxy between each master and etcd, for the drills partition and slow-store")
-	output := addOutput(cmd)
+	output := cli.AddOutput(cmd)
 	cmd.Args = onlyAfterDash
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
 		if c.Command, err = ownCommand(args); err != nil {
@@ -105,10 +108,10 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 				return err
 			}
 			if len(args) > 0 && len(began) == 0 {
-				return usageErrorf("command %s: expected no command, since the run in %s has built-in trainers: omit the command, or begin another run with --data", quoted(args), c.Dir)
+				return cli.UsageErrorf("command %s: expected no command, since the run in %s has built-in trainers: omit the command, or begin another run with --data", cli.Quoted(args), c.Dir)
 			}
 			if len(args) > 0 && !slices.Equal(c.Command, began) {
-				return usageErrorf("command %s: the run in %s began with %s: omit the command, or begin another run", quoted(args), c.Dir, quoted(began))
+				return cli.UsageErrorf("command %s: the run in %s began with %s: omit the command, or begin another run", cli.Quoted(args), c.Dir, cli.Quoted(began))
 			}
 			if c.Command, err = ownCommand(began); err != nil {
 				return err
@@ -123,21 +126,21 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 		}
 		switch {
 		case *data == model.MNIST && mnist == "":
-			return usageErrorf("--dataset mnist: expected --data with the directory of its idx files; `make data` fetches them into data/mnist")
+			return cli.UsageErrorf("--dataset mnist: expected --data with the directory of its idx files; `make data` fetches them into data/mnist")
 		case *data != model.MNIST && mnist != "" && cmd.Flags().Changed("dataset"):
-			return usageErrorf("--data %q: expected it with --dataset mnist, or without --dataset: the %s are in the program", mnist, *data)
+			return cli.UsageErrorf("--data %q: expected it with --dataset mnist, or without --dataset: the %s are in the program", mnist, *data)
 		case c.Masters < 1 || c.Servers < leastServers || c.Trainers < 1:
-			return usageErrorf("--masters, --ps, --trainers: expected at least 1 of each, found %d, %d and %d", c.Masters, c.Servers, c.Trainers)
+			return cli.UsageErrorf("--masters, --ps, --trainers: expected at least 1 of each, found %d, %d and %d", c.Masters, c.Servers, c.Trainers)
 		case c.Masters > mostRunMasters:
-			return settingErrorf(cmd, "masters", "expected 1 to %d: each is a process of this machine", mostRunMasters)
+			return cli.SettingErrorf(cmd, "masters", "expected 1 to %d: each is a process of this machine", mostRunMasters)
 		case c.Servers > mostRunServers:
-			return settingErrorf(cmd, "ps", "expected %d to %d: each is a process of this machine", leastServers, mostRunServers)
+			return cli.SettingErrorf(cmd, "ps", "expected %d to %d: each is a process of this machine", leastServers, mostRunServers)
 		case c.Trainers > mostRunTrainers:
-			return settingErrorf(cmd, "trainers", "expected 1 to %d: each is a process of this machine", mostRunTrainers)
+			return cli.SettingErrorf(cmd, "trainers", "expected 1 to %d: each is a process of this machine", mostRunTrainers)
 		case c.Passes < 0:
-			return settingErrorf(cmd, "passes", "expected 0 (chosen by the data) or more")
+			return cli.SettingErrorf(cmd, "passes", "expected 0 (chosen by the data) or more")
 		case c.CheckpointEvery <= 0:
-			return settingErrorf(cmd, "checkpoint-every", "expected more than 0")
+			return cli.SettingErrorf(cmd, "checkpoint-every", "expected more than 0")
 		}
 		if err := cmp.Or(checkOptimizer(), checkExchange(*update == "sync")); err != nil {
 			return err
@@ -153,10 +156,10 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 			c.OnTrainerLoss = *lostTask
 		}
 		if err := (master.Config{Sync: c.Sync, Backups: c.Backups, Deterministic: c.Deterministic}).Validate(); err != nil {
-			return usageErrorf("--%v", err)
+			return cli.UsageErrorf("--%v", err)
 		}
 		if err := c.Validate(); err != nil {
-			return usageErrorf("%w", optimizerError(cmd, err))
+			return cli.UsageErrorf("%w", optimizerError(cmd, err))
 		}
 		if err := checkTables(c.Model, *dtype); err != nil { // of the model that Validate chose
 			return err
@@ -169,7 +172,7 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 				return err
 			}
 		}
-		c.Log = logrus.NewEntry(newLogger(cmd))
+		c.Log = logrus.NewEntry(cli.NewLogger(cmd))
 		return runLocal(cmd.Context(), c, *output, cmd.OutOrStdout(), cmd.ErrOrStderr())
 	}
 	return cmd
@@ -211,35 +214,35 @@ func newRunDir(parent string) (string, error) {
 // runLocal runs the job with progress on errOut and the result on out.
 func runLocal(ctx context.Context, c local.Config, format string, out, errOut io.Writer) error {
 	if len(c.Command) == 0 {
-		fmt.Fprintf(errOut, "Training %s on %s with %s and %s, in %s\n", c.Model, dataName(c), counted(c.Trainers, "trainer"), counted(c.Servers, "parameter server"), c.Dir)
+		fmt.Fprintf(errOut, "Training %s on %s with %s and %s, in %s\n", c.Model, dataName(c), cli.Counted(c.Trainers, "trainer"), cli.Counted(c.Servers, "parameter server"), c.Dir)
 	} else {
 		servers := ""
 		if c.Servers > 0 {
-			servers = " and " + counted(c.Servers, "parameter server")
+			servers = " and " + cli.Counted(c.Servers, "parameter server")
 		}
-		fmt.Fprintf(errOut, "Running %s%s on %s, in %s: %s\n", counted(c.Trainers, "trainer"), servers, dataName(c), c.Dir, strings.Join(c.Command, " "))
+		fmt.Fprintf(errOut, "Running %s%s on %s, in %s: %s\n", cli.Counted(c.Trainers, "trainer"), servers, dataName(c), c.Dir, strings.Join(c.Command, " "))
 	}
 	job, err := local.New(c)
 	if err != nil {
-		return usageErrorf("%v", err)
+		return cli.UsageErrorf("%v", err)
 	}
 	result, err := job.Run(ctx, func(ctx context.Context, endpoint string) {
 		fmt.Fprintf(errOut, "etcd at %s; look in with: %s status --endpoints %s\n", endpoint, filepath.Base(c.Binary), endpoint)
-		p := newProgress(errOut)
+		trainerLog := ""
 		if len(c.Command) > 0 {
-			p.trainerLog = filepath.Join(c.Dir, "logs", "trainer-0.log")
+			trainerLog = filepath.Join(c.Dir, "logs", "trainer-0.log")
 		}
-		watchJob(ctx, etcdstore.Config{Endpoints: []string{endpoint}}, p)
+		admin.WatchJob(ctx, etcdstore.Config{Endpoints: []string{endpoint}}, view.NewProgress(errOut, trainerLog))
 	})
 	if err != nil {
 		return runError(ctx, c.Dir, err)
 	}
-	err = render(out, format, result, func(w io.Writer) {
+	err = cli.Render(out, format, result, func(w io.Writer) {
 		if result.Accuracy == nil && len(c.Command) == 0 {
 			fmt.Fprintln(w, "test accuracy\tnot measured: the data has no held-out shards (master recordio convert --held-out)")
 		}
 		if result.Accuracy != nil {
-			fmt.Fprintf(w, "test accuracy\t%.4f (%s)\n", *result.Accuracy, counted(result.TestRecords, "record"))
+			fmt.Fprintf(w, "test accuracy\t%.4f (%s)\n", *result.Accuracy, cli.Counted(result.TestRecords, "record"))
 		}
 		if result.AUC != nil {
 			fmt.Fprintf(w, "area under the ROC curve\t%.4f\n", *result.AUC)
@@ -253,7 +256,7 @@ func runLocal(ctx context.Context, c local.Config, format string, out, errOut io
 		}
 		fmt.Fprintf(w, "restarts\t%s\n", strconv.Itoa(result.Restarts))
 		if a := result.SetAside; a.Tasks > 0 {
-			fmt.Fprintf(w, "SET ASIDE\t%s, not trained in later passes; error of one: %s\n", counted(a.Tasks, "task"), local.OneLine(a.Example))
+			fmt.Fprintf(w, "SET ASIDE\t%s, not trained in later passes; error of one: %s\n", cli.Counted(a.Tasks, "task"), local.OneLine(a.Example))
 		}
 		if len(c.Command) > 0 {
 			fmt.Fprintf(w, "logs\t%s\n", filepath.Join(result.Dir, "logs"))
@@ -264,7 +267,7 @@ func runLocal(ctx context.Context, c local.Config, format string, out, errOut io
 	if err != nil {
 		return err
 	}
-	return setAsideError(result.SetAside.Tasks, filepath.Base(c.Binary)+" queues --literal --data-dir "+filepath.Join(c.Dir, "etcd"))
+	return admin.SetAsideError(result.SetAside.Tasks, filepath.Base(c.Binary)+" queues --literal --data-dir "+filepath.Join(c.Dir, "etcd"))
 }
 
 func dataName(c local.Config) string {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
 	"trainmaster/local"
 )
@@ -17,17 +18,17 @@ func runError(ctx context.Context, dir string, err error) error {
 	}
 	switch {
 	case etcdstore.IsDiskFull(err):
-		return &exitError{exitStore, fmt.Errorf("%w: free space on the disk of %s, then %s; no finished task is lost", err, dir, next)}
+		return cli.ExitWith(cli.ExitStore, fmt.Errorf("%w: free space on the disk of %s, then %s; no finished task is lost", err, dir, next))
 	case errors.Is(err, etcdstore.ErrStorage):
 		return fmt.Errorf("%w: repair the disk, then %s", err, next)
 	case errors.Is(err, etcdstore.ErrInUse):
 		return fmt.Errorf("%w: that process continues this run: end it first", err)
 	case ctx.Err() != nil:
-		return &exitError{exitInterrupted, fmt.Errorf("interrupted; %s", next)}
+		return cli.ExitWith(cli.ExitInterrupted, fmt.Errorf("interrupted; %s", next))
 	}
 	// A process that could not write its file may also have been unable to write the reason into its log.
 	if free, statErr := freeBytes(dir); statErr == nil && free < leastFree {
-		return &exitError{exitStore, fmt.Errorf("%w: the disk of %s is full: free space on it, then %s; no finished task is lost", err, dir, next)}
+		return cli.ExitWith(cli.ExitStore, fmt.Errorf("%w: the disk of %s is full: free space on it, then %s; no finished task is lost", err, dir, next))
 	}
 	return err
 }

@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/local"
 )
 
@@ -22,7 +23,7 @@ var ofOwnTrainers = []string{
 // onlyAfterDash accepts arguments only after --.
 func onlyAfterDash(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 && cmd.ArgsLenAtDash() != 0 {
-		return usageErrorf("the command of your own trainers follows --, as in: master run --data data/digits -- %s", strings.Join(args, " "))
+		return cli.UsageErrorf("the command of your own trainers follows --, as in: master run --data data/digits -- %s", strings.Join(args, " "))
 	}
 	return nil
 }
@@ -34,7 +35,7 @@ func ownCommand(args []string) ([]string, error) {
 	}
 	program, err := exec.LookPath(args[0])
 	if err != nil {
-		return nil, usageErrorf("command %q: expected a program that can be executed: %w", args[0], err)
+		return nil, cli.UsageErrorf("command %q: expected a program that can be executed: %w", args[0], err)
 	}
 	if program, err = filepath.Abs(program); err != nil {
 		return nil, err
@@ -46,7 +47,7 @@ func ownCommand(args []string) ([]string, error) {
 func takeOwn(cmd *cobra.Command, c *local.Config) (err error) {
 	cmd.LocalNonPersistentFlags().VisitAll(func(f *pflag.Flag) {
 		if err == nil && f.Changed && !slices.Contains(ofOwnTrainers, f.Name) {
-			err = settingErrorf(cmd, f.Name, "expected it without a command: it sets the built-in trainers")
+			err = cli.SettingErrorf(cmd, f.Name, "expected it without a command: it sets the built-in trainers")
 		}
 	})
 	if err != nil {

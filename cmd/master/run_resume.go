@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/local"
 )
 
@@ -31,28 +32,28 @@ func runSettings(cmd *cobra.Command) map[string]string {
 func takeSettings(cmd *cobra.Command, dir string) (_ string, command []string, err error) {
 	dir, err = filepath.Abs(dir)
 	if err != nil {
-		return "", nil, usageErrorf("--resume: %w", err)
+		return "", nil, cli.UsageErrorf("--resume: %w", err)
 	}
 	if cmd.Flags().Changed("dir") {
-		return "", nil, usageErrorf("--dir: expected no --dir with --resume, which names the directory")
+		return "", nil, cli.UsageErrorf("--dir: expected no --dir with --resume, which names the directory")
 	}
 	began, command, err := local.Settings(dir)
 	if err != nil {
-		return "", nil, usageErrorf("--resume %q: %w", dir, err)
+		return "", nil, cli.UsageErrorf("--resume %q: %w", dir, err)
 	}
 	for _, name := range slices.Sorted(maps.Keys(began)) {
 		flag := cmd.Flags().Lookup(name)
 		if flag == nil {
-			return "", nil, usageErrorf("--resume %q: the run has a setting %q, which this version does not know", dir, name)
+			return "", nil, cli.UsageErrorf("--resume %q: the run has a setting %q, which this version does not know", dir, name)
 		}
 		if flag.Changed && flag.Value.String() != began[name] {
-			return "", nil, usageErrorf("--%s cannot change on resume: expected %s, which the run in %s has, found %s: omit it, or begin another run", name, settingText(flag, began[name]), dir, settingText(flag, flag.Value.String()))
+			return "", nil, cli.UsageErrorf("--%s cannot change on resume: expected %s, which the run in %s has, found %s: omit it, or begin another run", name, settingText(flag, began[name]), dir, settingText(flag, flag.Value.String()))
 		}
 		if flag.Value.String() == began[name] {
 			continue // a choice takes no empty value, which is its default
 		}
 		if err := flag.Value.Set(began[name]); err != nil {
-			return "", nil, usageErrorf("--resume %q: setting %q: %w", dir, name, err)
+			return "", nil, cli.UsageErrorf("--resume %q: setting %q: %w", dir, name, err)
 		}
 	}
 	return dir, command, nil

@@ -11,6 +11,7 @@ import (
 	"syscall"
 	"testing"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
 )
 
@@ -31,7 +32,7 @@ func TestRunChecksBeforeItBegins(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			dir := filepath.Join(t.TempDir(), "runs")
-			runArgs(t, append([]string{"run", "--dir", dir}, tt.args...)...).wants(t, exitUsage, tt.want...)
+			runArgs(t, append([]string{"run", "--dir", dir}, tt.args...)...).wants(t, cli.ExitUsage, tt.want...)
 			if _, err := os.Stat(dir); !errors.Is(err, fs.ErrNotExist) {
 				t.Errorf("the directory of runs: %v, want none", err)
 			}
@@ -46,9 +47,9 @@ func TestResumeRefusesOtherSettings(t *testing.T) {
 		os.WriteFile(filepath.Join(dir, "run.json"), []byte(`{"settings": {"passes": "0", "trainers": "5"}}`), 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	runArgs(t, "run", "--resume", dir, "--passes", "3").wants(t, exitUsage, "--passes cannot change on resume: expected the default, which the run in "+dir+` has, found "3": omit it`)
-	runArgs(t, "run", "--resume", dir, "--trainers", "3").wants(t, exitUsage, `--trainers cannot change on resume: expected "5"`, `found "3": omit it`)
-	runArgs(t, "run", "--resume", dir, "--", "true").wants(t, exitUsage, "expected no command, since the run in "+dir+" has built-in trainers")
+	runArgs(t, "run", "--resume", dir, "--passes", "3").wants(t, cli.ExitUsage, "--passes cannot change on resume: expected the default, which the run in "+dir+` has, found "3": omit it`)
+	runArgs(t, "run", "--resume", dir, "--trainers", "3").wants(t, cli.ExitUsage, `--trainers cannot change on resume: expected "5"`, `found "3": omit it`)
+	runArgs(t, "run", "--resume", dir, "--", "true").wants(t, cli.ExitUsage, "expected no command, since the run in "+dir+" has built-in trainers")
 }
 
 // A run that is already under way is named, and no flag that master run lacks.
@@ -62,13 +63,13 @@ func TestRunErrorNamesNextCommand(t *testing.T) {
 		code int
 		want string
 	}{
-		"in use":      {t.Context(), fmt.Errorf("start etcd: %w", etcdstore.ErrInUse), exitFailed, "start etcd: in use by another process: that process continues this run: end it first"},
-		"interrupted": {canceled, context.Canceled, exitInterrupted, "interrupted; nothing was trained yet: begin another run"},
-		"full":        {t.Context(), &fs.PathError{Op: "write", Path: dir, Err: syscall.ENOSPC}, exitStore, "no space left on device: free space on the disk of " + dir},
-		"another":     {t.Context(), errors.New("master: exit status 1"), exitFailed, "master: exit status 1"},
+		"in use":      {t.Context(), fmt.Errorf("start etcd: %w", etcdstore.ErrInUse), cli.ExitFailed, "start etcd: in use by another process: that process continues this run: end it first"},
+		"interrupted": {canceled, context.Canceled, cli.ExitInterrupted, "interrupted; nothing was trained yet: begin another run"},
+		"full":        {t.Context(), &fs.PathError{Op: "write", Path: dir, Err: syscall.ENOSPC}, cli.ExitStore, "no space left on device: free space on the disk of " + dir},
+		"another":     {t.Context(), errors.New("master: exit status 1"), cli.ExitFailed, "master: exit status 1"},
 	} {
 		err := runError(tt.ctx, dir, tt.err)
-		if code := exitCode(err); !strings.Contains(err.Error(), tt.want) || code != tt.code && code != exitUsage { // markFailures adds the code of the last error
+		if code := cli.ExitCode(err); !strings.Contains(err.Error(), tt.want) || code != tt.code && code != cli.ExitUsage { // markFailures adds the code of the last error
 			t.Errorf("%s: code %d, %v; want %d, %q", name, code, err, tt.code, tt.want)
 		}
 		if strings.Contains(err.Error(), "--data-dir") || strings.Contains(err.Error(), "--endpoints") {
@@ -85,8 +86,8 @@ func TestRunRefusesTablesOfTheDefaultModel(t *testing.T) {
 	}
 	for _, kind := range []string{"auto", "fm"} {
 		r := runArgs(t, "run", "--dataset", "flights", "--model", kind, "--dir", filepath.Join(file, "runs"), "--wire-dtype", "bfloat16")
-		r.wants(t, exitUsage, "tables")
+		r.wants(t, cli.ExitUsage, "tables")
 	}
 	r := runArgs(t, "run", "--dir", filepath.Join(file, "runs"), "--staleness", "1", "--staleness-policy", "reject")
-	r.wants(t, exitUsage, "expected one of apply, scale")
+	r.wants(t, cli.ExitUsage, "expected one of apply, scale")
 }

@@ -13,6 +13,8 @@ import (
 	"time"
 
 	"github.com/spf13/cobra"
+
+	"trainmaster/cmd/internal/cli"
 )
 
 // probe is the real tree and one more command, which has a flag of each kind and does what the test says.
@@ -25,7 +27,7 @@ func probe(do func(cmd *cobra.Command) error) *cobra.Command {
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error { return do(cmd) }
 	root := rootCommand()
 	root.AddCommand(cmd)
-	finishTree(root)
+	cli.FinishTree(root)
 	return root
 }
 
@@ -85,7 +87,7 @@ func TestPrecedence(t *testing.T) {
 				args = append(args, "--config", writeConfig(t, tt.file))
 			}
 			r := executeArgs(t, printSettings(), args...)
-			r.wants(t, exitOK)
+			r.wants(t, cli.ExitOK)
 			if r.stdout != tt.want {
 				t.Errorf("found %s\n want %s", r.stdout, tt.want)
 			}
@@ -96,7 +98,7 @@ func TestPrecedence(t *testing.T) {
 func TestConfigNamedByTheEnvironment(t *testing.T) {
 	t.Setenv("TRAINMASTER_CONFIG", writeConfig(t, "count: 3"))
 	r := executeArgs(t, printSettings(), "probe")
-	r.wants(t, exitOK)
+	r.wants(t, cli.ExitOK)
 	if !strings.Contains(r.stdout, "count=3") {
 		t.Errorf("found %s, want the count of the file", r.stdout)
 	}
@@ -130,36 +132,26 @@ func TestBadSettingsNameTheirSource(t *testing.T) {
 			if tt.file != "" {
 				args = append(args, "--config", writeConfig(t, tt.file))
 			}
-			executeArgs(t, printSettings(), args...).wants(t, exitUsage, tt.want...)
+			executeArgs(t, printSettings(), args...).wants(t, cli.ExitUsage, tt.want...)
 		})
 	}
 }
 
 func TestConfigFileThatCannotBeRead(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing.yaml")
-	runArgs(t, "version", "--config", missing).wants(t, exitUsage, "--config", missing, "no such file")
-	runArgs(t, "version", "--config", t.TempDir()).wants(t, exitUsage, "found a directory")
+	runArgs(t, "version", "--config", missing).wants(t, cli.ExitUsage, "--config", missing, "no such file")
+	runArgs(t, "version", "--config", t.TempDir()).wants(t, cli.ExitUsage, "found a directory")
 	t.Setenv("TRAINMASTER_CONFIG", missing)
-	runArgs(t, "version").wants(t, exitUsage, "TRAINMASTER_CONFIG", missing)
+	runArgs(t, "version").wants(t, cli.ExitUsage, "TRAINMASTER_CONFIG", missing)
 }
 
 func TestSettingErrorNamesTheSource(t *testing.T) {
 	root := probe(func(cmd *cobra.Command) error {
-		return settingErrorf(cmd, "count", "expected at least 1")
+		return cli.SettingErrorf(cmd, "count", "expected at least 1")
 	})
 	t.Setenv("TRAINMASTER_COUNT", "-4")
-	executeArgs(t, root, "probe").wants(t, exitUsage,
+	executeArgs(t, root, "probe").wants(t, cli.ExitUsage,
 		`bad value "-4" for --count from the environment variable TRAINMASTER_COUNT: expected at least 1`)
-}
-
-func TestNearest(t *testing.T) {
-	names := []string{"endpoints", "listen", "lease-ttl", "log-level"}
-	tests := map[string]string{"endpoint": "endpoints", "listne": "listen", "leasettl": "lease-ttl", "zebra": "", "": ""}
-	for name, want := range tests {
-		if got := nearest(name, names); got != want {
-			t.Errorf("nearest to %q is %q, want %q", name, got, want)
-		}
-	}
 }
 
 func TestRequiredFlagFromTheEnvironment(t *testing.T) {
@@ -171,13 +163,13 @@ func TestRequiredFlagFromTheEnvironment(t *testing.T) {
 	if err := cmd.MarkFlagRequired("peers"); err != nil {
 		t.Fatal(err)
 	}
-	executeArgs(t, root, "probe").wants(t, exitUsage, `required flag(s) "peers" not set`)
+	executeArgs(t, root, "probe").wants(t, cli.ExitUsage, `required flag(s) "peers" not set`)
 	t.Setenv("TRAINMASTER_PEERS", "a")
-	executeArgs(t, root, "probe").wants(t, exitOK)
+	executeArgs(t, root, "probe").wants(t, cli.ExitOK)
 }
 
 func TestSettingNamesAreSortedAndWhole(t *testing.T) {
-	names := settingNames(printSettings())
+	names := cli.SettingNames(printSettings())
 	if !slices.IsSorted(names) || !slices.Contains(names, "period") || !slices.Contains(names, "log-level") || slices.Contains(names, "config") {
 		t.Errorf("found %v", names)
 	}
@@ -187,14 +179,14 @@ func TestSettingNamesAreSortedAndWhole(t *testing.T) {
 func TestDataDirPrecedesEndpointsOfEnvironment(t *testing.T) {
 	t.Setenv("TRAINMASTER_ENDPOINTS", "127.0.0.1:1")
 	dir := t.TempDir()
-	runArgs(t, "verify", "--data-dir", dir).wants(t, exitUsage, "--data-dir", dir, "expected the embedded etcd of a master, found none")
-	runArgs(t, "verify", "--dial-timeout", "100ms").wants(t, exitStore, "127.0.0.1:1")
+	runArgs(t, "verify", "--data-dir", dir).wants(t, cli.ExitUsage, "--data-dir", dir, "expected the embedded etcd of a master, found none")
+	runArgs(t, "verify", "--dial-timeout", "100ms").wants(t, cli.ExitStore, "127.0.0.1:1")
 }
 
 func TestUnknownVariablesAreNamed(t *testing.T) {
 	t.Setenv("TRAINMASTER_LEASE_TLL", "5s")
-	runArgs(t, "version").wants(t, exitOK, "TRAINMASTER_LEASE_TLL is no setting of any command, and is ignored; did you mean TRAINMASTER_LEASE_TTL?")
-	found := unknownVariables(rootCommand(), []string{
+	runArgs(t, "version").wants(t, cli.ExitOK, "TRAINMASTER_LEASE_TLL is no setting of any command, and is ignored; did you mean TRAINMASTER_LEASE_TTL?")
+	found := cli.UnknownVariables(rootCommand(), []string{
 		"HOME=/root", "TRAINMASTER_CONFIG=a", "TRAINMASTER_JOB=a", "TRAINMASTER_PORT=a", "TRAINMASTER_PORT_8080_TCP_ADDR=a", "TRAINMASTER_SERVICE_HOST=a",
 		"TRAINMASTER_TRAINER=a", "TRAINMASTER_ETCD_SERVICE_PORT_CLIENT=a", "TRAINMASTER_QQQQQQQQQQQQQQQQ=a",
 	})
@@ -219,9 +211,9 @@ func TestConfigMustBeSmallRegularFile(t *testing.T) {
 		"large": "expected a file of at most 1 MiB",
 	} {
 		t.Run(name, func(t *testing.T) {
-			runArgs(t, "version", "--config", at(name)).wants(t, exitUsage, fmt.Sprintf("--config %q", at(name)), want)
-			t.Setenv(envName("config"), at(name))
-			runArgs(t, "version").wants(t, exitUsage, fmt.Sprintf("TRAINMASTER_CONFIG %q", at(name)), want)
+			runArgs(t, "version", "--config", at(name)).wants(t, cli.ExitUsage, fmt.Sprintf("--config %q", at(name)), want)
+			t.Setenv(cli.EnvName("config"), at(name))
+			runArgs(t, "version").wants(t, cli.ExitUsage, fmt.Sprintf("TRAINMASTER_CONFIG %q", at(name)), want)
 		})
 	}
 }
@@ -237,12 +229,12 @@ func TestConfigSyntaxErrorNamesLineAndColumn(t *testing.T) {
 		"# a comment\n\nendpoints:\n  - a\n  - b\njob: @x": "line 6, column 6",
 		"endpoints: [a,\n  b]\njob: 'x\n":                  "line 3, column 6",
 	} {
-		_, err := parseConfig([]byte(text), []string{"job", "listen", "ps", "endpoints"})
+		_, err := cli.ParseConfig([]byte(text), []string{"job", "listen", "ps", "endpoints"})
 		if err == nil || !strings.HasPrefix(err.Error(), where+": expected KEY: VALUE") || strings.Contains(err.Error(), "yaml: ") {
 			t.Errorf("%q: found %v, want %s", text, err, where)
 		}
 	}
-	_, err := parseConfig([]byte("job: a\njob: b\n"), []string{"job"})
+	_, err := cli.ParseConfig([]byte("job: a\njob: b\n"), []string{"job"})
 	if err == nil || !strings.Contains(err.Error(), `key "job" already set`) || strings.Contains(err.Error(), "\n") {
 		t.Errorf("duplicate key: %v", err)
 	}
@@ -260,9 +252,9 @@ func TestFlagErrorsNameNextStep(t *testing.T) {
 		"a file like a flag":      {[]string{"recordio", "stat", "-dash"}, "a file name? write ./-dash"},
 	} {
 		t.Run(name, func(t *testing.T) {
-			runArgs(t, c.args...).wants(t, exitUsage, c.want)
+			runArgs(t, c.args...).wants(t, cli.ExitUsage, c.want)
 		})
 	}
 	t.Setenv("TRAINMASTER_LEASE_TTL", "5")
-	runArgs(t).wants(t, exitUsage, `bad value "5" for --lease-ttl from the environment variable TRAINMASTER_LEASE_TTL: expected a duration such as 5s`)
+	runArgs(t).wants(t, cli.ExitUsage, `bad value "5" for --lease-ttl from the environment variable TRAINMASTER_LEASE_TTL: expected a duration such as 5s`)
 }

@@ -9,12 +9,13 @@ import (
 	"io/fs"
 	"iter"
 	"maps"
-	"os"
 	"slices"
 	"time"
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/admin"
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
 	"trainmaster/ledger"
 	"trainmaster/master"
@@ -70,17 +71,17 @@ restore, the earlier passes cannot be verified.`,
   master snapshot save backup.tms --data-dir trainmaster-data`,
 		Args: cobra.ExactArgs(1),
 	}
-	from := addPlaceFlags(cmd, addEtcdFlags(cmd))
+	from := admin.AddLocationFlags(cmd, cli.AddEtcdFlags(cmd))
 	withLedger := cmd.Flags().Bool("ledger", true, "save the ledger too, from which master verify proves what was counted")
 	dir := cmd.Flags().String("ledger-dir", "", "`directory` of the sealed ledger, that of --ledger-dir of the masters (default: the directory that etcd names)")
 	checkpoints := cmd.Flags().String("checkpoint-dir", "", "`directory`, or s3://bucket/prefix, of the checkpoints of the job's parameter servers (default: the parameters are not saved)")
 	force := cmd.Flags().Bool("force", false, "replace a file that exists")
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
-		if err := checkNew(args[0], *force); err != nil {
-			return usageErrorf("snapshot %q: %w", args[0], err)
+		if err := cli.CheckNew(args[0], *force); err != nil {
+			return cli.UsageErrorf("snapshot %q: %w", args[0], err)
 		}
-		store, closeStore, err := from.open(cmd.Context())
+		store, closeStore, err := from.Open(cmd.Context())
 		if err != nil {
 			return err
 		}
@@ -93,7 +94,7 @@ restore, the earlier passes cannot be verified.`,
 		if *checkpoints != "" {
 			place, err := storage.Open(*checkpoints)
 			if err != nil {
-				return usageErrorf("--checkpoint-dir: %w", err)
+				return cli.UsageErrorf("--checkpoint-dir: %w", err)
 			}
 			defer place.Close()
 			members, err := b.addModel(cmd.Context(), checkpoint.Store{Place: place})
@@ -114,7 +115,7 @@ restore, the earlier passes cannot be verified.`,
 // backup collects the state of a job for a file.
 type backup struct {
 	store      *etcdstore.Store
-	from       place
+	from       admin.Location
 	withLedger bool
 	ledgerDir  string
 
@@ -133,7 +134,7 @@ func (b *backup) read(ctx context.Context) error {
 		return err
 	}
 	if b.values[taskqueue.StateKey] == nil {
-		return b.from.noSuchJob(ctx, b.store)
+		return b.from.NoSuchJob(ctx, b.store)
 	}
 	b.set = b.values[master.LatestSetKey]
 	delete(b.values, master.LatestSetKey) // it is of use with its files only
@@ -141,19 +142,19 @@ func (b *backup) read(ctx context.Context) error {
 	if _, err := etcdstore.ParseJob(b.values[jobKey]); err != nil {
 		return err
 	}
-	queue, err := committer.Stored(ctx, b.store, b.values[taskqueue.StateKey], rosterOf(b.values))
+	queue, err := committer.Stored(ctx, b.store, b.values[taskqueue.StateKey], admin.RosterOf(b.values))
 	if err != nil {
 		return err
 	}
-	if err := etcdstore.Decode(b.values[taskqueue.StateKey], &b.state, maxStateDecoded); err != nil {
+	if err := etcdstore.Decode(b.values[taskqueue.StateKey], &b.state, admin.MaxStateDecoded); err != nil {
 		return err
 	}
 	if b.withLedger {
-		if b.ledger, err = ledger.Open(ctx, b.store, b.from.etcd.Job, b.ledgerDir); err != nil {
+		if b.ledger, err = ledger.Open(ctx, b.store, b.from.Etcd.Job, b.ledgerDir); err != nil {
 			return err
 		}
 		if gone := b.ledger.Outline().Commit; gone > 0 {
-			return usageErrorf("the ledger up to commit %d is not kept any more (--ledger-keep of the master): save the job with --ledger=false", gone)
+			return cli.UsageErrorf("the ledger up to commit %d is not kept any more (--ledger-keep of the master): save the job with --ledger=false", gone)
 		}
 	}
 	s := &b.state
@@ -220,7 +221,7 @@ func snapshotInspectCommand() *cobra.Command {
 		Example: `  master snapshot inspect backup.tms -o json`,
 		Args:    cobra.ExactArgs(1),
 	}
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error { return showSnapshot(cmd, *format, args[0]) }
 	return cmd
 }
@@ -229,12 +230,12 @@ func snapshotInspectCommand() *cobra.Command {
 func openSnapshot(path string) (*snapshot.File, error) {
 	s, err := snapshot.Open(path)
 	if err != nil {
-		if wrong := checkFile(path); wrong != nil {
-			return nil, usageErrorf("read snapshot %q: %w", path, wrong)
+		if wrong := cli.CheckFile(path); wrong != nil {
+			return nil, cli.UsageErrorf("read snapshot %q: %w", path, wrong)
 		}
 	}
 	if errors.Is(err, fs.ErrPermission) {
-		return nil, usageErrorf("read snapshot: %w", err)
+		return nil, cli.UsageErrorf("read snapshot: %w", err)
 	}
 	return s, err
 }
@@ -246,8 +247,8 @@ func showSnapshot(cmd *cobra.Command, format, path string) error {
 		return err
 	}
 	info := snapshotInfo{path, s.Size, s.Digest, s.Head}
-	return render(cmd.OutOrStdout(), format, info, func(w io.Writer) {
-		fmt.Fprintf(w, "%s: job %s, %s, commit %s, at %s\n", oneLineName(path), info.Job, info.Status, thousands(info.Commit), info.TakenAt)
+	return cli.Render(cmd.OutOrStdout(), format, info, func(w io.Writer) {
+		fmt.Fprintf(w, "%s: job %s, %s, commit %s, at %s\n", cli.OneLineName(path), info.Job, info.Status, cli.Thousands(info.Commit), info.TakenAt)
 		if len(info.Datasets) > 0 {
 			fmt.Fprintln(w, "\nDATASET\tPASS\tDONE\tPENDING\tRETRY\tSET ASIDE\tTASKS")
 		}
@@ -262,21 +263,6 @@ func showSnapshot(cmd *cobra.Command, format, path string) error {
 		if info.Model {
 			model = fmt.Sprintf("with its parameters, of set %d", info.Set)
 		}
-		fmt.Fprintf(w, "\n%s bytes, whole, %s; %s\n", thousands(uint64(info.Bytes)), what, model)
+		fmt.Fprintf(w, "\n%s bytes, whole, %s; %s\n", cli.Thousands(uint64(info.Bytes)), what, model)
 	})
-}
-
-// openTarget opens the etcd to restore into; an embedded one is made if there is none yet.
-func (p place) openTarget(ctx context.Context) (*etcdstore.Store, func(), error) {
-	if is, _ := etcdstore.IsEmbedded(*p.dataDir); len(p.etcd.Endpoints) == 0 && !is { // an error of IsEmbedded recurs when etcd starts
-		if err := os.MkdirAll(*p.dataDir, 0o750); err != nil {
-			return nil, nil, usageErrorf("--data-dir: %w", err)
-		}
-		etcd, err := startEmbedded(ctx, *p.dataDir)
-		if err != nil {
-			return nil, nil, err
-		}
-		etcd.Close()
-	}
-	return p.open(ctx)
 }

@@ -11,6 +11,8 @@ import (
 	"strings"
 	"time"
 
+	"trainmaster/cmd/internal/admin"
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
 	"trainmaster/master"
 	"trainmaster/master/snapshot"
@@ -22,7 +24,7 @@ import (
 // It opens the files of the set: in a directory, they remain readable if a server deletes the set before they are copied.
 func (b *backup) addModel(ctx context.Context, folder checkpoint.Store) (checkpoint.Members, error) {
 	refuse := func(format string, args ...any) error {
-		return usageErrorf("--checkpoint-dir %s: "+format, append([]any{folder.Place}, args...)...)
+		return cli.UsageErrorf("--checkpoint-dir %s: "+format, append([]any{folder.Place}, args...)...)
 	}
 	if b.set == nil {
 		return nil, refuse("job %q has no set of checkpoints yet: try again when master status names one, or leave the parameters out", b.head.Job)
@@ -70,7 +72,7 @@ func (b *backup) goTo(ctx context.Context, folder checkpoint.Store, set *checkpo
 		values[item.Key] = item.Value
 	}
 	var at taskqueue.Snapshot
-	if err := etcdstore.Decode(values[taskqueue.StateKey], &at, maxStateDecoded); err != nil {
+	if err := etcdstore.Decode(values[taskqueue.StateKey], &at, admin.MaxStateDecoded); err != nil {
 		return err
 	}
 	tables := func(s *taskqueue.Snapshot) (ids []string) {
@@ -122,7 +124,7 @@ func putModel(ctx context.Context, file *snapshot.File, folder checkpoint.Store,
 	}
 	arrival, done, err := folder.Arrive(ctx, file.Digest, text)
 	if errors.Is(err, checkpoint.ErrOccupied) {
-		return nil, nil, usageErrorf("--checkpoint-dir: %w", err)
+		return nil, nil, cli.UsageErrorf("--checkpoint-dir: %w", err)
 	}
 	if err != nil || done {
 		return set, text, err

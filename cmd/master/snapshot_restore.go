@@ -7,6 +7,8 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/admin"
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
@@ -44,9 +46,9 @@ rejected.`,
   master snapshot restore backup.tms --data-dir restored`,
 		Args: cobra.ExactArgs(1),
 	}
-	to := addPlaceFlags(cmd, addEtcdFlags(cmd))
+	to := admin.AddLocationFlags(cmd, cli.AddEtcdFlags(cmd))
 	checkpoints := cmd.Flags().String("checkpoint-dir", "", "empty `directory`, or s3://bucket/prefix, for the parameters of a snapshot that has them")
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		file, err := openSnapshot(args[0])
 		if err != nil {
@@ -54,48 +56,48 @@ rejected.`,
 		}
 		switch {
 		case file.Head.Model && *checkpoints == "":
-			return usageErrorf("--checkpoint-dir: expected an empty directory for the parameters of set %[2]d in %[1]s", args[0], file.Head.Set)
+			return cli.UsageErrorf("--checkpoint-dir: expected an empty directory for the parameters of set %[2]d in %[1]s", args[0], file.Head.Set)
 		case !file.Head.Model && *checkpoints != "":
-			return usageErrorf("--checkpoint-dir: expected it with a snapshot that has parameters, %s has none", args[0])
+			return cli.UsageErrorf("--checkpoint-dir: expected it with a snapshot that has parameters, %s has none", args[0])
 		case !file.Head.Model && file.Head.Set != 0:
-			return usageErrorf("%s is the state of a job at a set of checkpoints: restore the job from that directory with master --resume", args[0])
+			return cli.UsageErrorf("%s is the state of a job at a set of checkpoints: restore the job from that directory with master --resume", args[0])
 		}
 		if !cmd.Flag("job").Changed {
-			to.etcd.Job = file.Head.Job
+			to.Etcd.Job = file.Head.Job
 		}
-		store, closeStore, err := to.openTarget(cmd.Context())
+		store, closeStore, err := to.OpenTarget(cmd.Context())
 		if err != nil {
 			return err
 		}
 		defer closeStore()
 		if stored, _, err := store.State(cmd.Context()); err == nil && stored != nil { // before much is written
-			return usageErrorf("job %q in %v: %w: choose another --job, or remove that job as docs/keys.md describes", to.etcd.Job, to, etcdstore.ErrOccupied)
+			return cli.UsageErrorf("job %q in %v: %w: choose another --job, or remove that job as docs/keys.md describes", to.Etcd.Job, to, etcdstore.ErrOccupied)
 		}
 		r := &revival{file: file, ledger: file.Head.Ledger}
 		if file.Head.Model {
 			r.ledger = true
 			place, err := storage.Open(*checkpoints)
 			if err != nil {
-				return usageErrorf("--checkpoint-dir: %w", err)
+				return cli.UsageErrorf("--checkpoint-dir: %w", err)
 			}
 			defer place.Close()
 			if r.set, r.text, err = putModel(cmd.Context(), file, checkpoint.Store{Place: place}, cmd.ErrOrStderr()); err != nil {
 				return err
 			}
-			if r.tables, err = indexAgain(cmd.Context(), file, nil, newLogger(cmd).WithField("job", to.etcd.Job)); err != nil {
-				return usageErrorf("%w", err)
+			if r.tables, err = indexAgain(cmd.Context(), file, nil, cli.NewLogger(cmd).WithField("job", to.Etcd.Job)); err != nil {
+				return cli.UsageErrorf("%w", err)
 			}
 		}
-		job, err := r.adopt(cmd.Context(), store, to.etcd.Job)
+		job, err := r.adopt(cmd.Context(), store, to.Etcd.Job)
 		if errors.Is(err, etcdstore.ErrOccupied) {
-			return usageErrorf("job %q in %v: %w", to.etcd.Job, to, err)
+			return cli.UsageErrorf("job %q in %v: %w", to.Etcd.Job, to, err)
 		}
 		if err != nil {
 			return err
 		}
-		return render(cmd.OutOrStdout(), *format, job, func(w io.Writer) {
-			fmt.Fprintf(w, "job %s is restored at commit %s: %s tasks that were pending are dispatched again\n", job.Job, thousands(job.Commit), thousands(uint64(job.Again)))
-			fmt.Fprintf(w, "continue it with: master %s, and its former settings\n", to.flags())
+		return cli.Render(cmd.OutOrStdout(), *format, job, func(w io.Writer) {
+			fmt.Fprintf(w, "job %s is restored at commit %s: %s tasks that were pending are dispatched again\n", job.Job, cli.Thousands(job.Commit), cli.Thousands(uint64(job.Again)))
+			fmt.Fprintf(w, "continue it with: master %s, and its former settings\n", to.Flags())
 			if r.set != nil {
 				fmt.Fprintf(w, "its parameters are from set %d: start its parameter servers with --checkpoint-dir %s\n", r.set.Number, *checkpoints)
 			}

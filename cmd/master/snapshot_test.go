@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"trainmaster/cmd/internal/cli"
+	"trainmaster/cmd/internal/view"
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
@@ -109,7 +111,7 @@ func TestSnapshotRestore(t *testing.T) {
 				}
 			}
 			again := runArgs(t, append([]string{"snapshot", "restore", file}, to...)...)
-			again.wants(t, exitUsage, "there is a job already", "choose another --job")
+			again.wants(t, cli.ExitUsage, "there is a job already", "choose another --job")
 		})
 	}
 	if err := l.Leave(t.Context(), a.req.Trainer, a.req.Incarnation); err != nil {
@@ -137,7 +139,7 @@ func TestSnapshotOfDataDir(t *testing.T) {
 	runArgs(t, "snapshot", "restore", copied, "--data-dir", second).says(t, "job x is restored")
 	r := runArgs(t, "queues", "--literal", "--data-dir", second, "--job", "x", "-o", "json")
 	r.says(t)
-	if q := decode[literalQueues](t, r.stdout); len(q.Datasets) != 1 || len(q.Datasets[0].Done) == 0 || len(q.Datasets[0].Pending) != 0 {
+	if q := decode[view.LiteralQueues](t, r.stdout); len(q.Datasets) != 1 || len(q.Datasets[0].Done) == 0 || len(q.Datasets[0].Pending) != 0 {
 		t.Errorf("restored twice: %+v", q)
 	}
 	runArgs(t, "verify", "--data-dir", second, "--job", "x").says(t, "Nothing is missing")
@@ -172,9 +174,9 @@ func TestInterruptedRestoreIsNoJob(t *testing.T) {
 		t.Fatal(err)
 	}
 	to := []string{"--endpoints", etcdtest.Endpoint(t), "--job", job}
-	runArgs(t, append([]string{"queues", "--literal"}, to...)...).wants(t, exitUsage, "no job")
+	runArgs(t, append([]string{"queues", "--literal"}, to...)...).wants(t, cli.ExitUsage, "no job")
 	_, _, other := saved(t, config)
-	runArgs(t, append([]string{"snapshot", "restore", other}, to...)...).wants(t, exitUsage, "another file was begun here")
+	runArgs(t, append([]string{"snapshot", "restore", other}, to...)...).wants(t, cli.ExitUsage, "another file was begun here")
 	runArgs(t, append([]string{"snapshot", "restore", file}, to...)...).says(t, "is restored")
 	leadJob(t, store, config).work("a")
 	runArgs(t, append([]string{"verify"}, to...)...).says(t, "Nothing is missing")
@@ -203,7 +205,7 @@ func TestDamagedSnapshot(t *testing.T) {
 		check(fmt.Sprint("a bit of byte ", at), flipped, "no whole snapshot")
 		check(fmt.Sprint("cut at ", at), whole[:at], "no whole snapshot")
 	}
-	runArgs(t, "snapshot", "inspect", bad).wants(t, exitFailed, "no whole snapshot")
+	runArgs(t, "snapshot", "inspect", bad).wants(t, cli.ExitFailed, "no whole snapshot")
 	other := slices.Clone(whole)
 	other[len("TMBACKUP")] = 9
 	check("a newer version", other, "expected version 3 or 4, found 9")
@@ -211,11 +213,11 @@ func TestDamagedSnapshot(t *testing.T) {
 	check("an earlier version", other, "expected version 3 or 4, found 1")
 	store := etcdtest.Store(t)
 	job := strings.TrimPrefix(store.Prefix(), "/jobs/")
-	runArgs(t, "snapshot", "restore", bad, "--endpoints", etcdtest.Endpoint(t), "--job", job).wants(t, exitFailed, "no whole snapshot")
+	runArgs(t, "snapshot", "restore", bad, "--endpoints", etcdtest.Endpoint(t), "--job", job).wants(t, cli.ExitFailed, "no whole snapshot")
 	if keys, _, err := store.Prefixed(t.Context(), "/"); err != nil || len(keys) > 0 {
 		t.Errorf("restored: %v, %v", keys, err)
 	}
-	runArgs(t, "snapshot", "inspect", filepath.Join(t.TempDir(), "nothing")).wants(t, exitUsage, "no such file")
+	runArgs(t, "snapshot", "inspect", filepath.Join(t.TempDir(), "nothing")).wants(t, cli.ExitUsage, "no such file")
 }
 
 // If a snapshot cannot be written, the former file remains, without temporary files.
@@ -237,19 +239,19 @@ func TestSnapshotThatCannotBeWritten(t *testing.T) {
 	if err != nil || listErr != nil || !slices.Equal(before, after) || len(entries) != 1 {
 		t.Errorf("the file has %d bytes, had %d; the directory has %v", len(after), len(before), entries)
 	}
-	runArgs(t, append([]string{"snapshot", "save", file}, l.etcd...)...).wants(t, exitUsage, "expected a new name, found a file: name another one, or give --force to replace it")
+	runArgs(t, append([]string{"snapshot", "save", file}, l.etcd...)...).wants(t, cli.ExitUsage, "expected a new name, found a file: name another one, or give --force to replace it")
 	if after, err := os.ReadFile(file); err != nil || !slices.Equal(before, after) {
 		t.Errorf("a file that exists was not kept: %v", err)
 	}
 	runArgs(t, append([]string{"snapshot", "save", file, "--force"}, l.etcd...)...).says(t, "whole, with its ledger")
-	runArgs(t, append([]string{"snapshot", "save", filepath.Dir(file)}, l.etcd...)...).wants(t, exitUsage, "expected the name of a file, found a directory")
+	runArgs(t, append([]string{"snapshot", "save", filepath.Dir(file)}, l.etcd...)...).wants(t, cli.ExitUsage, "expected the name of a file, found a directory")
 	missing := filepath.Join(t.TempDir(), "no", "folder")
 	r := runArgs(t, append([]string{"snapshot", "save", missing}, l.etcd...)...)
-	r.wants(t, exitFailed, fmt.Sprintf("write snapshot %q: create a file in %q: no such file or directory", missing, filepath.Dir(missing)))
+	r.wants(t, cli.ExitFailed, fmt.Sprintf("write snapshot %q: create a file in %q: no such file or directory", missing, filepath.Dir(missing)))
 	if strings.Contains(r.stderr, ".tmp") {
 		t.Errorf("found the name of a temporary file: %s", r.stderr)
 	}
-	runArgs(t, "snapshot", "inspect", filepath.Dir(file)).wants(t, exitUsage, "expected a regular file, found a directory")
+	runArgs(t, "snapshot", "inspect", filepath.Dir(file)).wants(t, cli.ExitUsage, "expected a regular file, found a directory")
 }
 
 func TestSnapshotWithoutLedger(t *testing.T) {
@@ -259,7 +261,7 @@ func TestSnapshotWithoutLedger(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "backup.tms")
 	runArgs(t, append([]string{"snapshot", "save", file}, l.etcd...)...).says(t, "without its ledger")
 	runArgs(t, "snapshot", "restore", file, "--endpoints", etcdtest.Endpoint(t), "--job", etcdtest.NewJob(t)).says(t, "--ledger=false")
-	runArgs(t, "snapshot", "save", file, "--force", "--endpoints", etcdtest.Endpoint(t), "--job", "unknown").wants(t, exitUsage, `no job "unknown"`)
+	runArgs(t, "snapshot", "save", file, "--force", "--endpoints", etcdtest.Endpoint(t), "--job", "unknown").wants(t, cli.ExitUsage, `no job "unknown"`)
 }
 
 var keyRow = regexp.MustCompile("^\\| `(/[^`]*)`")

@@ -6,6 +6,7 @@ import (
 	"strings"
 	"testing"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
 )
@@ -36,5 +37,5 @@ func TestStatusNamesAFullStore(t *testing.T) {
 		}
 	}
 	l.stop()
-	runArgs(t, append([]string{"status"}, flags...)...).wants(t, exitFailed, append(words, "no master leads")...)
+	runArgs(t, append([]string{"status"}, flags...)...).wants(t, cli.ExitFailed, append(words, "no master leads")...)
 }

@@ -6,6 +6,8 @@ import (
 	"testing"
 	"time"
 
+	"trainmaster/cmd/internal/cli"
+	"trainmaster/cmd/internal/view"
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/ledger"
 	"trainmaster/master"
@@ -28,23 +30,23 @@ func TestStatusNamesLedgerThatIsNotSealed(t *testing.T) {
 	for name, tt := range map[string]struct {
 		status ledger.Status
 		row    string // without line breaks; "": the table has no row
-		json   ledgerStatus
+		json   view.LedgerStatus
 	}{
-		"sealed": {ledger.Status{Sealed: 7, Bytes: 8, Dir: dir}, "", ledgerStatus{Sealed: 7, Bytes: 8, Dir: dir}},
+		"sealed": {ledger.Status{Sealed: 7, Bytes: 8, Dir: dir}, "", view.LedgerStatus{Sealed: 7, Bytes: 8, Dir: dir}},
 		"directory hangs": {
 			ledger.Status{Sealed: 7, Dir: dir, Hangs: 42 * time.Second},
 			"directory " + dir + " has not answered for 42s: check its file system; entries stay in etcd until then",
-			ledgerStatus{Sealed: 7, Dir: dir, Hangs: 42},
+			view.LedgerStatus{Sealed: 7, Dir: dir, Hangs: 42},
 		},
 		"attempt failed": {
 			ledger.Status{Dir: dir, Failures: 1, Failure: "no space left"},
 			"the last attempt to seal failed: no space left; entries stay in etcd until then",
-			ledgerStatus{Dir: dir, Failure: "no space left"},
+			view.LedgerStatus{Dir: dir, Failure: "no space left"},
 		},
 		"directory hangs after failure": {
 			ledger.Status{Dir: dir, Failures: 1, Failure: "no space left", Hangs: time.Hour},
 			"directory " + dir + " has not answered for 1h0m0s: check its file system; the last attempt to seal failed: no space left; entries stay",
-			ledgerStatus{Dir: dir, Failure: "no space left", Hangs: 3600},
+			view.LedgerStatus{Dir: dir, Failure: "no space left", Hangs: 3600},
 		},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -54,8 +56,8 @@ func TestStatusNamesLedgerThatIsNotSealed(t *testing.T) {
 				t.Errorf("table %q, expected a row %q", table, tt.row)
 			}
 			r := runArgs(t, "status", "-o", "json", "--addr", l.addr)
-			r.wants(t, exitOK)
-			if got := decode[jobStatus](t, r.stdout).Ledger; got == nil || *got != tt.json {
+			r.wants(t, cli.ExitOK)
+			if got := decode[view.Status](t, r.stdout).Ledger; got == nil || *got != tt.json {
 				t.Errorf("JSON %+v, expected %+v", got, tt.json)
 			}
 		})

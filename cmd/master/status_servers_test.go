@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"encoding/json"
 	"net"
@@ -13,6 +12,8 @@ import (
 
 	"google.golang.org/grpc"
 
+	"trainmaster/cmd/internal/cli"
+	"trainmaster/cmd/internal/view"
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
@@ -20,39 +21,6 @@ import (
 	"trainmaster/master/shards"
 	pb "trainmaster/proto/trainmaster/v1"
 )
-
-func TestLineOfParameterServers(t *testing.T) {
-	tests := map[string]struct {
-		servers *pb.ParameterServers
-		want    string
-	}{
-		"all present": {&pb.ParameterServers{Wanted: 2, Present: 2, PlacementEpoch: 6}, "2"},
-		"one is missing": {&pb.ParameterServers{Wanted: 3, Present: 2, Missing: []uint32{2}, Waiting: "it is missing"},
-			"2 of 3, index 2 is missing: start one with: master pserver --endpoints ..."},
-		"all are missing": {&pb.ParameterServers{Wanted: 2, Missing: []uint32{0, 1}},
-			"0 of 2, indices 0, 1 are missing: start each with: master pserver --endpoints ..."},
-		"moving": {&pb.ParameterServers{Wanted: 2, Present: 3, MovingTo: 3, PlacementEpoch: 6}, "2, moving to 3 (placement 6)"},
-		"moving to a missing server": {&pb.ParameterServers{Wanted: 2, Present: 2, Missing: []uint32{2}, MovingTo: 3, PlacementEpoch: 6},
-			"2 of 3, moving to 3 (placement 6), index 2 is missing: start one with: master pserver --endpoints ..."},
-		"spread over all, and unevenly": {&pb.ParameterServers{Wanted: 3, Present: 3, MovingTo: 3, PlacementEpoch: 7}, "3, blocks are moving (placement 7)"},
-		"moving to fewer, and waiting": {&pb.ParameterServers{Wanted: 3, Present: 3, MovingTo: 1, PlacementEpoch: 7, Waiting: "one\ntwo"},
-			"3, moving to 1 (placement 7); waiting: one; two"},
-		"overflow and missing server": {&pb.ParameterServers{Wanted: 2, Present: 1, Missing: []uint32{1}, Overflow: "parameter server 0: w is +Inf"},
-			"1 of 2, index 1 is missing: start one with: master pserver --endpoints ...; parameters overflowed, no checkpoints are written: parameter server 0: w is +Inf"},
-		"one waits for a set": {&pb.ParameterServers{Wanted: 2, Present: 2, Unrestored: "parameter server 1: set 7: damaged"},
-			"2; waiting without parameters: parameter server 1: set 7: damaged"},
-		"unknown": {&pb.ParameterServers{Wanted: 3, Unknown: "etcd is silent"}, "3; registered servers unknown: etcd is silent"},
-	}
-	for name, tt := range tests {
-		t.Run(name, func(t *testing.T) {
-			s := newJobStatus(&pb.StatusReply{ParameterServers: tt.servers})
-			var b bytes.Buffer
-			if err := render(&b, "table", s, s.table); err != nil || !strings.Contains(unwrapped(b.String()), "parameter servers "+tt.want+" trainers ") {
-				t.Errorf("found\n%swant %q, %v", b.String(), tt.want, err)
-			}
-		})
-	}
-}
 
 // unwrapped is a text in one line, with single spaces.
 func unwrapped(text string) string { return strings.Join(strings.Fields(text), " ") }
@@ -64,7 +32,7 @@ func TestParameterServersInJSON(t *testing.T) {
 		`"parameter_servers":{"wanted":2,"present":1,"missing":[0,2],"moving_to":3,"placement_epoch":6,"waiting":"why","unknown":"etcd","overflow":"inf","unrestored":"set 7"}`: {Wanted: 2, Present: 1, Missing: []uint32{0, 2}, MovingTo: 3, PlacementEpoch: 6, Waiting: "why", Unknown: "etcd", Overflow: "inf", Unrestored: "set 7"},
 	}
 	for want, servers := range tests {
-		text, err := json.Marshal(newJobStatus(&pb.StatusReply{ParameterServers: servers}))
+		text, err := json.Marshal(view.NewStatus(&pb.StatusReply{ParameterServers: servers}))
 		if err != nil || !strings.Contains(string(text), want) {
 			t.Errorf("found %s, want %s, %v", text, want, err)
 		}
@@ -94,14 +62,14 @@ func claim(t *testing.T, store *etcdstore.Store) *etcdstore.Claim {
 	return c
 }
 
-func serversOf(t *testing.T, l *led) *serversStatus {
+func serversOf(t *testing.T, l *led) *view.Servers {
 	t.Helper()
 	r := runArgs(t, "status", "-o", "json", "--addr", l.addr)
-	r.wants(t, exitOK)
-	return decode[jobStatus](t, r.stdout).Servers
+	r.wants(t, cli.ExitOK)
+	return decode[view.Status](t, r.stdout).Servers
 }
 
-func wantServers(t *testing.T, when string, found *serversStatus, want serversStatus) {
+func wantServers(t *testing.T, when string, found *view.Servers, want view.Servers) {
 	t.Helper()
 	if found == nil || !reflect.DeepEqual(*found, want) {
 		t.Errorf("%s: found %+v, want %+v", when, found, want)
@@ -120,17 +88,17 @@ func TestStatusOfParameterServers(t *testing.T) {
 		return registered(ctx)
 	}
 	l := leadWith(t, store, master.Config{}, nil, told)
-	wantServers(t, "without servers", serversOf(t, l), serversStatus{Wanted: 3, Missing: []uint32{0, 1, 2}})
+	wantServers(t, "without servers", serversOf(t, l), view.Servers{Wanted: 3, Missing: []uint32{0, 1, 2}})
 	claim(t, store)
 	middle := claim(t, store)
 	claim(t, store)
-	wantServers(t, "all present", serversOf(t, l), serversStatus{Wanted: 3, Present: 3, Missing: []uint32{}})
+	wantServers(t, "all present", serversOf(t, l), view.Servers{Wanted: 3, Present: 3, Missing: []uint32{}})
 	if err := middle.Release(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	wantServers(t, "one is gone", serversOf(t, l), serversStatus{Wanted: 3, Present: 2, Missing: []uint32{1}})
+	wantServers(t, "one is gone", serversOf(t, l), view.Servers{Wanted: 3, Present: 2, Missing: []uint32{1}})
 	table := runArgs(t, "status", "--addr", l.addr)
-	table.wants(t, exitOK)
+	table.wants(t, cli.ExitOK)
 	if want := "parameter servers 2 of 3, index 1 is missing: start one with: master pserver --endpoints ... "; !strings.Contains(unwrapped(table.stdout), want) {
 		t.Errorf("the table lacks %q:\n%s", want, table.stdout)
 	}
@@ -140,18 +108,18 @@ func TestStatusOfParameterServers(t *testing.T) {
 	if s, err := l.Servers(patient); err != nil || patient.Err() != nil || s.Unknown == "" {
 		t.Errorf("etcd is silent: %+v, %v; found after the patience of who asks: %v", s, err, patient.Err())
 	}
-	wantServers(t, "etcd is silent", serversOf(t, l), serversStatus{Wanted: 3, Missing: []uint32{}, Unknown: context.DeadlineExceeded.Error()})
+	wantServers(t, "etcd is silent", serversOf(t, l), view.Servers{Wanted: 3, Missing: []uint32{}, Unknown: context.DeadlineExceeded.Error()})
 }
 
 // The status names the cause of a waiting migration. If all blocks are at their servers, the status has no migration.
 func TestStatusOfAMoveThatWaits(t *testing.T) {
 	tests := map[string]struct {
 		stored string
-		want   serversStatus
+		want   view.Servers
 	}{
-		"to a server that was not started": {`{"epoch":6,"shards":2,"goal":3,"owners":"0 1"}`, serversStatus{Wanted: 2, Present: 2, Missing: []uint32{2}, MovingTo: 3, PlacementEpoch: 6}},
-		"to fewer":                         {`{"epoch":6,"shards":2,"goal":1,"owners":"0 1"}`, serversStatus{Wanted: 2, Present: 2, Missing: []uint32{}, MovingTo: 1, PlacementEpoch: 6}},
-		"all were moved":                   {`{"epoch":6,"shards":2,"goal":2,"owners":"0 1"}`, serversStatus{Wanted: 2, Present: 2, Missing: []uint32{}, PlacementEpoch: 6}},
+		"to a server that was not started": {`{"epoch":6,"shards":2,"goal":3,"owners":"0 1"}`, view.Servers{Wanted: 2, Present: 2, Missing: []uint32{2}, MovingTo: 3, PlacementEpoch: 6}},
+		"to fewer":                         {`{"epoch":6,"shards":2,"goal":1,"owners":"0 1"}`, view.Servers{Wanted: 2, Present: 2, Missing: []uint32{}, MovingTo: 1, PlacementEpoch: 6}},
+		"all were moved":                   {`{"epoch":6,"shards":2,"goal":2,"owners":"0 1"}`, view.Servers{Wanted: 2, Present: 2, Missing: []uint32{}, PlacementEpoch: 6}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
@@ -180,7 +148,7 @@ func TestStatusWithoutParameterServers(t *testing.T) {
 		t.Errorf("found %+v", found)
 	}
 	table := runArgs(t, "status", "--addr", l.addr)
-	table.wants(t, exitOK)
+	table.wants(t, cli.ExitOK)
 	if strings.Contains(table.stdout, "parameter servers") {
 		t.Errorf("the table has a line of them:\n%s", table.stdout)
 	}
@@ -220,5 +188,5 @@ func TestStatusNamesFaultsOfServers(t *testing.T) {
 	found := serversOf(t, l)
 	for ; found.Overflow == "" && patient.Err() == nil; found = serversOf(t, l) {
 	}
-	wantServers(t, "a value overflowed", found, serversStatus{Wanted: 1, Present: 1, Missing: []uint32{}, Overflow: `parameter server 0: tensor "w": element 3 is +Inf after update 7`, Unrestored: "parameter server 0: set 7 is damaged"})
+	wantServers(t, "a value overflowed", found, view.Servers{Wanted: 1, Present: 1, Missing: []uint32{}, Overflow: `parameter server 0: tensor "w": element 3 is +Inf after update 7`, Unrestored: "parameter server 0: set 7 is damaged"})
 }

@@ -7,6 +7,7 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/admin"
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
@@ -14,7 +15,7 @@ import (
 
 // steerCommand makes a command that sends a request to the leader and prints the result.
 func steerCommand(cmd *cobra.Command, tell func(ctx context.Context, o pb.OperatorClient, job string, args []string) (said string, err error)) *cobra.Command {
-	_, open := addLeaderFlags(cmd)
+	_, open := admin.AddLeaderFlags(cmd)
 	if strings.HasSuffix(cmd.Use, " TRAINER") {
 		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
 			if len(args) > 0 {
@@ -28,10 +29,10 @@ func steerCommand(cmd *cobra.Command, tell func(ctx context.Context, o pb.Operat
 		if err != nil {
 			return err
 		}
-		defer l.hangUp()
+		defer l.Close()
 		var said string
-		err = l.ask(cmd.Context(), func(ctx context.Context, o pb.OperatorClient) (err error) {
-			said, err = tell(ctx, o, l.job, args)
+		err = l.Ask(cmd.Context(), func(ctx context.Context, o pb.OperatorClient) (err error) {
+			said, err = tell(ctx, o, l.Job, args)
 			return err
 		})
 		if err == nil {

@@ -5,13 +5,15 @@ import (
 	"strings"
 	"testing"
 
+	"trainmaster/cmd/internal/cli"
+	"trainmaster/cmd/internal/view"
 	"trainmaster/master"
 	"trainmaster/taskqueue"
 )
 
 func (r result) says(t *testing.T, words ...string) {
 	t.Helper()
-	r.wants(t, exitOK)
+	r.wants(t, cli.ExitOK)
 	for _, w := range words {
 		if !strings.Contains(r.stdout, w) {
 			t.Errorf("standard output lacks %q:\n%s", w, r.stdout)
@@ -28,12 +30,12 @@ func TestTrainersAndDrain(t *testing.T) {
 	a.req.Progress = taskqueue.Progress{Records: 1234, Loss: 0.5}
 	first := a.take()
 	second := a.take()
-	runArgs(t, "drain", "c", "--addr", l.addr).wants(t, exitFailed, `"c"`, "there are a, b")
-	runArgs(t, "drain", "--addr", l.addr).wants(t, exitUsage, "drain TRAINER")
+	runArgs(t, "drain", "c", "--addr", l.addr).wants(t, cli.ExitFailed, `"c"`, "there are a, b")
+	runArgs(t, "drain", "--addr", l.addr).wants(t, cli.ExitUsage, "drain TRAINER")
 	runArgs(t, "drain", "b", "--addr", l.addr).says(t, "trainer b drains")
 	r := runArgs(t, append([]string{"trainers", "-o", "json"}, l.etcd...)...)
 	r.says(t)
-	list := decode[[]trainerEntry](t, r.stdout)
+	list := decode[[]view.Trainer](t, r.stdout)
 	if len(list) != 2 || list[0].ID != "a" || !list[0].Joined || list[0].Draining || len(list[0].Tasks) != 2 || list[0].RecordsTrained != 1234 || list[0].Loss == nil || *list[0].Loss != 0.5 ||
 		list[1].ID != "b" || !list[1].Draining || list[1].Loss != nil {
 		t.Errorf("%+v", list)
@@ -63,11 +65,11 @@ func TestTasksRetryAndDrop(t *testing.T) {
 	for range 6 { // two failures are one too many
 		task = a.take(fail(task, "record 3\nis torn"))
 	}
-	read := func(flags ...string) []taskEntry {
+	read := func(flags ...string) []view.Task {
 		t.Helper()
 		r := runArgs(t, append([]string{"tasks", "-o", "json", "--addr", l.addr}, flags...)...)
 		r.says(t)
-		return decode[[]taskEntry](t, r.stdout)
+		return decode[[]view.Task](t, r.stdout)
 	}
 	aside := read("--state", "set_aside")
 	if len(aside) != 3 || aside[0].State != "set_aside" || aside[0].Failures != 2 || aside[0].Holder != "a" || aside[0].Error != "record 3\nis torn" {
@@ -83,17 +85,17 @@ func TestTasksRetryAndDrop(t *testing.T) {
 		runArgs(t, append([]string{"queues"}, flags...)...).says(t, "3 (1 dropped)", "\n"+one+", dropped  1 ")
 		r := runArgs(t, append([]string{"queues", "-o", "json"}, flags...)...)
 		r.says(t)
-		q := decode[jobQueues](t, r.stdout).Datasets[0]
+		q := decode[view.Queues](t, r.stdout).Datasets[0]
 		if len(q.SetAside) != 3 || !q.SetAside[0].Dropped || q.SetAside[1].Dropped || flags[0] == "--addr" && (q.Counts.SetAside != 3 || q.Counts.Dropped != 1) {
 			t.Errorf("%v: expected that the first set-aside task is dropped, found %+v, %+v", flags, q.Counts, q.SetAside)
 		}
 	}
-	runArgs(t, "tasks", "retry", one, "--addr", l.addr).wants(t, exitFailed, "dropped")
+	runArgs(t, "tasks", "retry", one, "--addr", l.addr).wants(t, cli.ExitFailed, "dropped")
 	runArgs(t, "tasks", "retry", "0/"+fmt.Sprint(aside[1].Task), "--addr", l.addr).says(t, "tasks put back: 1")
 	runArgs(t, "tasks", "retry", "--all", "--addr", l.addr).says(t, "tasks put back: 1")
-	runArgs(t, "tasks", "retry", "--addr", l.addr).wants(t, exitUsage, "--all")
-	runArgs(t, "tasks", "retry", "x", "--addr", l.addr).wants(t, exitUsage, `"x"`, "its number")
-	runArgs(t, "tasks", "retry", "9999", "--addr", l.addr).wants(t, exitFailed, "tasks are numbered from 0")
-	runArgs(t, "tasks", "drop", fmt.Sprint(task.Index), "--addr", l.addr).wants(t, exitFailed, "not set aside", "set aside are "+one)
+	runArgs(t, "tasks", "retry", "--addr", l.addr).wants(t, cli.ExitUsage, "--all")
+	runArgs(t, "tasks", "retry", "x", "--addr", l.addr).wants(t, cli.ExitUsage, `"x"`, "its number")
+	runArgs(t, "tasks", "retry", "9999", "--addr", l.addr).wants(t, cli.ExitFailed, "tasks are numbered from 0")
+	runArgs(t, "tasks", "drop", fmt.Sprint(task.Index), "--addr", l.addr).wants(t, cli.ExitFailed, "not set aside", "set aside are "+one)
 	runArgs(t, "verify", l.etcd[0], l.etcd[1], l.etcd[2], l.etcd[3]).says(t, "1 (1 dropped)")
 }

@@ -4,32 +4,16 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/admin"
+	"trainmaster/cmd/internal/cli"
+	"trainmaster/cmd/internal/view"
 	pb "trainmaster/proto/trainmaster/v1"
 )
-
-// taskEntry is one line of `master tasks`.
-type taskEntry struct {
-	Dataset  uint32       `json:"dataset"`
-	Task     uint64       `json:"task"`
-	State    string       `json:"state"` // pending, retry, set_aside
-	Pass     uint32       `json:"pass"`
-	Attempt  uint32       `json:"attempt"` // the last attempt; 0 if set aside
-	Failures uint32       `json:"failures"`
-	Losses   uint32       `json:"losses"`
-	Holders  []taskHolder `json:"holders"`
-	Holder   string       `json:"holder"` // the last trainer of a set-aside task
-	Error    string       `json:"error"`  // its error
-	Dropped  bool         `json:"dropped"`
-}
-
-// taskStates are the words of --state, the first for all.
-var taskStates = []string{"all", "pending", "retry", "set_aside"}
 
 func tasksCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -49,14 +33,14 @@ dispatch in each pass, and the trainer whose result was counted. It needs no mas
   # the trainers of the first record of a file
   master tasks --of-record data/digits-00000-of-00004:0 --endpoints 127.0.0.1:2379`,
 	}
-	from, open := addLeaderFlags(cmd)
-	format := addOutput(cmd)
-	state := addChoice(cmd, "state", "", "only tasks in this state", taskStates...)
+	from, open := admin.AddLeaderFlags(cmd)
+	format := cli.AddOutput(cmd)
+	state := cli.AddChoice(cmd, "state", "", "only tasks in this state", view.TaskStates...)
 	ofRecord := cmd.Flags().String("of-record", "", "show the dispatches of record N of a file, counted from 0: `FILE:N`")
 	dir := addLedgerDir(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if *ofRecord != "" {
-			store, closeStore, err := from.open(cmd.Context())
+			store, closeStore, err := from.Open(cmd.Context())
 			if err != nil {
 				return err
 			}
@@ -65,79 +49,21 @@ dispatch in each pass, and the trainer whose result was counted. It needs no mas
 			if err != nil {
 				return err
 			}
-			return render(cmd.OutOrStdout(), *format, trace, trace.table)
+			return cli.Render(cmd.OutOrStdout(), *format, trace, trace.table)
 		}
 		l, err := open(cmd.Context())
 		if err != nil {
 			return err
 		}
-		defer l.hangUp()
-		list, err := askTasks(cmd.Context(), l, *state)
+		defer l.Close()
+		list, err := admin.AskTasks(cmd.Context(), l, *state)
 		if err != nil {
 			return err
 		}
-		return render(cmd.OutOrStdout(), *format, list, func(w io.Writer) { tasksTable(w, list, *state) })
+		return cli.Render(cmd.OutOrStdout(), *format, list, func(w io.Writer) { view.TasksTable(w, list, *state) })
 	}
 	cmd.AddCommand(tasksRetryCommand(), tasksDropCommand())
 	return cmd
-}
-
-func askTasks(ctx context.Context, l *leader, state string) ([]taskEntry, error) {
-	list := []taskEntry{}
-	req := &pb.ListTasksRequest{Job: l.job}
-	if state != taskStates[0] {
-		req.States = []pb.TaskState{pb.TaskState(pb.TaskState_value["TASK_STATE_"+strings.ToUpper(state)])}
-	}
-	for {
-		err := l.ask(ctx, func(ctx context.Context, o pb.OperatorClient) error {
-			reply, err := o.ListTasks(ctx, req)
-			for _, t := range reply.GetTasks() {
-				list = append(list, newTaskEntry(t))
-			}
-			req.PageToken = reply.GetNextPageToken()
-			return err
-		})
-		if err != nil || req.PageToken == "" {
-			return list, err
-		}
-	}
-}
-
-func newTaskEntry(t *pb.TaskEntry) taskEntry {
-	e := taskEntry{
-		Dataset: t.GetDataset(), Task: t.GetIndex(), State: word(t.GetState(), "TASK_STATE_"), Pass: t.GetPass(), Attempt: t.GetAttempt(),
-		Failures: t.GetFailures(), Losses: t.GetLosses(), Holders: []taskHolder{}, Holder: t.GetLastHolder(), Error: t.GetLastError(), Dropped: t.GetDropped(),
-	}
-	for _, h := range t.GetHolders() {
-		e.Holders = append(e.Holders, taskHolder{Trainer: h.GetTrainer(), Attempt: h.GetAttempt(), Age: h.GetAgeSeconds(), Prefetched: h.GetPrefetched()})
-	}
-	return e
-}
-
-func tasksTable(w io.Writer, list []taskEntry, state string) {
-	if len(list) == 0 {
-		fmt.Fprintf(w, "No task is %s.\n", map[string]string{"all": "pending, to be retried or set aside", "pending": "pending", "retry": "to be retried", "set_aside": "set aside"}[state])
-		return
-	}
-	fmt.Fprintln(w, "DATASET\tTASK\tSTATE\tPASS\tATTEMPT\tFAILURES\tLOSSES\tTRAINER\tERROR")
-	for _, t := range list {
-		state, attempt, who := t.State, fmt.Sprint(t.Attempt), t.Holder
-		switch {
-		case t.Dropped:
-			state, attempt = "dropped", "-"
-		case t.State == "set_aside":
-			state, attempt = "set aside", "-"
-		}
-		var holders []string
-		for _, h := range t.Holders {
-			holders = append(holders, h.Trainer)
-		}
-		if len(holders) > 0 {
-			who = strings.Join(holders, ",")
-		}
-		fmt.Fprintf(w, "%d\t%d\t%s\t%d\t%s\t%d\t%d\t%s\t%s\n", t.Dataset, t.Task, state, t.Pass, attempt, t.Failures, t.Losses, who,
-			strings.Join(slices.Collect(strings.FieldsSeq(t.Error)), " "))
-	}
 }
 
 // parseTask parses TASK or DATASET/TASK, the form of a task on the command line. The default dataset is 0.
@@ -151,7 +77,7 @@ func parseTask(text string) (dataset uint32, index uint64, err error) {
 		index, err = strconv.ParseUint(number, 10, 63)
 	}
 	if err != nil {
-		return 0, 0, usageErrorf("task %q: expected its number, as master tasks lists it, or DATASET/NUMBER", text)
+		return 0, 0, cli.UsageErrorf("task %q: expected its number, as master tasks lists it, or DATASET/NUMBER", text)
 	}
 	return uint32(d), index, nil
 }
@@ -171,7 +97,7 @@ master resume.`,
 		req := &pb.RetryTaskRequest{Job: job}
 		switch {
 		case all == (len(args) == 1):
-			return "", usageErrorf("expected either the number of a task or --all; master tasks --state set_aside lists them")
+			return "", cli.UsageErrorf("expected either the number of a task or --all; master tasks --state set_aside lists them")
 		case all:
 			req.Which = &pb.RetryTaskRequest_All{All: true}
 		default:

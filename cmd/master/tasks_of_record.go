@@ -9,6 +9,8 @@ import (
 	"strings"
 	"time"
 
+	"trainmaster/cmd/internal/admin"
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
 	"trainmaster/taskqueue"
 )
@@ -54,18 +56,18 @@ func parseRecord(text string) (path string, n int64, err error) {
 		n, err = strconv.ParseInt(text[at+1:], 10, 64)
 	}
 	if at <= 0 || err != nil || n < 0 {
-		return "", 0, usageErrorf("--of-record %q: expected FILE:N, a file of the dataset and the number of a record in it, from 0", text)
+		return "", 0, cli.UsageErrorf("--of-record %q: expected FILE:N, a file of the dataset and the number of a record in it, from 0", text)
 	}
 	return text[:at], n, nil
 }
 
 // traceRecord finds the task that a record is in, and follows it through the job's ledger.
-func traceRecord(ctx context.Context, store *etcdstore.Store, from place, dir, what string) (recordTrace, error) {
+func traceRecord(ctx context.Context, store *etcdstore.Store, from admin.Location, dir, what string) (recordTrace, error) {
 	path, n, err := parseRecord(what)
 	if err != nil {
 		return recordTrace{}, err
 	}
-	queue, _, err := readQueue(ctx, store, from)
+	queue, _, err := admin.ReadQueue(ctx, store, from)
 	if err != nil {
 		return recordTrace{}, err
 	}
@@ -73,7 +75,7 @@ func traceRecord(ctx context.Context, store *etcdstore.Store, from place, dir, w
 	if err != nil {
 		return trace, err
 	}
-	reader, state, err := openLedger(ctx, store, from, dir)
+	reader, state, err := admin.OpenLedger(ctx, store, from, dir)
 	if err != nil {
 		return trace, err
 	}
@@ -89,7 +91,7 @@ func traceRecord(ctx context.Context, store *etcdstore.Store, from place, dir, w
 		read = true
 	}
 	if !read {
-		return trace, noLedger(store, from)
+		return trace, admin.NoLedger(store, from)
 	}
 	names := map[taskqueue.Ordinal]string{}
 	for _, t := range queue.Overview().Trainers {
@@ -115,13 +117,13 @@ func findRecord(queue *taskqueue.Queue, path string, n int64) (recordTrace, erro
 				}
 				p, err := table.FindRecord(name, n)
 				if err != nil {
-					return recordTrace{}, usageErrorf("--of-record: %w", err)
+					return recordTrace{}, cli.UsageErrorf("--of-record: %w", err)
 				}
 				return recordTrace{Path: name, Record: n, Dataset: set, Task: p.Task, Chunk: p.Chunk.Idx, Offset: p.Chunk.Index.Offset, Passes: []recordPass{}}, nil
 			}
 		}
 	}
-	return recordTrace{}, usageErrorf("--of-record: %q is no file of the dataset; master queues --literal lists them", path)
+	return recordTrace{}, cli.UsageErrorf("--of-record: %q is no file of the dataset; master queues --literal lists them", path)
 }
 
 // fill adds the dispatches that the tracer found. names has the trainers with a session.

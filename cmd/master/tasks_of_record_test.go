@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/master"
 	"trainmaster/taskqueue"
 )
@@ -20,7 +21,7 @@ func TestTasksOfRecord(t *testing.T) {
 	aside := 0
 	for task := range 30 { // 10 records each
 		r := runArgs(t, args("/data/a:"+strconv.Itoa(task*10+3), "-o", "json")...)
-		r.wants(t, exitOK)
+		r.wants(t, cli.ExitOK)
 		got := decode[recordTrace](t, r.stdout)
 		if got.Task != task || got.Chunk != task || got.Record != int64(task*10+3) || got.Path != "/data/a" || len(got.Passes) == 0 || got.Kept != 1 {
 			t.Fatalf("task %d: %+v", task, got)
@@ -52,7 +53,7 @@ func TestTasksOfRecord(t *testing.T) {
 		t.Errorf("%d tasks set aside", aside)
 	}
 	table := runArgs(t, args("/data/a:0")...)
-	table.wants(t, exitOK)
+	table.wants(t, cli.ExitOK)
 	for _, words := range []string{"Record 0 of /data/a is in task 0 of dataset 0, in chunk 0 at offset 0.", "OUTCOME", "counted"} {
 		if !strings.Contains(table.stdout, words) {
 			t.Errorf("the table lacks %q:\n%s", words, table.stdout)
@@ -62,6 +63,6 @@ func TestTasksOfRecord(t *testing.T) {
 		"/data/a": "expected FILE:N", ":3": "expected FILE:N", "/data/a:-1": "expected FILE:N", "/data/a:x": "expected FILE:N",
 		"/data/b:0": "no file of the dataset", "/data/a:300": "expected a record from 0 to 299, found 300",
 	} {
-		runArgs(t, args(of)...).wants(t, exitUsage, words)
+		runArgs(t, args(of)...).wants(t, cli.ExitUsage, words)
 	}
 }

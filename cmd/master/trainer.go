@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"net"
 	"os"
 	"regexp"
 	"slices"
@@ -15,6 +14,8 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/admin"
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/dataset/convert"
 	"trainmaster/etcdstore"
 	"trainmaster/local"
@@ -43,14 +44,14 @@ master or server it continues when that process runs again. One trainer of the j
   master trainer --endpoints 127.0.0.1:2379 --data 'data/digits-0*' --model mlp \
     --save-model digits.safetensors`,
 	}
-	etcd := addEtcdFlags(cmd)
-	open := addStoreTimeout(cmd)
+	etcd := cli.AddEtcdFlags(cmd)
+	open := cli.AddStoreTimeout(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&addr, "addr", "", "`host:port` of the master (default: found through etcd)")
 	flags.StringSliceVar(&servers, "servers", nil, "`host:port` of every parameter server (default: found through etcd)")
 	flags.StringVar(&w.Trainer.ID, "id", defaultID(), "`name` of this trainer; a second one with the same name takes its place")
 	flags.StringSliceVar(&w.Data, "data", nil, "`prefix` of a converted dataset, or paths and globs of RecordIO files to train on")
-	kind := addChoice(cmd, "model", "", "what to train", model.Kinds()...)
+	kind := cli.AddChoice(cmd, "model", "", "what to train", model.Kinds()...)
 	flags.IntVar(&w.Classes, "classes", 0, "`number` of classes, above the greatest label (0: as the dataset states, else 10; 2 for models of categories)")
 	flags.IntVar(&w.Recipe.Hidden, "hidden", 0, "units of the hidden layer (0: chosen by the data)")
 	flags.IntVar(&w.Recipe.Rank, "rank", 0, "factors of a category in a factorization machine (0: chosen by the data)")
@@ -64,7 +65,7 @@ master or server it continues when that process runs again. One trainer of the j
 	flags.DurationVar(&w.RecordDelay, "record-delay", 0, "`time` to wait before each record, so that a small dataset lasts (for drills)")
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 {
-			return usageErrorf("found arguments after the flags: %s; a glob is quoted, so that the shell leaves it alone: --data 'data/digits-0*'", strings.Join(args, " "))
+			return cli.UsageErrorf("found arguments after the flags: %s; a glob is quoted, so that the shell leaves it alone: --data 'data/digits-0*'", strings.Join(args, " "))
 		}
 		return nil
 	}
@@ -73,17 +74,17 @@ master or server it continues when that process runs again. One trainer of the j
 			return err
 		}
 		if len(etcd.Endpoints) == 0 && (addr == "" || len(servers) == 0) {
-			return usageErrorf("expected --endpoints of etcd, or both --addr of the master and --servers, found %s", given(addr, servers))
+			return cli.UsageErrorf("expected --endpoints of etcd, or both --addr of the master and --servers, found %s", given(addr, servers))
 		}
 		if err := checkTables(*kind, *dtype); err != nil {
 			return err
 		}
 		var err error
 		if w.Data, err = withShards(w.Data); err != nil {
-			return usageErrorf("--data: %w", err)
+			return cli.UsageErrorf("--data: %w", err)
 		}
 		w.Kind, w.WireDType = *kind, params.WireDType(*dtype)
-		w.Log = newLogger(cmd).WithField("trainer", w.Trainer.ID)
+		w.Log = cli.NewLogger(cmd).WithField("trainer", w.Trainer.ID)
 		w.Trainer.Log = w.Log
 		if len(etcd.Endpoints) == 0 {
 			w.Trainer.Locate = trainer.At(addr)
@@ -123,23 +124,23 @@ func validateWorker(cmd *cobra.Command, w *reference.Worker, addr string, server
 	r := &w.Recipe
 	switch {
 	case !trainerName.MatchString(w.Trainer.ID):
-		return settingErrorf(cmd, "id", "expected 1 to 128 letters, digits, '.', '_' and '-'")
+		return cli.SettingErrorf(cmd, "id", "expected 1 to 128 letters, digits, '.', '_' and '-'")
 	case len(w.Data) == 0:
-		return usageErrorf("--data: expected the RecordIO files to train on, found nothing")
+		return cli.UsageErrorf("--data: expected the RecordIO files to train on, found nothing")
 	case w.Classes != 0 && w.Classes < 2:
-		return settingErrorf(cmd, "classes", "expected 0 (chosen by the model) or at least 2")
+		return cli.SettingErrorf(cmd, "classes", "expected 0 (chosen by the model) or at least 2")
 	case r.Hidden < 0:
-		return settingErrorf(cmd, "hidden", "expected 0 (chosen by the data) or more")
+		return cli.SettingErrorf(cmd, "hidden", "expected 0 (chosen by the data) or more")
 	case r.Rank < 0:
-		return settingErrorf(cmd, "rank", "expected 0 (chosen by the data) or more")
+		return cli.SettingErrorf(cmd, "rank", "expected 0 (chosen by the data) or more")
 	case r.BatchSize < 0 || r.BatchSize > mostBatch:
-		return settingErrorf(cmd, "batch-size", "expected 0 (chosen by the data) to %d", mostBatch)
+		return cli.SettingErrorf(cmd, "batch-size", "expected 0 (chosen by the data) to %d", mostBatch)
 	case w.RecordDelay < 0:
-		return settingErrorf(cmd, "record-delay", "expected 0 or more")
-	case addr != "" && !isHostPort(addr):
-		return settingErrorf(cmd, "addr", "expected host:port")
-	case slices.ContainsFunc(servers, func(s string) bool { return !isHostPort(s) }):
-		return settingErrorf(cmd, "servers", "expected host:port of each")
+		return cli.SettingErrorf(cmd, "record-delay", "expected 0 or more")
+	case addr != "" && !cli.IsHostPort(addr):
+		return cli.SettingErrorf(cmd, "addr", "expected host:port")
+	case slices.ContainsFunc(servers, func(s string) bool { return !cli.IsHostPort(s) }):
+		return cli.SettingErrorf(cmd, "servers", "expected host:port of each")
 	}
 	return nil
 }
@@ -158,11 +159,6 @@ func given(addr string, servers []string) string {
 		return "--servers alone"
 	}
 	return "none of them"
-}
-
-func isHostPort(addr string) bool {
-	_, port, err := net.SplitHostPort(addr)
-	return err == nil && port != ""
 }
 
 func defaultID() string {
@@ -247,17 +243,17 @@ func followLeader(ctx context.Context, store *etcdstore.Store, follow *trainer.F
 
 // overWithoutMasters returns io.EOF or trainer.ErrJobFailed if the job has ended and no master waits for the lock, else nil.
 func overWithoutMasters(ctx context.Context, store *etcdstore.Store) error {
-	ctx, cancel := context.WithTimeout(ctx, outcomeTimeout)
+	ctx, cancel := context.WithTimeout(ctx, admin.OutcomeTimeout)
 	defer cancel()
 	masters, _, err := store.Prefixed(ctx, etcdstore.LockPrefix)
 	if err != nil || len(masters) > 0 {
 		return nil
 	}
-	o, err := storedOutcome(ctx, store)
+	o, err := admin.StoredOutcome(ctx, store)
 	switch {
-	case err == nil && o.status == taskqueue.Ended:
+	case err == nil && o.Status == taskqueue.Ended:
 		return io.EOF
-	case err == nil && o.status == taskqueue.Failed:
+	case err == nil && o.Status == taskqueue.Failed:
 		return fmt.Errorf("%w: the job %v", trainer.ErrJobFailed, o)
 	}
 	return nil

@@ -8,8 +8,9 @@ import (
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/admin"
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
-	"trainmaster/ledger"
 	"trainmaster/taskqueue"
 )
 
@@ -28,11 +29,11 @@ by --ledger-keep, are listed without figures.`,
 		Example: `  master verify --endpoints 10.0.0.1:2379 --job digits
   master verify --data-dir trainmaster-data -o json`,
 	}
-	from := addPlaceFlags(cmd, addEtcdFlags(cmd))
+	from := admin.AddLocationFlags(cmd, cli.AddEtcdFlags(cmd))
 	dir := addLedgerDir(cmd)
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		store, closeStore, err := from.open(cmd.Context())
+		store, closeStore, err := from.Open(cmd.Context())
 		if err != nil {
 			return err
 		}
@@ -41,7 +42,7 @@ by --ledger-keep, are listed without figures.`,
 		if reports == nil {
 			return wrong
 		}
-		return errors.Join(wrong, render(cmd.OutOrStdout(), *format, reports, func(w io.Writer) { verifyTable(w, reports, wrong) }))
+		return errors.Join(wrong, cli.Render(cmd.OutOrStdout(), *format, reports, func(w io.Writer) { verifyTable(w, reports, wrong) }))
 	}
 	return cmd
 }
@@ -51,37 +52,10 @@ func addLedgerDir(cmd *cobra.Command) *string {
 	return cmd.Flags().String("ledger-dir", "", "`directory` of the sealed ledger, that of --ledger-dir of the masters (default: the directory that etcd names)")
 }
 
-// openLedger reads the state of a job, decoded, and finds its ledger.
-func openLedger(ctx context.Context, store *etcdstore.Store, from place, dir string) (*ledger.Reader, *taskqueue.Snapshot, error) {
-	stored, _, err := store.State(ctx)
-	if err != nil {
-		return nil, nil, err
-	}
-	if stored == nil {
-		return nil, nil, from.noSuchJob(ctx, store)
-	}
-	state := &taskqueue.Snapshot{}
-	if err := etcdstore.Decode(stored, state, maxStateDecoded); err != nil {
-		return nil, nil, fmt.Errorf("read the state: %w", err)
-	}
-	reader, err := ledger.Open(ctx, store, from.etcd.Job, dir)
-	if errors.Is(err, ledger.ErrElsewhere) {
-		return nil, nil, usageErrorf("%w", err)
-	}
-	return reader, state, err
-}
-
-const maxStateDecoded = 64 << 20
-
-// noLedger is the usage error of a job that has none.
-func noLedger(store *etcdstore.Store, from place) error {
-	return usageErrorf("no ledger of job %q under %s%s: expected entries, found none: it ran with --ledger=false, or no trainer has joined it yet", from.etcd.Job, store.Prefix(), taskqueue.LedgerPrefix)
-}
-
 // verify feeds the ledger up to the stored state to a verifier. The reports are nil when there is none to be made. What
 // is found wrong comes with them.
-func verify(ctx context.Context, store *etcdstore.Store, from place, dir string) (reports []taskqueue.PassReport, wrong error) {
-	reader, state, err := openLedger(ctx, store, from, dir)
+func verify(ctx context.Context, store *etcdstore.Store, from admin.Location, dir string) (reports []taskqueue.PassReport, wrong error) {
+	reader, state, err := admin.OpenLedger(ctx, store, from, dir)
 	if err != nil {
 		return nil, err
 	}
@@ -98,13 +72,13 @@ func verify(ctx context.Context, store *etcdstore.Store, from place, dir string)
 		}
 	}
 	if verifier.Last() == 0 {
-		return nil, noLedger(store, from)
+		return nil, admin.NoLedger(store, from)
 	}
 	reports = append([]taskqueue.PassReport{}, verifier.Report()...)
 	var bad []error
 	for _, r := range reports {
 		if r.Missing > 0 || r.CountedTwice > 0 {
-			bad = append(bad, fmt.Errorf("dataset %d, pass %d: %s missing, %d counted twice", r.Set, r.Pass, counted(r.Missing, "task"), r.CountedTwice))
+			bad = append(bad, fmt.Errorf("dataset %d, pass %d: %s missing, %d counted twice", r.Set, r.Pass, cli.Counted(r.Missing, "task"), r.CountedTwice))
 		}
 	}
 	if err := verifier.CrossCheck(state); err != nil {
@@ -136,6 +110,6 @@ func verifyTable(w io.Writer, reports []taskqueue.PassReport, wrong error) {
 		fmt.Fprintln(w, "\nIn the passes with figures nothing is missing and nothing was counted twice; the ledger agrees with the state.")
 	}
 	if unseen > 0 {
-		fmt.Fprintf(w, "Of %s, marked with -, the ledger is not kept any longer (--ledger-keep of the master), or was lost before the job was resumed: nothing is known of them.\n", counted(unseen, "pass"))
+		fmt.Fprintf(w, "Of %s, marked with -, the ledger is not kept any longer (--ledger-keep of the master), or was lost before the job was resumed: nothing is known of them.\n", cli.Counted(unseen, "pass"))
 	}
 }

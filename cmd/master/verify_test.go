@@ -15,6 +15,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/cmd/internal/admin"
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/ledger"
@@ -64,7 +66,7 @@ func TestVerify(t *testing.T) {
 		{Pass: 2, Tasks: 30, CountedOnce: 29, SetAside: 1},
 	}
 	r := runArgs(t, args...)
-	r.wants(t, exitOK)
+	r.wants(t, cli.ExitOK)
 	if found := decode[[]taskqueue.PassReport](t, r.stdout); !slices.Equal(found, want) {
 		t.Errorf("found %+v, want %+v", found, want)
 	}
@@ -72,12 +74,12 @@ func TestVerify(t *testing.T) {
 		t.Errorf("the dataset is named %d times, want once for each pass:\n%s", n, r.stdout)
 	}
 	table := runArgs(t, append([]string{"verify"}, l.etcd...)...)
-	table.wants(t, exitOK)
+	table.wants(t, cli.ExitOK)
 	if !strings.Contains(table.stdout, "COUNTED TWICE") || !strings.Contains(table.stdout, "Nothing is missing") {
 		t.Errorf("table:\n%s", table.stdout)
 	}
 	l.stop()
-	runArgs(t, args...).wants(t, exitOK)
+	runArgs(t, args...).wants(t, cli.ExitOK)
 
 	finishes := l.finishes()
 	if len(finishes) != 2 {
@@ -89,9 +91,9 @@ func TestVerify(t *testing.T) {
 		code  int
 		words []string
 	}{
-		"a finish is gone":          {nil, exitFailed, []string{"pass 1: 1 task missing, 0 counted twice"}},
-		"a finish for another task": {finishes[keys[0]], exitFailed, []string{"pass 1: 1 task missing, 1 counted twice"}},
-		"damaged":                   {[]byte{1, 0xff}, exitFailed, []string{"damaged ledger", "commit "}},
+		"a finish is gone":          {nil, cli.ExitFailed, []string{"pass 1: 1 task missing, 0 counted twice"}},
+		"a finish for another task": {finishes[keys[0]], cli.ExitFailed, []string{"pass 1: 1 task missing, 1 counted twice"}},
+		"damaged":                   {[]byte{1, 0xff}, cli.ExitFailed, []string{"damaged ledger", "commit "}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			defer put(t, l.store, keys[1], finishes[keys[1]])
@@ -103,7 +105,7 @@ func TestVerify(t *testing.T) {
 			runArgs(t, args...).wants(t, tt.code, tt.words...)
 		})
 	}
-	runArgs(t, args...).wants(t, exitOK) // all is put back
+	runArgs(t, args...).wants(t, cli.ExitOK) // all is put back
 }
 
 func put(t *testing.T, store *etcdstore.Store, key string, value []byte) {
@@ -155,7 +157,7 @@ func TestVerifyWhileTheJobRuns(t *testing.T) {
 	}()
 	for counted := 0; counted < 500; {
 		r := runArgs(t, append([]string{"verify", "-o", "json"}, l.etcd...)...)
-		r.wants(t, exitOK)
+		r.wants(t, cli.ExitOK)
 		if t.Failed() {
 			break
 		}
@@ -169,9 +171,9 @@ func TestVerifyWithoutLedger(t *testing.T) {
 	l := lead(t, master.Config{NoLedger: true})
 	l.report(3)
 	l.join("a").take()
-	runArgs(t, append([]string{"verify"}, l.etcd...)...).wants(t, exitUsage, "no ledger of job", "--ledger=false")
-	runArgs(t, "verify", "--endpoints", etcdtest.Endpoint(t), "--job", "unknown").wants(t, exitUsage, `no job "unknown"`, "name one of these with --job: ")
-	runArgs(t, "verify", "--endpoints", closedPort(t), "--dial-timeout", "300ms").wants(t, exitStore, "etcd is unreachable")
+	runArgs(t, append([]string{"verify"}, l.etcd...)...).wants(t, cli.ExitUsage, "no ledger of job", "--ledger=false")
+	runArgs(t, "verify", "--endpoints", etcdtest.Endpoint(t), "--job", "unknown").wants(t, cli.ExitUsage, `no job "unknown"`, "name one of these with --job: ")
+	runArgs(t, "verify", "--endpoints", closedPort(t), "--dial-timeout", "300ms").wants(t, cli.ExitStore, "etcd is unreachable")
 }
 
 func TestVerifyOfAnEmbeddedEtcd(t *testing.T) {
@@ -180,9 +182,9 @@ func TestVerifyOfAnEmbeddedEtcd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runArgs(t, "verify", "--data-dir", dir).wants(t, exitStore, "in use by another process", "--endpoints")
+	runArgs(t, "verify", "--data-dir", dir).wants(t, cli.ExitStore, "in use by another process", "--endpoints")
 	etcd.Close()
-	runArgs(t, "verify", "--data-dir", dir).wants(t, exitUsage, "no job has run in the embedded etcd in "+dir+" yet", "master --data-dir "+dir)
+	runArgs(t, "verify", "--data-dir", dir).wants(t, cli.ExitUsage, "no job has run in the embedded etcd in "+dir+" yet", "master --data-dir "+dir)
 }
 
 // Sealed and unsealed entries are verified alike. The error names a damaged or missing file. Passes whose entries were deleted have
@@ -208,7 +210,7 @@ func TestVerifySealed(t *testing.T) {
 	files := sealedFiles(func(n int) bool { return n >= 8 })
 	args := append([]string{"verify", "-o", "json"}, l.etcd...)
 	r := runArgs(t, args...)
-	r.wants(t, exitOK)
+	r.wants(t, cli.ExitOK)
 	reports := decode[[]taskqueue.PassReport](t, r.stdout)
 	if len(reports) != 5 {
 		t.Fatalf("%+v", reports)
@@ -218,8 +220,8 @@ func TestVerifySealed(t *testing.T) {
 			t.Errorf("%+v", r)
 		}
 	}
-	runArgs(t, append(args, "--ledger-dir", dir)...).wants(t, exitOK)
-	runArgs(t, append(args, "--ledger-dir", t.TempDir())...).wants(t, exitUsage, "sealed elsewhere", "--ledger-dir")
+	runArgs(t, append(args, "--ledger-dir", dir)...).wants(t, cli.ExitOK)
+	runArgs(t, append(args, "--ledger-dir", t.TempDir())...).wants(t, cli.ExitUsage, "sealed elsewhere", "--ledger-dir")
 
 	whole, err := os.ReadFile(files[2])
 	if err != nil {
@@ -236,12 +238,12 @@ func TestVerifySealed(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		runArgs(t, args...).wants(t, exitFailed, "damaged ledger", files[2]+": at byte ", "restore the file")
+		runArgs(t, args...).wants(t, cli.ExitFailed, "damaged ledger", files[2]+": at byte ", "restore the file")
 		if err := os.WriteFile(files[2], whole, 0o600); err != nil {
 			t.Fatal(err)
 		}
 	}
-	runArgs(t, args...).wants(t, exitOK)
+	runArgs(t, args...).wants(t, cli.ExitOK)
 
 	lock, err := l.store.Campaign(t.Context(), etcdstore.CampaignConfig{Address: "here", TTL: time.Minute})
 	if err != nil {
@@ -259,19 +261,19 @@ func TestVerifySealed(t *testing.T) {
 	cancel()
 	<-done
 	r = runArgs(t, args...)
-	r.wants(t, exitOK)
+	r.wants(t, cli.ExitOK)
 	for i, r := range decode[[]taskqueue.PassReport](t, r.stdout) {
 		if i < 4 && !r.Unseen || r.Unseen && r.CountedOnce+r.SetAside+r.Missing != 0 {
 			t.Errorf("%+v", r)
 		}
 	}
 	table := runArgs(t, append([]string{"verify"}, l.etcd...)...)
-	table.wants(t, exitOK)
+	table.wants(t, cli.ExitOK)
 	if !strings.Contains(table.stdout, "nothing is known of them") || strings.Contains(table.stdout, "Nothing is missing") {
 		t.Errorf("table:\n%s", table.stdout)
 	}
 	of := runArgs(t, append([]string{"tasks", "--of-record", "/data/a:0"}, l.etcd...)...)
-	of.wants(t, exitOK)
+	of.wants(t, cli.ExitOK)
 	if !strings.Contains(of.stdout, "not kept") || !strings.Contains(of.stdout, "The ledger is kept from commit") {
 		t.Errorf("of a record:\n%s", of.stdout)
 	}
@@ -288,7 +290,7 @@ func jobIDOf(t *testing.T, store *etcdstore.Store) string {
 		t.Fatal(err)
 	}
 	var state taskqueue.Snapshot
-	if err := etcdstore.Decode(stored, &state, maxStateDecoded); err != nil {
+	if err := etcdstore.Decode(stored, &state, admin.MaxStateDecoded); err != nil {
 		t.Fatal(err)
 	}
 	return hex.EncodeToString(state.JobID)

@@ -7,6 +7,8 @@ import (
 	"runtime/debug"
 
 	"github.com/spf13/cobra"
+
+	"trainmaster/cmd/internal/cli"
 )
 
 // version is set by the Makefile: -ldflags "-X main.version=...".
@@ -47,10 +49,10 @@ func versionCommand() *cobra.Command {
   master version -o json`,
 		Args: cobra.NoArgs,
 	}
-	format := addOutput(cmd)
+	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		v := readVersion()
-		return render(cmd.OutOrStdout(), *format, v, func(w io.Writer) {
+		return cli.Render(cmd.OutOrStdout(), *format, v, func(w io.Writer) {
 			fmt.Fprintf(w, "VERSION\tCOMMIT\tGO\n%s\t%s\t%s\n", v.Version, v.Commit, v.Go)
 		})
 	}

@@ -1,7 +1,6 @@
-package main
+package view
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -10,20 +9,14 @@ import (
 	"github.com/schollz/progressbar/v3"
 	"golang.org/x/term"
 
-	"trainmaster/etcdstore"
-	"trainmaster/master/grpcapi"
 	pb "trainmaster/proto/trainmaster/v1"
-	"trainmaster/taskqueue"
 )
 
-const (
-	pollEvery   = 200 * time.Millisecond
-	pollTimeout = time.Second // then there may be another leader
-	plainEvery  = 2 * time.Second
-)
+// plainEvery is the time between two lines.
+const plainEvery = 2 * time.Second
 
-// progress shows the progress of a job: a bar on a terminal, otherwise a line every 2 s.
-type progress struct {
+// Progress shows the progress of a job: a bar on a terminal, otherwise a line every 2 s.
+type Progress struct {
 	out    io.Writer
 	bar    *progressbar.ProgressBar // nil: plain lines
 	lines  time.Time                // of the last plain line
@@ -38,8 +31,9 @@ type progress struct {
 	warned     bool      // of that
 }
 
-func newProgress(out io.Writer) *progress {
-	p := &progress{out: out}
+// NewProgress returns a progress that writes to out. trainerLog is the log of a trainer with a command of its own; "": trainers are built in.
+func NewProgress(out io.Writer, trainerLog string) *Progress {
+	p := &Progress{out: out, trainerLog: trainerLog}
 	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
 		p.bar = newBar(f)
 	}
@@ -52,8 +46,8 @@ func newBar(out io.Writer) *progressbar.ProgressBar {
 		progressbar.OptionSetTheme(progressbar.Theme{Saucer: "━", SaucerHead: "╸", SaucerPadding: " ", BarStart: "", BarEnd: ""}))
 }
 
-// show takes a status of the job.
-func (p *progress) show(s *pb.StatusReply) {
+// Show takes a status of the job.
+func (p *Progress) Show(s *pb.StatusReply) {
 	switch {
 	case s.Registration != nil:
 		if p.registering.IsZero() {
@@ -71,8 +65,8 @@ func (p *progress) show(s *pb.StatusReply) {
 	}
 }
 
-// showEnd takes the stored status of a job that has ended. Its masters may have left before they were asked for it.
-func (p *progress) showEnd(s *pb.StatusReply) {
+// ShowEnd takes the stored status of a job that has ended. Its masters may have left before they were asked for it.
+func (p *Progress) ShowEnd(s *pb.StatusReply) {
 	if len(s.Datasets) == 0 {
 		return
 	}
@@ -80,14 +74,14 @@ func (p *progress) showEnd(s *pb.StatusReply) {
 	s.Totals = nil // nothing is trained any more
 	d := s.Datasets[0]
 	d.Passes = max(p.passes, d.Pass) // the setting of a master, which the state does not have
-	p.show(s)
+	p.Show(s)
 }
 
 // idleAfter is the time without a dispatched task after which own trainers are said to take none.
 const idleAfter = time.Minute
 
 // warnOfIdle names the log of a trainer, once, if no trainer takes a task for idleAfter: a trainer may hang, or never join.
-func (p *progress) warnOfIdle(s *pb.StatusReply) {
+func (p *Progress) warnOfIdle(s *pb.StatusReply) {
 	d := s.Datasets[0]
 	if d.Pending > 0 || d.Todo+d.Retry == 0 || s.Status != pb.JobStatus_JOB_STATUS_RUNNING {
 		p.idle = time.Time{}
@@ -111,7 +105,7 @@ func training(s *pb.StatusReply) string {
 		text += fmt.Sprintf(" %d SET ASIDE", d.SetAside)
 	}
 	if s.Status == pb.JobStatus_JOB_STATUS_PAUSED {
-		text += fmt.Sprintf("  %s; continue it with: master resume", withReason("PAUSED", s.Reason))
+		text += fmt.Sprintf("  %s; continue it with: master resume", WithReason("PAUSED", s.Reason))
 	}
 	if s.Totals != nil {
 		text += fmt.Sprintf("  %.0f records/s", s.Totals.RecordsPerSecond)
@@ -122,7 +116,7 @@ func training(s *pb.StatusReply) string {
 	return text
 }
 
-func (p *progress) draw(text string, done, total int64) {
+func (p *Progress) draw(text string, done, total int64) {
 	if p.bar != nil {
 		p.bar.ChangeMax64(max(total, 1))
 		p.bar.Describe(text)
@@ -135,7 +129,8 @@ func (p *progress) draw(text string, done, total int64) {
 	}
 }
 
-func (p *progress) finish() {
+// Finish ends the output: a bar stays if the job has ended, and is removed if it has not.
+func (p *Progress) Finish() {
 	switch {
 	case p.bar == nil:
 	case p.final:
@@ -143,52 +138,5 @@ func (p *progress) finish() {
 		fmt.Fprintln(p.out)
 	default:
 		_ = p.bar.Clear() // the same
-	}
-}
-
-// watchJob shows the progress of a job until ctx ends. A master that is away is waited for.
-func watchJob(ctx context.Context, config etcdstore.Config, p *progress) {
-	defer p.finish()
-	store, err := etcdstore.OpenRetry(ctx, config, nil)
-	if err != nil {
-		return
-	}
-	l := &leader{place: place{etcd: &config}, store: store, close: func() { _ = store.Close() }} // nothing was written
-	defer l.hangUp()
-	followJob(ctx, l, p)
-}
-
-func followJob(ctx context.Context, l *leader, p *progress) {
-	ticker := time.NewTicker(pollEvery)
-	defer ticker.Stop()
-	for {
-		select {
-		case <-ctx.Done():
-			showStoredEnd(ctx, l, p)
-			return
-		case <-ticker.C:
-		}
-		asking, cancel := context.WithTimeout(ctx, pollTimeout)
-		_ = l.ask(asking, func(ctx context.Context, o pb.OperatorClient) error {
-			status, err := o.Status(ctx, &pb.StatusRequest{})
-			if err == nil {
-				p.show(status)
-			}
-			return err
-		}) // without an answer there is no leader, or it is being replaced
-		cancel()
-	}
-}
-
-// showStoredEnd shows how a job ended, if it has.
-func showStoredEnd(ctx context.Context, l *leader, p *progress) {
-	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), pollTimeout)
-	defer cancel()
-	queue, _, err := readQueue(bounded, l.store, l.place)
-	if err != nil { // etcd is away: the job has not ended
-		return
-	}
-	if v := queue.Overview(); v.Status == taskqueue.Ended {
-		p.showEnd(grpcapi.StatusReply(&v))
 	}
 }

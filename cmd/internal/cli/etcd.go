@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"context"
@@ -12,9 +12,9 @@ import (
 	"trainmaster/pserver"
 )
 
-// addEtcdFlags gives cmd the flags that lead to a job's state in etcd, named as etcdctl names them. The configuration is
+// AddEtcdFlags gives cmd the flags that lead to a job's state in etcd, named as etcdctl names them. The configuration is
 // filled when cmd runs; --own-etcd is the daemon's alone.
-func addEtcdFlags(cmd *cobra.Command) *etcdstore.Config {
+func AddEtcdFlags(cmd *cobra.Command) *etcdstore.Config {
 	c := &etcdstore.Config{}
 	flags := cmd.Flags()
 	flags.StringSliceVar(&c.Endpoints, "endpoints", nil, "etcd `host:port`, several with commas between them")
@@ -30,13 +30,13 @@ func addEtcdFlags(cmd *cobra.Command) *etcdstore.Config {
 	return c
 }
 
-// addStoreTimeout gives cmd --store-timeout, for processes of a job: they wait for an etcd that is not reachable yet. The
+// AddStoreTimeout gives cmd --store-timeout, for processes of a job: they wait for an etcd that is not reachable yet. The
 // function that it returns opens the store.
-func addStoreTimeout(cmd *cobra.Command) (open func(ctx context.Context, c etcdstore.Config, log *logrus.Entry) (*etcdstore.Store, error)) {
+func AddStoreTimeout(cmd *cobra.Command) (open func(ctx context.Context, c etcdstore.Config, log *logrus.Entry) (*etcdstore.Store, error)) {
 	limit := cmd.Flags().Duration("store-timeout", 10*time.Minute, "how long to wait for an etcd that does not answer at the start")
 	return func(ctx context.Context, c etcdstore.Config, log *logrus.Entry) (*etcdstore.Store, error) {
 		if err := c.Validate(); err != nil {
-			return nil, usageErrorf("--%w", err)
+			return nil, UsageErrorf("--%w", err)
 		}
 		bounded, cancel := context.WithTimeout(ctx, *limit)
 		defer cancel()
@@ -56,7 +56,8 @@ func isStoreError(err error) bool {
 type jobFlag string
 
 func (j *jobFlag) String() string { return string(*j) }
-func (j *jobFlag) Type() string   { return "name" }
+
+func (j *jobFlag) Type() string { return "name" }
 
 func (j *jobFlag) Set(name string) error {
 	if name == "" || (etcdstore.Config{Endpoints: []string{"127.0.0.1:2379"}, Job: name}).Validate() != nil {

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -11,17 +11,17 @@ import (
 	"golang.org/x/term"
 )
 
-// view shows a value once, or repeatedly with --watch.
-type view struct {
+// Watch shows a value once, or repeatedly with --watch.
+type Watch struct {
 	format *string
 	on     *bool
 	every  *time.Duration
 }
 
-// addWatch gives cmd the flags -o, --watch and --interval.
-func addWatch(cmd *cobra.Command) view {
-	return view{
-		format: addOutput(cmd),
+// AddWatch gives cmd the flags -o, --watch and --interval.
+func AddWatch(cmd *cobra.Command) Watch {
+	return Watch{
+		format: AddOutput(cmd),
 		on:     cmd.Flags().BoolP("watch", "w", false, "refresh until the job ends or an interrupt"),
 		every:  cmd.Flags().Duration("interval", time.Second, "`time` between two refreshes of --watch"),
 	}
@@ -35,11 +35,11 @@ const (
 	clearBelow   = "\x1b[J"
 )
 
-// show renders the result of look: once, or with --watch until over. An error of the first call is returned. A later error, as
+// Show renders the result of look: once, or with --watch until over. An error of the first call is returned. A later error, as
 // during a failover, is shown and look is called again.
-func (v view) show(cmd *cobra.Command, look func() (value any, table func(w io.Writer), over bool, err error)) error {
+func (v Watch) Show(cmd *cobra.Command, look func() (value any, table func(w io.Writer), over bool, err error)) error {
 	if *v.every < 10*time.Millisecond {
-		return settingErrorf(cmd, "interval", "expected at least 10ms")
+		return SettingErrorf(cmd, "interval", "expected at least 10ms")
 	}
 	ctx, out := cmd.Context(), cmd.OutOrStdout()
 	value, table, over, err := look()
@@ -47,7 +47,7 @@ func (v view) show(cmd *cobra.Command, look func() (value any, table func(w io.W
 		return err
 	}
 	if !*v.on {
-		return render(out, *v.format, value, table)
+		return Render(out, *v.format, value, table)
 	}
 	file, isFile := out.(*os.File)
 	screen := *v.format == "table" && isFile && term.IsTerminal(int(file.Fd()))
@@ -79,7 +79,7 @@ func (v view) show(cmd *cobra.Command, look func() (value any, table func(w io.W
 }
 
 // frame writes one result: on a terminal over the previous result, else below it. lookErr is the reason if value is old.
-func (v view) frame(out io.Writer, screen, first bool, value any, table func(w io.Writer), lookErr error) error {
+func (v Watch) frame(out io.Writer, screen, first bool, value any, table func(w io.Writer), lookErr error) error {
 	var b bytes.Buffer
 	switch {
 	case lookErr != nil && !screen:
@@ -89,7 +89,7 @@ func (v view) frame(out io.Writer, screen, first bool, value any, table func(w i
 	case !first && *v.format == "yaml":
 		fmt.Fprintln(&b, "---")
 	}
-	if err := render(&b, *v.format, value, table); err != nil {
+	if err := Render(&b, *v.format, value, table); err != nil {
 		return err
 	}
 	if screen {

@@ -1,9 +1,10 @@
-package main
+package cli
 
 import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"net"
 	"os"
 	"path/filepath"
 	"slices"
@@ -18,8 +19,8 @@ import (
 	"trainmaster/pserver/checkpoint/storage"
 )
 
-// isWrongKind reports whether err means that a path has a file where a directory is expected, or the other way round.
-func isWrongKind(err error) bool {
+// IsWrongKind reports whether err means that a path has a file where a directory is expected, or the other way round.
+func IsWrongKind(err error) bool {
 	return errors.Is(err, syscall.ENOTDIR) || errors.Is(err, syscall.EISDIR)
 }
 
@@ -42,12 +43,12 @@ func kindOf(mode fs.FileMode) string {
 	return "a special file"
 }
 
-// checkFile reports why path is no regular file. The text has no path in front.
-func checkFile(path string) error { return checkKind(path, "a regular file", fs.FileMode.IsRegular) }
+// CheckFile reports why path is no regular file. The text has no path in front.
+func CheckFile(path string) error { return checkKind(path, "a regular file", fs.FileMode.IsRegular) }
 
-// checkNew reports why no file may be written at path: there is one already, unless replace is set, or something else. The text
+// CheckNew reports why no file may be written at path: there is one already, unless replace is set, or something else. The text
 // has no path in front.
-func checkNew(path string, replace bool) error {
+func CheckNew(path string, replace bool) error {
 	found, err := os.Lstat(path)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
@@ -64,8 +65,8 @@ func checkNew(path string, replace bool) error {
 	return nil
 }
 
-// checkFolder reports why path is no directory. The text has no path in front.
-func checkFolder(path string) error { return checkKind(path, "a directory", fs.FileMode.IsDir) }
+// CheckFolder reports why path is no directory. The text has no path in front.
+func CheckFolder(path string) error { return checkKind(path, "a directory", fs.FileMode.IsDir) }
 
 func checkKind(path, expected string, is func(fs.FileMode) bool) error {
 	found, err := os.Stat(path)
@@ -87,9 +88,9 @@ func checkKind(path, expected string, is func(fs.FileMode) bool) error {
 	return nil
 }
 
-// checkPaths reports a flag that names a file where a directory is expected, or the other way round. The usage text of a flag says
+// CheckPaths reports a flag that names a file where a directory is expected, or the other way round. The usage text of a flag says
 // the kind: `directory`, `file`, or a PEM `file`, which must exist.
-func checkPaths(cmd *cobra.Command) error {
+func CheckPaths(cmd *cobra.Command) error {
 	var first error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		path := f.Value.String()
@@ -99,14 +100,14 @@ func checkPaths(cmd *cobra.Command) error {
 		var err error
 		switch kind, usage := pflag.UnquoteUsage(f); {
 		case kind == "directory" && exists(path):
-			err = checkFolder(path)
+			err = CheckFolder(path)
 		case kind == "file" && strings.HasPrefix(usage, "PEM "):
 			err = checkKind(path, "a PEM file", fs.FileMode.IsRegular)
-		case kind == "file" && checkFolder(path) == nil:
+		case kind == "file" && CheckFolder(path) == nil:
 			err = errors.New("expected a file, found a directory")
 		}
 		if err != nil {
-			first = settingErrorf(cmd, f.Name, "%w", err)
+			first = SettingErrorf(cmd, f.Name, "%w", err)
 		}
 	})
 	return first
@@ -118,10 +119,16 @@ func exists(path string) bool {
 	return err == nil
 }
 
-// oneLineName is a file name as a table shows it: quoted if it has characters that would break the line.
-func oneLineName(name string) string {
+// OneLineName is a file name as a table shows it: quoted if it has characters that would break the line.
+func OneLineName(name string) string {
 	if quoted := strconv.Quote(name); strings.ContainsFunc(name, unicode.IsControl) {
 		return quoted
 	}
 	return name
+}
+
+// IsHostPort reports whether addr is a host and a port.
+func IsHostPort(addr string) bool {
+	_, port, err := net.SplitHostPort(addr)
+	return err == nil && port != ""
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"bytes"
@@ -34,14 +34,14 @@ const (
 // notSettings are flags that only a command line can have.
 var notSettings = []string{"help", "version", "config"}
 
-// envName is the environment twin of a flag: --lease-ttl is TRAINMASTER_LEASE_TTL.
-func envName(flag string) string {
+// EnvName is the environment twin of a flag: --lease-ttl is TRAINMASTER_LEASE_TTL.
+func EnvName(flag string) string {
 	return envPrefix + strings.ToUpper(strings.ReplaceAll(flag, "-", "_"))
 }
 
-// applySettings fills the flags of cmd that the command line left alone from the environment, then from the config file.
+// ApplySettings fills the flags of cmd that the command line left alone from the environment, then from the config file.
 // An empty variable counts as absent.
-func applySettings(cmd *cobra.Command) error {
+func ApplySettings(cmd *cobra.Command) error {
 	file, err := readConfig(cmd)
 	if err != nil {
 		return err
@@ -55,8 +55,8 @@ func applySettings(cmd *cobra.Command) error {
 		if firstErr != nil || f.Changed || slices.Contains(notSettings, f.Name) || f.Name == "endpoints" && embeddedAsked {
 			return
 		}
-		if value := os.Getenv(envName(f.Name)); value != "" {
-			firstErr = setFrom(cmd, f, "the environment variable "+envName(f.Name), value)
+		if value := os.Getenv(EnvName(f.Name)); value != "" {
+			firstErr = setFrom(cmd, f, "the environment variable "+EnvName(f.Name), value)
 			return
 		}
 		if value, ok := file.values[f.Name]; ok {
@@ -74,7 +74,7 @@ func asksForEmbedded(cmd *cobra.Command) (bool, error) {
 		return false, nil
 	}
 	if endpoints.Changed {
-		return false, usageErrorf("--data-dir %s and --endpoints %s: expected one of them, the directory of an embedded etcd or the address of another", folder.Value, strings.Join(endpoints.Value.(pflag.SliceValue).GetSlice(), ","))
+		return false, UsageErrorf("--data-dir %s and --endpoints %s: expected one of them, the directory of an embedded etcd or the address of another", folder.Value, strings.Join(endpoints.Value.(pflag.SliceValue).GetSlice(), ","))
 	}
 	return true, nil
 }
@@ -82,11 +82,11 @@ func asksForEmbedded(cmd *cobra.Command) (bool, error) {
 // ofKubernetes matches the variables of a service named trainmaster or trainmaster-..., which Kubernetes sets in every pod of its namespace.
 var ofKubernetes = regexp.MustCompile(`(^|_)(PORT|SERVICE_HOST|SERVICE_PORT)(_|$)`)
 
-// unknownVariables lists the environment's settings that no command has, each with the most similar known setting.
-func unknownVariables(root *cobra.Command, environ []string) (list []string) {
-	known := []string{envName("config"), local.TrainerVariable}
-	for _, name := range settingNames(root) {
-		known = append(known, envName(name))
+// UnknownVariables lists the environment's settings that no command has, each with the most similar known setting.
+func UnknownVariables(root *cobra.Command, environ []string) (list []string) {
+	known := []string{EnvName("config"), local.TrainerVariable}
+	for _, name := range SettingNames(root) {
+		known = append(known, EnvName(name))
 	}
 	for _, variable := range environ {
 		name, _, _ := strings.Cut(variable, "=")
@@ -113,7 +113,7 @@ func setFrom(cmd *cobra.Command, f *pflag.Flag, source string, values ...string)
 		return nil
 	}
 	if len(values) != 1 {
-		return usageErrorf("bad value for --%s from %s: expected one value, found a list of %d", f.Name, source, len(values))
+		return UsageErrorf("bad value for --%s from %s: expected one value, found a list of %d", f.Name, source, len(values))
 	}
 	if err := cmd.Flags().Set(f.Name, values[0]); err != nil {
 		if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
@@ -143,11 +143,11 @@ func plainly(err error) error {
 }
 
 func badValue(f *pflag.Flag, value string, err error) error {
-	return usageErrorf("bad value %q for --%s from %s: %w", value, f.Name, sourceOf(f), err)
+	return UsageErrorf("bad value %q for --%s from %s: %w", value, f.Name, sourceOf(f), err)
 }
 
-// settingErrorf is a usage error about the value of a flag of cmd, found after parsing. It names where the value came from.
-func settingErrorf(cmd *cobra.Command, flag, format string, args ...any) error {
+// SettingErrorf is a usage error about the value of a flag of cmd, found after parsing. It names where the value came from.
+func SettingErrorf(cmd *cobra.Command, flag, format string, args ...any) error {
 	f := cmd.Flags().Lookup(flag)
 	if f == nil {
 		panic("settingErrorf: no flag --" + flag)
@@ -176,18 +176,18 @@ func readConfig(cmd *cobra.Command) (config, error) {
 	path := flag.Value.String()
 	source := "--config"
 	if !flag.Changed {
-		path, source = os.Getenv(envName("config")), envName("config")
+		path, source = os.Getenv(EnvName("config")), EnvName("config")
 	}
 	if path == "" {
 		return config{}, nil
 	}
 	data, err := readSmall(path)
 	if err != nil {
-		return config{}, usageErrorf("%s %q: %w", source, path, err)
+		return config{}, UsageErrorf("%s %q: %w", source, path, err)
 	}
-	values, err := parseConfig(data, settingNames(cmd.Root()))
+	values, err := ParseConfig(data, SettingNames(cmd.Root()))
 	if err != nil {
-		return config{}, usageErrorf("config file %s: %w", path, err)
+		return config{}, UsageErrorf("config file %s: %w", path, err)
 	}
 	return config{path, values}, nil
 }
@@ -197,7 +197,7 @@ const mostConfig = 1 << 20
 
 // readSmall reads a regular file of at most mostConfig bytes. It never waits: a pipe, for example, is opened without a writer.
 func readSmall(path string) ([]byte, error) {
-	if err := checkFile(path); err != nil {
+	if err := CheckFile(path); err != nil {
 		return nil, err
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
@@ -215,9 +215,9 @@ func readSmall(path string) ([]byte, error) {
 	return data, err
 }
 
-// parseConfig reads YAML: one mapping from flag names to scalars or lists of scalars. A key must be a flag of some
+// ParseConfig reads YAML: one mapping from flag names to scalars or lists of scalars. A key must be a flag of some
 // command, not necessarily of the current command, so one file serves a whole job.
-func parseConfig(data []byte, known []string) (map[string][]string, error) {
+func ParseConfig(data []byte, known []string) (map[string][]string, error) {
 	asJSON, err := yaml.YAMLToJSONStrict(data)
 	if err != nil {
 		return nil, syntaxError(data, err)
@@ -265,10 +265,10 @@ func scalars(value any) ([]string, error) {
 	return nil, errors.New("expected a plain value or a list of them, found a mapping")
 }
 
-// settingNames lists the flags of all commands, sorted.
-func settingNames(root *cobra.Command) []string {
+// SettingNames lists the flags of all commands, sorted.
+func SettingNames(root *cobra.Command) []string {
 	var names []string
-	for cmd := range commands(root) {
+	for cmd := range Commands(root) {
 		cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
 			if !slices.Contains(notSettings, f.Name) {
 				names = append(names, f.Name)
@@ -294,25 +294,25 @@ func completions(word string, names []string) (list []string) {
 	return list
 }
 
-// flagError explains a flag that cobra could not parse.
-func flagError(cmd *cobra.Command, err error) error {
+// FlagError explains a flag that cobra could not parse.
+func FlagError(cmd *cobra.Command, err error) error {
 	if unknown, ok := errors.AsType[*pflag.NotExistError](err); ok {
 		var names []string
 		cmd.Flags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 		cmd.InheritedFlags().VisitAll(func(f *pflag.Flag) { names = append(names, f.Name) })
 		given := unknown.GetSpecifiedName()
 		if short := unknown.GetSpecifiedShortnames(); short != "" && strings.Contains(cmd.Use, " ") { // it takes arguments
-			return usageErrorf("%w; a file name? write ./-%s", err, short)
+			return UsageErrorf("%w; a file name? write ./-%s", err, short)
 		}
 		if longer := completions(given, names); len(longer) > 0 {
-			return usageErrorf("%w; did you mean --%s?", err, strings.Join(longer, " or --"))
+			return UsageErrorf("%w; did you mean --%s?", err, strings.Join(longer, " or --"))
 		}
 		if name := nearest(given, names); name != "" {
-			return usageErrorf("%w; did you mean --%s?", err, name)
+			return UsageErrorf("%w; did you mean --%s?", err, name)
 		}
 	}
 	if invalid, ok := errors.AsType[*pflag.InvalidValueError](err); ok {
-		return usageErrorf("bad value %q for --%s from %s: %w", invalid.GetValue(), invalid.GetFlag().Name, sourceArgs, plainly(invalid.Unwrap()))
+		return UsageErrorf("bad value %q for --%s from %s: %w", invalid.GetValue(), invalid.GetFlag().Name, sourceArgs, plainly(invalid.Unwrap()))
 	}
-	return usageErrorf("%w", err)
+	return UsageErrorf("%w", err)
 }

@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"errors"
@@ -21,14 +21,14 @@ func TestRender(t *testing.T) {
 	}
 	for format, want := range tests {
 		var out strings.Builder
-		if err := render(&out, format, value, table); err != nil {
+		if err := Render(&out, format, value, table); err != nil {
 			t.Fatal(err)
 		}
 		if out.String() != want {
 			t.Errorf("%s: found %q, want %q", format, out.String(), want)
 		}
 	}
-	if err := render(io.Discard, "xml", value, table); exitCode(err) != exitUsage {
+	if err := Render(io.Discard, "xml", value, table); ExitCode(err) != ExitUsage {
 		t.Errorf("xml: %v, want a usage error", err)
 	}
 }
@@ -42,7 +42,7 @@ func (brokenWriter) Write([]byte) (int, error) { return 0, errBroken }
 func TestRenderReportsWhatItCannotWrite(t *testing.T) {
 	table := func(w io.Writer) { fmt.Fprintln(w, "NAME") }
 	for _, format := range []string{"table", "json", "yaml"} {
-		if err := render(brokenWriter{}, format, map[string]int{"a": 1}, table); !errors.Is(err, errBroken) {
+		if err := Render(brokenWriter{}, format, map[string]int{"a": 1}, table); !errors.Is(err, errBroken) {
 			t.Errorf("%s: %v, want the writer's error", format, err)
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package admin
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
 	"trainmaster/local"
 	"trainmaster/local/drill"
@@ -26,77 +27,77 @@ import (
 )
 
 const (
-	defaultAddr = "127.0.0.1:8080" // where a daemon listens by default
+	DefaultAddr = "127.0.0.1:8080" // where a daemon listens by default
 	askTimeout  = 10 * time.Second
 )
 
-// leader sends requests to the leader of a job. It is found by --addr, or through etcd before each request, since it may
+// Leader sends requests to the leader of a job. It is found by --addr, or through etcd before each request, since it may
 // change.
-type leader struct {
-	addr  string // "": through etcd
-	job   string // to be named in requests; "": whichever the master leads
-	place place
-	store *etcdstore.Store // nil with addr
-	close func()
-	hint  string // commands for the newest run here that no process uses, if no address was given and no run is under way
-	conn  *grpc.ClientConn
-	at    string // where conn leads to
+type Leader struct {
+	Addr       string // "": through etcd
+	Job        string // to be named in requests; "": whichever the master leads
+	location   Location
+	store      *etcdstore.Store // nil with addr
+	closeStore func()
+	hint       string // commands for the newest run here that no process uses, if no address was given and no run is under way
+	conn       *grpc.ClientConn
+	dialed     string // where conn leads to
 }
 
-// addLeaderFlags gives cmd the flags that lead to the leader. The function that it returns is called once cmd runs; what
+// AddLeaderFlags gives cmd the flags that lead to the leader. The function that it returns is called once cmd runs; what
 // it returns is to be closed.
-func addLeaderFlags(cmd *cobra.Command) (from place, open func(ctx context.Context) (*leader, error)) {
-	from = place{etcd: addEtcdFlags(cmd)}
+func AddLeaderFlags(cmd *cobra.Command) (from Location, open func(ctx context.Context) (*Leader, error)) {
+	from = Location{Etcd: cli.AddEtcdFlags(cmd)}
 	flags := cmd.Flags()
-	addr := flags.String("addr", "", "`host:port` of the master (default: looked up in etcd if --endpoints are given, else the master of a run in this directory, else "+defaultAddr+")")
-	from.dataDir = flags.String("data-dir", "trainmaster-data", "`directory` of an embedded etcd, whether its master runs or not")
-	dir := flags.String("dir", runsDir, "`directory` of a master run, or of several: the newest that is under way")
-	return from, func(ctx context.Context) (*leader, error) {
-		l := &leader{addr: *addr, place: from, close: func() {}}
+	addr := flags.String("addr", "", "`host:port` of the master (default: looked up in etcd if --endpoints are given, else the master of a run in this directory, else "+DefaultAddr+")")
+	from.DataDir = flags.String("data-dir", "trainmaster-data", "`directory` of an embedded etcd, whether its master runs or not")
+	dir := flags.String("dir", RunsDir, "`directory` of a master run, or of several: the newest that is under way")
+	return from, func(ctx context.Context) (*Leader, error) {
+		l := &Leader{Addr: *addr, location: from, closeStore: func() {}}
 		if cmd.Flag("job").Changed {
-			l.job = from.etcd.Job
+			l.Job = from.Etcd.Job
 		}
 		switch {
-		case l.addr != "":
-			if !isHostPort(l.addr) {
-				return nil, settingErrorf(cmd, "addr", "expected host:port")
+		case l.Addr != "":
+			if !cli.IsHostPort(l.Addr) {
+				return nil, cli.SettingErrorf(cmd, "addr", "expected host:port")
 			}
 			return l, nil
-		case len(from.etcd.Endpoints) > 0:
+		case len(from.Etcd.Endpoints) > 0:
 		case cmd.Flag("data-dir").Changed:
 			if err := from.findRunning(); err != nil {
 				return nil, err
 			}
 		default:
-			scene, found, err := findRun(*dir)
+			scene, found, err := FindRun(*dir)
 			switch {
 			case cmd.Flag("dir").Changed && isStoppedRun(*dir):
-				*from.dataDir = filepath.Join(*dir, etcdDir)
+				*from.DataDir = filepath.Join(*dir, EtcdDir)
 			case err == nil:
-				from.etcd.Endpoints = []string{scene.Endpoint}
+				from.Etcd.Endpoints = []string{scene.Endpoint}
 				if !cmd.Flag("dir").Changed {
 					fmt.Fprintf(cmd.ErrOrStderr(), "%s: the run in %s; another master: --addr or --endpoints\n", cmd.CommandPath(), found)
 				}
 			case cmd.Flag("dir").Changed:
-				return nil, usageErrorf("--dir %q: %w%s", *dir, err, stoppedRunHint(*dir))
+				return nil, cli.UsageErrorf("--dir %q: %w%s", *dir, err, stoppedRunHint(*dir))
 			default:
-				l.addr, l.hint = defaultAddr, stoppedRunHint(*dir)
+				l.Addr, l.hint = DefaultAddr, stoppedRunHint(*dir)
 				return l, nil
 			}
 		}
 		var err error
-		if l.store, l.close, err = l.place.open(ctx); err != nil {
+		if l.store, l.closeStore, err = l.location.Open(ctx); err != nil {
 			return nil, err
 		}
 		return l, nil
 	}
 }
 
-// runsDir is where `master run` makes its folders, and where others look for them.
-const runsDir = "trainmaster-run"
+// RunsDir is where `master run` makes its folders, and where others look for them.
+const RunsDir = "trainmaster-run"
 
-// findRun finds a run that is under way: in dir, or the newest below it.
-func findRun(dir string) (scene *drill.Scene, found string, err error) {
+// FindRun finds a run that is under way: in dir, or the newest below it.
+func FindRun(dir string) (scene *drill.Scene, found string, err error) {
 	if _, err := os.Stat(filepath.Join(dir, drill.SceneFile)); err != nil {
 		if dir, err = drill.LatestRun(dir); err != nil {
 			return nil, "", err
@@ -106,26 +107,26 @@ func findRun(dir string) (scene *drill.Scene, found string, err error) {
 	return scene, dir, err
 }
 
-// etcdDir is the directory of the embedded etcd in the directory of a run.
-const etcdDir = "etcd"
+// EtcdDir is the directory of the embedded etcd in the directory of a run.
+const EtcdDir = "etcd"
 
 // isStoppedRun reports whether `master run` made a directory that no process uses now.
 func isStoppedRun(dir string) bool {
 	if _, _, err := local.Settings(dir); err != nil {
 		return false
 	}
-	is, err := etcdstore.IsEmbedded(filepath.Join(dir, etcdDir))
+	is, err := etcdstore.IsEmbedded(filepath.Join(dir, EtcdDir))
 	if err != nil || !is {
 		return false
 	}
-	at, err := etcdstore.RunningEmbedded(filepath.Join(dir, etcdDir))
+	at, err := etcdstore.RunningEmbedded(filepath.Join(dir, EtcdDir))
 	return err == nil && at == ""
 }
 
 // stoppedRunHint returns the commands that show and continue the newest run below a directory that no process uses; "": there is none.
 // Its etcd is not started, so the job may have ended.
 func stoppedRunHint(parent string) string {
-	found, err := filepath.Glob(filepath.Join(parent, "*", etcdDir))
+	found, err := filepath.Glob(filepath.Join(parent, "*", EtcdDir))
 	if err != nil {
 		return ""
 	}
@@ -139,29 +140,29 @@ func stoppedRunHint(parent string) string {
 	return ""
 }
 
-// hangUp closes the connections to the leader and to etcd.
-func (l *leader) hangUp() {
+// Close closes the connections to the leader and to etcd.
+func (l *Leader) Close() {
 	if l.conn != nil {
 		_ = l.conn.Close() // it is only ever closed already
 	}
-	l.close()
+	l.closeStore()
 }
 
 // flags lead another command to the same leader.
-func (l *leader) flags() string {
+func (l *Leader) flags() string {
 	switch {
 	case l.store != nil:
-		return l.place.flags()
-	case l.job != "":
-		return "--addr " + l.addr + " --job " + l.job
+		return l.location.Flags()
+	case l.Job != "":
+		return "--addr " + l.Addr + " --job " + l.Job
 	}
-	return "--addr " + l.addr
+	return "--addr " + l.Addr
 }
 
 // find returns the address of the leader.
-func (l *leader) find(ctx context.Context) (string, error) {
+func (l *Leader) find(ctx context.Context) (string, error) {
 	if l.store == nil {
-		return l.addr, nil
+		return l.Addr, nil
 	}
 	bounded, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -170,50 +171,50 @@ func (l *leader) find(ctx context.Context) (string, error) {
 		return "", fmt.Errorf("%w: %w", etcdstore.ErrUnreachable, err)
 	}
 	// In an etcd that this command started, the stored address belongs to a master that was killed.
-	if found.Addr == "" || len(l.place.etcd.Endpoints) == 0 {
-		return "", l.nobodyLeads(bounded)
+	if found.Addr == "" || len(l.location.Etcd.Endpoints) == 0 {
+		return "", l.noLeader(bounded)
 	}
 	return found.Addr, nil
 }
 
-// nobodyLeads returns an error that describes the state of a job without a leader.
-func (l *leader) nobodyLeads(ctx context.Context) error {
+// noLeader returns an error that describes the state of a job without a leader.
+func (l *Leader) noLeader(ctx context.Context) error {
 	if state, _, err := l.store.State(ctx); err == nil && state == nil {
-		return l.place.noSuchJob(ctx, l.store)
+		return l.location.NoSuchJob(ctx, l.store)
 	}
-	if o, err := storedOutcome(ctx, l.store); err == nil && o.over() {
-		return &overError{fmt.Errorf("job %q %v, and no master leads it: show its tasks with: master queues --literal %s; verify it with: master verify %s",
-			l.place.etcd.Job, o, l.place.flags(), l.place.flags())}
+	if o, err := StoredOutcome(ctx, l.store); err == nil && o.Ended() {
+		return &EndedError{fmt.Errorf("job %q %v, and no master leads it: show its tasks with: master queues --literal %s; verify it with: master verify %s",
+			l.location.Etcd.Job, o, l.location.Flags(), l.location.Flags())}
 	}
-	err := fmt.Errorf("no master leads job %q now; continue with: %s; its last state: master queues --literal %s", l.place.etcd.Job, l.place.startCommand(), l.place.flags())
-	if len(l.place.etcd.Endpoints) == 0 {
-		return &stoppedError{err}
+	err := fmt.Errorf("no master leads job %q now; continue with: %s; its last state: master queues --literal %s", l.location.Etcd.Job, l.location.startCommand(), l.location.Flags())
+	if len(l.location.Etcd.Endpoints) == 0 {
+		return &StoppedError{err}
 	}
 	return l.withFullStore(ctx, err)
 }
 
-// stoppedError is the error of a job that has not ended and whose directory no process uses.
-type stoppedError struct{ error }
+// StoppedError is the error of a job that has not ended and whose directory no process uses.
+type StoppedError struct{ error }
 
-// over reports whether the job has ended by its stored state: its master may then have left since the last request.
-func (l *leader) over(ctx context.Context) bool {
+// HasEnded reports whether the job has ended by its stored state: its master may then have left since the last request.
+func (l *Leader) HasEnded(ctx context.Context) bool {
 	if l.store == nil {
 		return false
 	}
-	o, err := storedOutcome(ctx, l.store)
-	return err == nil && o.over()
+	o, err := StoredOutcome(ctx, l.store)
+	return err == nil && o.Ended()
 }
 
-// overError is the error of a job that no master leads because it has ended.
-type overError struct{ error }
+// EndedError is the error of a job that no master leads because it has ended.
+type EndedError struct{ error }
 
-// ask sends a request to the leader.
-func (l *leader) ask(ctx context.Context, call func(ctx context.Context, o pb.OperatorClient) error) error {
+// Ask sends a request to the leader.
+func (l *Leader) Ask(ctx context.Context, call func(ctx context.Context, o pb.OperatorClient) error) error {
 	addr, err := l.find(ctx)
 	if err != nil {
 		return err
 	}
-	if addr != l.at {
+	if addr != l.dialed {
 		if l.conn != nil {
 			_ = l.conn.Close() // it is only ever closed already
 		}
@@ -221,7 +222,7 @@ func (l *leader) ask(ctx context.Context, call func(ctx context.Context, o pb.Op
 		if l.conn, err = grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy()); err != nil {
 			return fmt.Errorf("the address of the master: %w", err)
 		}
-		l.at = addr
+		l.dialed = addr
 	}
 	bounded, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
@@ -236,7 +237,7 @@ func (l *leader) ask(ctx context.Context, call func(ctx context.Context, o pb.Op
 }
 
 // withFullStore adds to err that etcd is full, if it is full: no master can lead a job then.
-func (l *leader) withFullStore(ctx context.Context, err error) error {
+func (l *Leader) withFullStore(ctx context.Context, err error) error {
 	if l.store == nil {
 		return err
 	}
@@ -251,7 +252,7 @@ func (l *leader) withFullStore(ctx context.Context, err error) error {
 }
 
 // explain turns the error of a call into what a user can act on.
-func (l *leader) explain(addr string, err error) error {
+func (l *Leader) explain(addr string, err error) error {
 	s := status.Convert(err)
 	// gRPC wraps why it has no connection in words of its own.
 	_, why, dialled := strings.Cut(strings.TrimSuffix(s.Message(), `"`), "while dialing: ")
@@ -261,7 +262,7 @@ func (l *leader) explain(addr string, err error) error {
 	case !dialled:
 		why = s.Message()
 	}
-	if _, ours := errors.AsType[*exitError](err); ours { // found before anything was asked
+	if _, ours := errors.AsType[*cli.ExitError](err); ours { // found before anything was asked
 		return err
 	}
 	switch reason := reasonOf(s); {
@@ -274,10 +275,10 @@ func (l *leader) explain(addr string, err error) error {
 		}
 		return fmt.Errorf("the master at %s is not the leader: it is a standby, or waits for etcd: find the leader with the --endpoints of its etcd", addr)
 	case reason == "OTHER_JOB":
-		return usageErrorf("--job: %s", s.Message())
+		return cli.UsageErrorf("--job: %s", s.Message())
 	case s.Code() == codes.Unavailable && l.store != nil:
 		return fmt.Errorf("the leader at %s does not answer: %s: if it has died, another master takes over when its lease expires; start a master with: master %s",
-			addr, why, l.place.flags())
+			addr, why, l.location.Flags())
 	case s.Code() == codes.Unavailable:
 		return fmt.Errorf("no master answers at %s: %s: start a master with: master --listen %s, or name its address with --addr, or its etcd with --endpoints. A job that has ended has no master: show it with master queues --literal or master verify%s", addr, why, addr, l.hint)
 	case s.Code() == codes.Unimplemented:

@@ -1,4 +1,4 @@
-package main
+package view
 
 import (
 	"fmt"
@@ -8,8 +8,8 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// serversStatus describes the parameter servers of a job.
-type serversStatus struct {
+// Servers describes the parameter servers of a job.
+type Servers struct {
 	Wanted         uint32   `json:"wanted"`
 	Present        uint32   `json:"present"`
 	Missing        []uint32 `json:"missing"`
@@ -21,28 +21,28 @@ type serversStatus struct {
 	Unrestored     string   `json:"unrestored"` // why servers wait without parameters
 }
 
-func newServersStatus(p *pb.ParameterServers) *serversStatus {
+func newServersStatus(p *pb.ParameterServers) *Servers {
 	if p == nil {
 		return nil
 	}
-	return &serversStatus{
+	return &Servers{
 		Wanted: p.GetWanted(), Present: p.GetPresent(), Missing: append([]uint32{}, p.GetMissing()...), MovingTo: p.GetMovingTo(),
 		PlacementEpoch: p.GetPlacementEpoch(), Waiting: p.GetWaiting(), Unknown: p.GetUnknown(), Overflow: p.GetOverflow(), Unrestored: p.GetUnrestored(),
 	}
 }
 
-func (s *serversStatus) String() string {
+func (s *Servers) String() string {
 	text := s.presence()
 	if s.Overflow != "" {
-		text += "; parameters overflowed, no checkpoints are written: " + lined(s.Overflow)
+		text += "; parameters overflowed, no checkpoints are written: " + oneLine(s.Overflow)
 	}
 	if s.Unrestored != "" {
-		text += "; waiting without parameters: " + lined(s.Unrestored)
+		text += "; waiting without parameters: " + oneLine(s.Unrestored)
 	}
 	return text
 }
 
-func (s *serversStatus) presence() string {
+func (s *Servers) presence() string {
 	text := fmt.Sprint(s.Wanted)
 	if len(s.Missing) > 0 {
 		text = fmt.Sprintf("%d of %d", s.Present, max(s.Wanted, s.MovingTo))
@@ -60,16 +60,16 @@ func (s *serversStatus) presence() string {
 	}
 	switch {
 	case s.Unknown != "":
-		return text + "; registered servers unknown: " + lined(s.Unknown)
+		return text + "; registered servers unknown: " + oneLine(s.Unknown)
 	case len(indices) == 1:
 		return text + fmt.Sprintf(", index %s is missing: start one with: master pserver --endpoints ...", indices[0])
 	case len(indices) > 1:
 		return text + fmt.Sprintf(", indices %s are missing: start each with: master pserver --endpoints ...", strings.Join(indices, ", "))
 	case s.Waiting != "":
-		return text + "; waiting: " + lined(s.Waiting)
+		return text + "; waiting: " + oneLine(s.Waiting)
 	}
 	return text
 }
 
-// lined joins the lines of an error of several servers.
-func lined(text string) string { return strings.ReplaceAll(text, "\n", "; ") }
+// oneLine joins the lines of an error of several servers.
+func oneLine(text string) string { return strings.ReplaceAll(text, "\n", "; ") }

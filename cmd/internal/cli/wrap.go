@@ -1,4 +1,4 @@
-package main
+package cli
 
 import (
 	"fmt"
@@ -9,12 +9,12 @@ import (
 
 // Widths that texts for people fit into.
 const (
-	screenWidth = 80  // tables of status
-	helpWidth   = 100 // help
+	ScreenWidth = 80  // tables of status
+	HelpWidth   = 100 // help
 )
 
-// writeColumns writes lines of a name, a tab and a value as two columns. Values are wrapped so that lines fit the screen.
-func writeColumns(w io.Writer, rows string) {
+// WriteColumns writes lines of a name, a tab and a value as two columns. Values are wrapped so that lines fit the screen.
+func WriteColumns(w io.Writer, rows string) {
 	rows = strings.TrimSuffix(rows, "\n")
 	width := 0
 	for row := range strings.SplitSeq(rows, "\n") {
@@ -23,7 +23,7 @@ func writeColumns(w io.Writer, rows string) {
 	}
 	for row := range strings.SplitSeq(rows, "\n") {
 		name, value, _ := strings.Cut(row, "\t")
-		for _, line := range wrapped(value, screenWidth-width-2) {
+		for _, line := range wrapped(value, ScreenWidth-width-2) {
 			fmt.Fprintf(w, "%-*s  %s\n", width, name, line)
 			name = ""
 		}

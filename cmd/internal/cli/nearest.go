@@ -1,4 +1,4 @@
-package main
+package cli
 
 // nearest is the candidate that a misspelt name was probably meant to be, or "".
 func nearest(name string, candidates []string) string {

@@ -1,0 +1,104 @@
+package admin
+
+import (
+	"context"
+	"strings"
+
+	"trainmaster/cmd/internal/view"
+	"trainmaster/etcdstore"
+	"trainmaster/master/grpcapi"
+	pb "trainmaster/proto/trainmaster/v1"
+)
+
+// AskQueues requests the counts, then the lists. The job continues between two requests.
+func AskQueues(ctx context.Context, l *Leader) (view.Queues, error) {
+	s, err := AskStatus(ctx, l)
+	if err != nil {
+		return view.Queues{}, err
+	}
+	q := view.NewQueues(s)
+	for req := (&pb.ListTasksRequest{Job: l.Job}); ; {
+		err := l.Ask(ctx, func(ctx context.Context, o pb.OperatorClient) error {
+			reply, err := o.ListTasks(ctx, req)
+			for _, t := range reply.GetTasks() {
+				q.Add(t)
+			}
+			req.PageToken = reply.GetNextPageToken()
+			return err
+		})
+		if err != nil || req.PageToken == "" {
+			return q, err
+		}
+	}
+}
+
+// ReadLiteral decodes the state in etcd at one revision. It needs no master.
+func ReadLiteral(ctx context.Context, store *etcdstore.Store, from Location) (view.LiteralQueues, error) {
+	queue, values, err := ReadQueue(ctx, store, from)
+	if err != nil {
+		return view.LiteralQueues{}, err
+	}
+	return view.NewLiteralQueues(queue, values)
+}
+
+// AskStatus requests the status of the job from its leader.
+func AskStatus(ctx context.Context, l *Leader) (s view.Status, err error) {
+	err = l.Ask(ctx, func(ctx context.Context, o pb.OperatorClient) error {
+		reply, err := o.Status(ctx, &pb.StatusRequest{Job: l.Job})
+		if err == nil {
+			s = view.NewStatus(reply)
+		}
+		return err
+	})
+	return s, err
+}
+
+// StoredStatus reads the status of a job without a leader from etcd: the job has ended, or no process uses its directory. Its speed
+// is unknown.
+func StoredStatus(ctx context.Context, l *Leader) (view.Status, error) {
+	queue, _, err := ReadQueue(ctx, l.store, l.location)
+	if err != nil {
+		return view.Status{}, err
+	}
+	return view.NewStoredStatus(grpcapi.StatusReply(new(queue.Overview())), l.location.startCommand()), nil
+}
+
+// AskTasks requests the tasks in a state, which is one of [view.TaskStates].
+func AskTasks(ctx context.Context, l *Leader, state string) ([]view.Task, error) {
+	list := []view.Task{}
+	req := &pb.ListTasksRequest{Job: l.Job}
+	if state != view.TaskStates[0] {
+		req.States = []pb.TaskState{pb.TaskState(pb.TaskState_value["TASK_STATE_"+strings.ToUpper(state)])}
+	}
+	for {
+		err := l.Ask(ctx, func(ctx context.Context, o pb.OperatorClient) error {
+			reply, err := o.ListTasks(ctx, req)
+			for _, t := range reply.GetTasks() {
+				list = append(list, view.NewTask(t))
+			}
+			req.PageToken = reply.GetNextPageToken()
+			return err
+		})
+		if err != nil || req.PageToken == "" {
+			return list, err
+		}
+	}
+}
+
+// AskTrainers requests the trainers of the job. If it fails between two pages, it returns the trainers of the pages before.
+func AskTrainers(ctx context.Context, l *Leader) ([]view.Trainer, error) {
+	list := []view.Trainer{}
+	for req := (&pb.ListTrainersRequest{Job: l.Job}); ; {
+		err := l.Ask(ctx, func(ctx context.Context, o pb.OperatorClient) error {
+			reply, err := o.ListTrainers(ctx, req)
+			for _, t := range reply.GetTrainers() {
+				list = append(list, view.NewTrainer(t))
+			}
+			req.PageToken = reply.GetNextPageToken()
+			return err
+		})
+		if err != nil || req.PageToken == "" {
+			return list, err
+		}
+	}
+}

@@ -1,0 +1,33 @@
+package admin
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+
+	"trainmaster/cmd/internal/cli"
+	"trainmaster/etcdstore"
+)
+
+// StartEmbedded starts the embedded etcd in a directory, or reports what to do.
+func StartEmbedded(ctx context.Context, dir string) (*etcdstore.Embedded, error) {
+	etcd, err := etcdstore.StartEmbedded(ctx, etcdstore.EmbeddedConfig{Dir: dir})
+	return etcd, EmbeddedError(err)
+}
+
+// EmbeddedError adds to the failure of an embedded etcd what to do about it.
+func EmbeddedError(err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case etcdstore.IsDiskFull(err):
+		return fmt.Errorf("%w: free space on that disk and start the same command again: the job continues, and no acknowledged change is lost", err)
+	case errors.Is(err, etcdstore.ErrInUse):
+		return fmt.Errorf("%w: end that process, name another --data-dir, or join its etcd with --endpoints", err)
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.EROFS), cli.IsWrongKind(err):
+		return fmt.Errorf("%w: name a directory that can be written with --data-dir", err)
+	}
+	return err
+}

@@ -1,0 +1,73 @@
+package admin
+
+import (
+	"context"
+	"time"
+
+	"trainmaster/cmd/internal/view"
+	"trainmaster/etcdstore"
+	"trainmaster/master/grpcapi"
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/taskqueue"
+)
+
+const (
+	pollEvery   = 200 * time.Millisecond
+	pollTimeout = time.Second // then there may be another leader
+)
+
+// WatchJob shows the progress of a job until ctx ends. A master that is away is waited for.
+func WatchJob(ctx context.Context, config etcdstore.Config, p *view.Progress) {
+	defer p.Finish()
+	store, err := etcdstore.OpenRetry(ctx, config, nil)
+	if err != nil {
+		return
+	}
+	l := LeaderOf(store, config)
+	defer func() {
+		l.Close()
+		_ = store.Close() // nothing was written
+	}()
+	FollowJob(ctx, l, p)
+}
+
+// LeaderOf returns the leader of the job that a store belongs to. The caller closes the store.
+func LeaderOf(store *etcdstore.Store, config etcdstore.Config) *Leader {
+	return &Leader{location: Location{Etcd: &config}, store: store, closeStore: func() {}}
+}
+
+// FollowJob shows the progress of a job until ctx ends.
+func FollowJob(ctx context.Context, l *Leader, p *view.Progress) {
+	ticker := time.NewTicker(pollEvery)
+	defer ticker.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			showStoredEnd(ctx, l, p)
+			return
+		case <-ticker.C:
+		}
+		asking, cancel := context.WithTimeout(ctx, pollTimeout)
+		_ = l.Ask(asking, func(ctx context.Context, o pb.OperatorClient) error {
+			status, err := o.Status(ctx, &pb.StatusRequest{})
+			if err == nil {
+				p.Show(status)
+			}
+			return err
+		}) // without an answer there is no leader, or it is being replaced
+		cancel()
+	}
+}
+
+// showStoredEnd shows how a job ended, if it has.
+func showStoredEnd(ctx context.Context, l *Leader, p *view.Progress) {
+	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), pollTimeout)
+	defer cancel()
+	queue, _, err := ReadQueue(bounded, l.store, l.location)
+	if err != nil { // etcd is away: the job has not ended
+		return
+	}
+	if v := queue.Overview(); v.Status == taskqueue.Ended {
+		p.ShowEnd(grpcapi.StatusReply(&v))
+	}
+}

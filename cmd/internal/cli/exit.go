@@ -1,0 +1,80 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"trainmaster/local"
+)
+
+// The exit codes of all commands.
+const (
+	ExitOK     = 0
+	ExitFailed = 1 // the job failed, or a check found something wrong
+	ExitUsage  = 2 // the command line, the environment or the config file is wrong
+	ExitStore  = 3 // etcd is unreachable, refuses the connection, or has a full disk
+
+	ExitInterrupted = 130 // a signal ended the command before it was done, as a shell reports SIGINT
+
+	ExitSetAside = local.ExitSetAside // the job ended without the tasks that are set aside
+)
+
+// ExitError is an error with an exit code.
+type ExitError struct {
+	code int
+	err  error
+}
+
+func (e *ExitError) Error() string { return e.err.Error() }
+
+func (e *ExitError) Unwrap() error { return e.err }
+
+// ExitWith returns err with an exit code.
+func ExitWith(code int, err error) error { return &ExitError{code, err} }
+
+// UsageErrorf is an error of the user's command line or settings: exit code 2.
+func UsageErrorf(format string, args ...any) error {
+	return ExitWith(ExitUsage, fmt.Errorf(format, args...))
+}
+
+// ExitCode returns the exit code of err. An error without a code comes from cobra, before a command ran: it is a usage error, since
+// markFailures gives all errors of commands a code.
+func ExitCode(err error) int {
+	if e, ok := errors.AsType[*ExitError](err); ok {
+		return e.code
+	}
+	return ExitUsage
+}
+
+// markFailures gives the errors of a command an exit code, unless they have one: ExitStore if etcd is the cause, else ExitFailed.
+func markFailures(cmd *cobra.Command) {
+	inner := cmd.RunE
+	if inner == nil {
+		return
+	}
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		err := inner(cmd, args)
+		if err == nil {
+			return nil
+		}
+		if _, ok := errors.AsType[*ExitError](err); ok {
+			return err
+		}
+		if isStoreError(err) {
+			return ExitWith(ExitStore, err)
+		}
+		return ExitWith(ExitFailed, err)
+	}
+}
+
+// OneLine brings cobra's suggestions, which span lines, into one.
+func OneLine(err error) string {
+	what, suggestions, ok := strings.Cut(err.Error(), "\n\nDid you mean this?\n")
+	if !ok {
+		return what
+	}
+	return what + "; did you mean " + strings.Join(strings.Fields(suggestions), " or ") + "?"
+}
