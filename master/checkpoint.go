@@ -46,15 +46,14 @@ type CheckpointStatus struct {
 
 // checkpointer takes checkpoints of all parameter servers during a term.
 //
-//	hold ──▶ begin on all ──▶ release ──▶ write on all ──▶ the set's manifest ──▶ /checkpoints/latest ──▶ prune
-//	              │ any failure: the cut is dropped, the previous set stays
+//	begin on all ──▶ write on all ──▶ the set's manifest ──▶ /checkpoints/latest ──▶ prune
+//	      │ any failure: the cut is dropped, the previous set stays
 //
-// Steps are held only while the cut is fixed. The files are written while training continues.
+// The files are written while training continues.
 type checkpointer struct {
-	term  *control
-	still *boundary
-	cuts  *rewinding // of trainers too; nil: of the servers alone
-	log   *logrus.Entry
+	term *control
+	cuts *rewinding // of trainers too; nil: of the servers alone
+	log  *logrus.Entry
 
 	box      *component.Mailbox
 	one      turn // checkpoint at a time
@@ -77,7 +76,7 @@ const (
 )
 
 func newCheckpointer(t *control) *checkpointer {
-	return &checkpointer{term: t, still: &boundary{t, t.telling}, log: t.config.Log, one: newTurn(), failed: true, datasets: described{}}
+	return &checkpointer{term: t, log: t.config.Log, one: newTurn(), failed: true, datasets: described{}}
 }
 
 // run takes a checkpoint whenever one is due, until ctx ends.
@@ -330,14 +329,10 @@ func (c *checkpointer) begin(ctx context.Context) (Cut, *moment, error) {
 	}
 	ctx, cancel := c.within(ctx, beginTimeout)
 	defer cancel()
-	at, err := c.term.moment(ctx) // before the servers receive the last step: they then have all that is counted
+	at, err := c.term.moment(ctx) // before the cut: the servers then have all that is counted
 	if err != nil {
 		return nil, nil, err
 	}
-	if err := c.still.hold(ctx); err != nil {
-		return nil, nil, fmt.Errorf("stop for a checkpoint: %w", err)
-	}
-	defer c.still.release()
 	cut, err := c.term.config.Servers.Begin(ctx, uint64(c.term.Number()), at.position.Epoch, func(last uint64) uint64 { return last + 1 })
 	return cut, at, err
 }

@@ -63,10 +63,7 @@ func (s *cutting) taken() string {
 	return text
 }
 
-func (s *cutting) CommitStep(ctx context.Context, step taskqueue.Step) (uint64, error) {
-	if step.Version == 0 {
-		return 0, nil // a query of the version
-	}
+func (s *cutting) CommitStep(ctx context.Context, _ taskqueue.Step) error {
 	s.mu.Lock()
 	s.telling = true
 	s.mu.Unlock()
@@ -74,7 +71,7 @@ func (s *cutting) CommitStep(ctx context.Context, step taskqueue.Step) (uint64, 
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.telling = false
-	return step.Version, nil
+	return nil
 }
 
 func (s *cutting) Begin(_ context.Context, _ uint64, _ uint32, number func(uint64) uint64) (Cut, error) {
@@ -112,8 +109,6 @@ func (s *cutting) SetAt(set []byte) (at SetAt, err error) {
 func (s *cutting) Discard(_ context.Context, _ uint64, latest []byte) error {
 	return s.note(fmt.Sprintf("discard beyond %q,", latest))
 }
-
-func (s *cutting) Version(context.Context) (uint64, error) { return 0, nil }
 
 func (s *cutting) Abort(context.Context) error { return s.note("abort") }
 
@@ -177,9 +172,10 @@ func TestCheckpoints(t *testing.T) {
 func TestCheckpointsBetweenSteps(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
-		store.keys[taskqueue.StepKey] = taskqueue.Step{Version: 3, Epoch: 1}.Encode() // resent every 500 ms
+		store.keys[taskqueue.StepKey] = taskqueue.Step{Version: 3, Epoch: 1}.Encode() // resent every 5 s
 		s := &cutting{store: store}
-		_, stop, ended := leads(t, store, Config{Sync: true, CheckpointEvery: Cadence{Time: 300 * time.Millisecond}}, s)
+		servers := &retiringTogether{cutTogether: cutTogether{s}}
+		_, stop, ended := leads(t, store, synchronous(Config{CheckpointEvery: Cadence{Time: 300 * time.Millisecond}}), servers)
 		defer func() {
 			stop()
 			<-ended // a step may be under way
@@ -274,105 +270,6 @@ func TestPassesSinceTheLatestSet(t *testing.T) {
 			t.Errorf("in the first pass: %s", got)
 		}
 	})
-}
-
-// If a trainer stages at an unknown version, the master asks the servers for their version once. The servers can be
-// ahead of a restored job.
-func TestLeaderCatchesUpWithServers(t *testing.T) {
-	bubble(t, func(t *testing.T) {
-		store := newMemory()
-		shards := &told{}
-		shards.version.Store(7)
-		m, stop, ended := leads(t, store, Config{Sync: true}, shards)
-		defer func() {
-			stop()
-			<-ended
-		}()
-		a := joins(t, m, "a")
-		if _, _, err := m.Staged(t.Context(), a.Ordinal, a.Incarnation, 9, 3, 1); err == nil || !strings.Contains(err.Error(), "expected at most 7") {
-			t.Errorf("stage at a version of no server: got %v", err)
-		}
-		step, err := taskqueue.DecodeStep(store.keys[taskqueue.StepKey])
-		if err != nil || step.Version != 7 || step.Epoch != 1 {
-			t.Errorf("the step is %+v, %v; expected version 7 in epoch 1", step, err)
-		}
-		shards.version.Store(5)
-		if _, included, err := m.Staged(t.Context(), a.Ordinal, a.Incarnation, 6, 3, 1); err != nil || included {
-			t.Errorf("stage at an earlier version: included %t, %v", included, err)
-		}
-		if step, err := taskqueue.DecodeStep(store.keys[taskqueue.StepKey]); err != nil || step.Version != 7 {
-			t.Errorf("the step is %+v, %v; expected version 7 as before", step, err)
-		}
-	})
-}
-
-// toldToGoBack is told, in a job that goes back as a whole.
-type toldToGoBack struct{ *told }
-
-func (toldToGoBack) States(context.Context) ([]ShardState, error)                 { return nil, nil }
-func (toldToGoBack) Rewind(context.Context, uint64, uint32, []byte, []byte) error { return nil }
-
-// If servers are at different versions, or ahead of the master, the leader brings all of them to the highest version
-// without a stage of a trainer. Before that, no trainer receives parameters of one version. A version of this job
-// remains.
-func TestLeaderFollowsHighestServerVersion(t *testing.T) {
-	known := taskqueue.Step{Version: 5, Epoch: 1, Contributors: []taskqueue.Contributor{{Ordinal: 1, Incarnation: 1 << 16, Records: 3}}}
-	for name, tt := range map[string]struct {
-		stored  *taskqueue.Step
-		at      uint64
-		queue   taskqueue.Options
-		version uint64
-		known   bool
-	}{
-		"no known step":           {nil, 7, taskqueue.Options{}, 7, false},
-		"a known older step":      {&known, 7, taskqueue.Options{}, 7, false},
-		"a known step":            {&known, 5, taskqueue.Options{}, 5, true},
-		"servers behind the step": {&known, 4, taskqueue.Options{}, 5, true},
-		"a job with rollbacks":    {&known, 7, taskqueue.Options{Cuts: true, ExplicitCommit: true}, 5, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			bubble(t, func(t *testing.T) {
-				store := newMemory()
-				if tt.stored != nil {
-					store.keys[taskqueue.StepKey] = tt.stored.Encode()
-				}
-				shards := &told{}
-				shards.version.Store(tt.at)
-				_, stop, ended := leads(t, store, Config{Sync: true, Queue: tt.queue}, toldToGoBack{shards})
-				time.Sleep(10 * stepRetry)
-				stop()
-				<-ended
-				heard := append([]taskqueue.Step{{}}, shards.heard()...)
-				last := heard[len(heard)-1]
-				stored, err := taskqueue.DecodeStep(store.keys[taskqueue.StepKey])
-				if err != nil || stored.Version != tt.version || last.Version != tt.version || len(last.Contributors) > 0 != tt.known {
-					t.Errorf("stored %+v, %v, sent %+v; expected version %d", stored, err, last, tt.version)
-				}
-			})
-		})
-	}
-}
-
-// Without a known step the version is the version of the latest set.
-func TestVersionOfTheLatestSet(t *testing.T) {
-	for _, tt := range []struct{ stored, set, want uint64 }{{0, 5, 5}, {9, 5, 9}, {0, 0, 0}} {
-		store := newMemory()
-		s := &cutting{store: store, versions: map[uint64]uint64{1: tt.set}, abouts: map[uint64]About{1: {Position: []byte("{}")}}}
-		if tt.set > 0 {
-			store.keys[LatestSetKey] = []byte("set 1")
-		}
-		if tt.stored > 0 {
-			store.keys[taskqueue.StepKey] = taskqueue.Step{Version: tt.stored}.Encode()
-		}
-		d, err := Drive(t.Context(), store, Config{Store: store, Servers: s, Log: quiet(), Sync: true})
-		if err != nil {
-			t.Fatal(err)
-		}
-		err = latestVersion(t.Context(), d.config, d.Committer)
-		if step := d.LastStep(); err != nil || step.Version != tt.want {
-			t.Errorf("stored %d, set %d: version %d, %v; expected %d", tt.stored, tt.set, step.Version, err, tt.want)
-		}
-	}
 }
 
 // absent implements the parameter servers of a job in which one server is missing.

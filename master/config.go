@@ -119,8 +119,8 @@ func (c Config) Validate() error {
 		return errors.New("on-trainer-loss: expected rewind with deterministic, found retrain: the steps would depend on which trainer was lost")
 	case c.Deterministic && c.Queue.Speculate:
 		return errors.New("deterministic: expected no speculation, in which the faster of two trainers is counted")
-	case c.Sync && c.Queue.ExplicitCommit && !c.Queue.Cuts: // a rewind takes the steps back as well
-		return errors.New("explicit-commit: expected update-mode async: a roll-back takes synchronous gradients that wait for their step not back")
+	case c.Sync && !c.Queue.Cuts:
+		return errors.New("update-mode: expected cuts with sync, found none: a synchronous job rolls back as a whole")
 	case c.CheckpointKeep < 0:
 		return fmt.Errorf("checkpoint-keep: expected 0 (the default) or more, found %d", c.CheckpointKeep)
 	case c.CheckpointEvery.Steps > 0 && !c.Sync:

@@ -2,8 +2,6 @@ package master
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"sync/atomic"
 	"time"
 
@@ -53,13 +51,12 @@ type control struct {
 	steps       *component.Mailbox
 	retired     *component.Mailbox
 	telling     turn                        // to send a step to the servers
-	catching    turn                        // to catch up with the version of the parameter servers
 	faults      atomic.Pointer[ShardFaults] // of parameter servers; nil: none is known
 	stageRoom   atomic.Pointer[string]      // why no synchronous step can be complete; "" or nil: it can
 }
 
 func newControl(t component.Term, config Config) *control {
-	return &control{Term: t, config: config, telling: newTurn(), catching: newTurn()}
+	return &control{Term: t, config: config, telling: newTurn()}
 }
 
 func (t *control) since(at time.Time) time.Duration { return t.Clock().Now().Sub(at) }
@@ -112,37 +109,9 @@ func (t *control) subscribe() {
 // of the registry.
 const resendEvery = 5 * time.Second
 
-// catchUp queries the version of the parameters when a trainer has staged at a version that is unknown to this job.
-func (t *control) catchUp(ctx context.Context, version uint64) error {
-	if err := t.catching.take(ctx); err != nil { // one asks for all
-		return err
-	}
-	defer t.catching.give()
-	var last taskqueue.Step
-	if err := t.Read(ctx, func(q *taskqueue.Queue) { last, _ = q.SyncStep() }); err != nil || version <= last.Version {
-		return err
-	}
-	bounded, cancel := t.Clock().WithTimeout(ctx, stepTimeout)
-	defer cancel()
-	reached, err := t.config.Servers.Version(bounded)
-	if err != nil {
-		return fmt.Errorf("staged at version %d, and only version %d is known: ask the parameter servers: %w", version, last.Version, err)
-	}
-	return t.serversAhead(ctx, reached)
-}
-
-// serversAhead continues from the version that a server has, if it is later than the last step. The steps of this term are committed
-// before any server receives them, so a later version is not one of them.
-func (t *control) serversAhead(ctx context.Context, reached uint64) error {
-	_, err := t.Submit(ctx, &taskqueue.ServersAhead{Version: reached})
-	return err
-}
-
 // tellShards sends the newest committed step to the parameter servers, and again when a server registers, after an error, and after
-// resendEvery. Servers that have it ignore it. If a server is ahead, the job continues from its version, so that trainers find one
-// version on all servers. In a job that rolls back as a whole, the servers roll back instead.
+// resendEvery. Servers that have it ignore it.
 func (t *control) tellShards(ctx context.Context) error {
-	follows := !t.config.Queue.Cuts
 	var last taskqueue.Step
 	rest := time.Duration(0)
 	for ; ctx.Err() == nil; t.Clock().Wait(ctx, t.steps.Changed(), rest) {
@@ -152,35 +121,44 @@ func (t *control) tellShards(ctx context.Context) error {
 			}
 		}
 		rest = resendEvery
-		if last.Version == 0 && !follows {
+		if last.Version == 0 {
 			continue
 		}
-		reached, err := t.tell(ctx, last)
-		//guard:servers-ahead-followed
-		if follows && reached > last.Version {
-			err = errors.Join(err, t.serversAhead(ctx, reached))
-		}
-		if err != nil {
+		if err := t.tell(ctx, last); err != nil && ctx.Err() == nil {
 			rest = stepRetry
-		}
-		if err != nil && ctx.Err() == nil && max(last.Version, reached) > 0 {
-			t.config.Log.WithError(err).WithField("version", last.Version).Warn("telling the parameter servers of a step, trying again")
+			t.config.Log.WithError(err).WithField("version", last.Version).Warn("step not sent to all parameter servers, retrying")
 		}
 	}
 	return context.Cause(ctx)
 }
 
-// tell takes the turn and sends a step to the servers. Version 0 is a query without the turn.
-func (t *control) tell(ctx context.Context, step taskqueue.Step) (reached uint64, err error) {
-	if step.Version > 0 {
-		if err := t.telling.take(ctx); err != nil {
-			return 0, err
-		}
-		defer t.telling.give()
+// tell takes the turn and sends a step to the servers.
+func (t *control) tell(ctx context.Context, step taskqueue.Step) error {
+	if err := t.telling.take(ctx); err != nil {
+		return err
 	}
+	defer t.telling.give()
 	bounded, cancel := t.Clock().WithTimeout(ctx, stepTimeout)
 	defer cancel()
 	return t.config.Servers.CommitStep(bounded, step)
+}
+
+// holdSteps waits until every server has the last committed step, and then sends no step until release. Steps can be committed
+// meanwhile, and trainers can receive them; they are sent afterwards.
+func (t *control) holdSteps(ctx context.Context) (release func(), err error) {
+	if err := t.telling.take(ctx); err != nil {
+		return nil, err
+	}
+	var last taskqueue.Step
+	err = t.Read(ctx, func(q *taskqueue.Queue) { last, _ = q.SyncStep() })
+	if err == nil && last.Version > 0 {
+		err = t.config.Servers.CommitStep(ctx, last)
+	}
+	if err != nil {
+		t.telling.give()
+		return nil, err
+	}
+	return t.telling.give, nil
 }
 
 const (

@@ -13,12 +13,13 @@ import (
 func TestDeterministicStepWaitsForAll(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var shards told
-		m, _, _ := leads(t, newMemory(), Config{Sync: true, Deterministic: true, Trainers: 2}, &shards)
+		m, _, _ := leads(t, newMemory(), synchronous(Config{Deterministic: true, Trainers: 2}), &shards)
 		said := logtest.NewLocal(m.config.Log.Logger)
 		register(t, m, 4)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		a := joins(t, m, "a")
+		a, b := memberOf(t, m, "a"), memberOf(t, m, "b")
+		b.beats(ctx, true)
 		if !a.next() {
 			t.Fatal("expected a task")
 		}
@@ -36,11 +37,9 @@ func TestDeterministicStepWaitsForAll(t *testing.T) {
 		if warned < 1 || warned > 3 {
 			t.Errorf("warnings of a missing trainer: found %d in 30 s, expected one every 10 s", warned)
 		}
-		b := joins(t, m, "b")
 		if !b.next() {
 			t.Fatal("expected a task")
 		}
-		b.beats(ctx, true)
 		if c, included, err := m.Staged(ctx, b.Ordinal, b.Incarnation, 0, 5, 0); err != nil || c != 1 || !included {
 			t.Fatalf("with both trainers: got %d, %v, %v", c, included, err)
 		}

@@ -40,10 +40,7 @@ func leadsWithCuts(t *testing.T) *cuts {
 // member joins a trainer whose heartbeats continue.
 func (c *cuts) member(id string) *worker {
 	c.t.Helper()
-	w := joins(c.t, c.Master, id)
-	if _, _, err := c.LastStep(c.ctx, &taskqueue.LastStep{Trainer: w.Ordinal, Incarnation: w.Incarnation, Epoch: 1}); err != nil {
-		c.t.Fatal(err)
-	}
+	w := memberOf(c.t, c.Master, id)
 	go func() { // continues after the end of the session
 		for c.ctx.Err() == nil {
 			_, _ = c.Heartbeat(c.ctx, &taskqueue.Heartbeat{Trainer: w.Ordinal, Incarnation: w.Incarnation})
@@ -51,19 +48,6 @@ func (c *cuts) member(id string) *worker {
 		}
 	}()
 	return w
-}
-
-// flushes makes a trainer flush each cut, after a delay.
-func (c *cuts) flushes(w *worker, after time.Duration) {
-	go func() {
-		for c.ctx.Err() == nil {
-			if p, done, err := c.CutWatch(c.ctx, &taskqueue.CutWatch{Trainer: w.Ordinal, Incarnation: w.Incarnation}); err == nil && done {
-				pause(c.ctx, after)
-				_, _, _ = c.Flushed(c.ctx, &taskqueue.StepFlushed{Trainer: w.Ordinal, Incarnation: w.Incarnation, Generation: p.Generation, Step: p.Round})
-			}
-			pause(c.ctx, 10*time.Millisecond)
-		}
-	}()
 }
 
 // begin allows cuts.
@@ -101,7 +85,7 @@ func TestCutFencesMoreTrainersThanATransactionTakes(t *testing.T) {
 		for i := range 150 {
 			c.member(fmt.Sprint("hangs", i))
 		}
-		c.flushes(c.member("works"), 0)
+		c.member("works").flushes(c.ctx, 0)
 		c.begin()
 		c.wantCutAndOneSession(3 * beginTimeout)
 	})
@@ -111,7 +95,7 @@ func TestCutFencesMoreTrainersThanATransactionTakes(t *testing.T) {
 func TestCutKeepsTrainerThatQuiescesLate(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := leadsWithCuts(t)
-		c.flushes(c.member("late"), 5*time.Second)
+		c.member("late").flushes(c.ctx, 5*time.Second)
 		c.begin()
 		c.wantCutAndOneSession(2 * beginTimeout)
 	})
@@ -123,7 +107,7 @@ func TestCutBehindSlowServersKeepsTrainers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := leadsWithCuts(t)
 		c.servers.statesTake = beginTimeout * 9 / 10
-		c.flushes(c.member("late"), beginTimeout/2)
+		c.member("late").flushes(c.ctx, beginTimeout/2)
 		c.begin()
 		time.Sleep(6 * beginTimeout)
 		if n := c.sessions(); n != 1 {
@@ -169,7 +153,7 @@ func TestCutWaitsForRetirementOfFencedTrainers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := leadsWithCuts(t)
 		hangs := c.member("hangs")
-		c.flushes(c.member("works"), 0)
+		c.member("works").flushes(c.ctx, 0)
 		c.servers.mu.Lock()
 		c.servers.unreachable = errors.New("a server does not answer")
 		c.servers.mu.Unlock()

@@ -7,6 +7,7 @@ import (
 	"maps"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -305,10 +306,14 @@ func register(t *testing.T, m *Master, tasks int) {
 // worker is a joined trainer in a bubble.
 type worker struct {
 	Session
-	t    *testing.T
-	m    *Master
-	seq  uint64
-	held taskqueue.Token // zero: none
+	t     *testing.T
+	m     *Master
+	seq   uint64
+	epoch uint32          // of a job with cuts
+	held  taskqueue.Token // zero: none
+
+	finished bool          // the job
+	step     atomic.Uint64 // of the cut that comes next, in a job with cuts
 }
 
 func joins(t *testing.T, m *Master, id string) *worker {
@@ -320,17 +325,44 @@ func joins(t *testing.T, m *Master, id string) *worker {
 	return &worker{Session: s, t: t, m: m}
 }
 
+// memberOf joins a trainer of a job with cuts.
+func memberOf(t *testing.T, m *Master, id string) *worker {
+	t.Helper()
+	w := joins(t, m, id)
+	w.epoch = 1
+	w.step.Store(1)
+	if _, _, err := m.LastStep(t.Context(), &taskqueue.LastStep{Trainer: w.Ordinal, Incarnation: w.Incarnation, Epoch: w.epoch}); err != nil {
+		t.Fatal(err)
+	}
+	return w
+}
+
+// flushes makes a trainer flush each cut, after a delay, until ctx ends.
+func (w *worker) flushes(ctx context.Context, after time.Duration) {
+	go func() {
+		for ctx.Err() == nil {
+			if p, done, err := w.m.CutWatch(ctx, &taskqueue.CutWatch{Trainer: w.Ordinal, Incarnation: w.Incarnation}); err == nil && done {
+				pause(ctx, after)
+				_, _, _ = w.m.Flushed(ctx, &taskqueue.StepFlushed{Trainer: w.Ordinal, Incarnation: w.Incarnation, Generation: p.Generation, Step: p.Round})
+				w.step.Store(p.Round + 1)
+			}
+			pause(ctx, 10*time.Millisecond)
+		}
+	}()
+}
+
 // next finishes the held task and waits for a task. It returns false without a task and after the end of the job.
 func (w *worker) next() bool {
 	w.seq++
-	r := &taskqueue.Request{Trainer: w.Ordinal, Incarnation: w.Incarnation, Seq: w.seq, Ack: w.seq, Want: true}
+	r := &taskqueue.Request{Trainer: w.Ordinal, Incarnation: w.Incarnation, Seq: w.seq, Ack: w.seq, Want: true, Epoch: w.epoch}
 	if !w.held.IsZero() {
-		r.Finished = []taskqueue.Result{{Token: w.held}}
+		r.Finished = []taskqueue.Result{{Token: w.held, Step: w.step.Load()}}
 	}
 	reply, err := w.m.Next(w.t.Context(), r)
 	w.held = taskqueue.Token{}
 	switch {
 	case errors.Is(err, ErrJobFinished):
+		w.finished = true
 		return false
 	case err != nil:
 		w.t.Errorf("trainer %d: %v", w.Ordinal, err)

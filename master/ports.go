@@ -17,12 +17,8 @@ type Servers interface {
 	// never finished.
 	Discard(ctx context.Context, term uint64, latest []byte) error
 
-	// CommitStep returns when every shard has received the step, or when ctx ends. reached is the greatest version of
-	// any shard. A step without contributors is a step whose contributors are unknown. A step of version 0 only queries
-	// the version.
-	CommitStep(ctx context.Context, step taskqueue.Step) (reached uint64, err error)
-	// Version returns the greatest version of any shard, or [ErrNothingToCut] if not every shard is registered.
-	Version(ctx context.Context) (uint64, error)
+	// CommitStep returns when every shard has taken the step, or when ctx ends.
+	CommitStep(ctx context.Context, step taskqueue.Step) error
 	// CheckStageRoom returns [ErrStageRoom] if the gradients of all trainers do not fit --stage-bytes, on as many servers; 0: as
 	// many as there are.
 	CheckStageRoom(ctx context.Context, trainers, servers int) error
@@ -95,10 +91,7 @@ func (None) SetAt([]byte) (SetAt, error) { return SetAt{}, ErrNothingToCut }
 func (None) Discard(context.Context, uint64, []byte) error { return nil }
 
 // CommitStep does nothing.
-func (None) CommitStep(context.Context, taskqueue.Step) (uint64, error) { return 0, nil }
-
-// Version returns [ErrNothingToCut].
-func (None) Version(context.Context) (uint64, error) { return 0, ErrNothingToCut }
+func (None) CommitStep(context.Context, taskqueue.Step) error { return nil }
 
 // CheckStageRoom does nothing.
 func (None) CheckStageRoom(context.Context, int, int) error { return nil }

@@ -263,10 +263,11 @@ func (r *rewinding) begin(ctx context.Context) (cut Cut, at *moment, err error) 
 	if err := r.term.tellRetired(ctx); err != nil {
 		return nil, nil, fmt.Errorf("cut %d: %w", number, err)
 	}
-	if err := r.still.hold(ctx); err != nil {
+	release, err := r.term.holdSteps(ctx)
+	if err != nil {
 		return nil, nil, err
 	}
-	defer r.still.release()
+	defer release()
 	if keepNone(states) {
 		at, err = r.term.moment(ctx)
 		return dataCut(number), at, err
@@ -383,10 +384,10 @@ func (r *rewinding) goBackTo(ctx context.Context, why string, keys []taskqueue.W
 	if failed, err := r.fail(ctx, why); failed || err != nil {
 		return err
 	}
-	if err := r.still.telling.take(ctx); err != nil {
+	if err := r.term.telling.take(ctx); err != nil {
 		return err
 	}
-	defer r.still.telling.give()
+	defer r.term.telling.give()
 	set, version, place, err := r.latest(ctx)
 	if err != nil {
 		return err

@@ -327,7 +327,7 @@ func (s *scaler) tell(ctx context.Context) error {
 	return s.term.config.Servers.Tell(ctx, uint64(s.term.Number()), s.committed())
 }
 
-// step moves some blocks. No cut and no synchronous step happens during it. more is false if no block is left to move.
+// step moves some blocks. No cut happens during it. more is false if no block is left to move.
 func (s *scaler) step(ctx context.Context) (more bool, err error) {
 	if err := s.checkpoints.one.take(ctx); err != nil {
 		return false, err
@@ -339,14 +339,9 @@ func (s *scaler) step(ctx context.Context) (more bool, err error) {
 	defer s.turn.give()
 	bounded, cancel := context.WithTimeout(ctx, moveTimeout)
 	defer cancel()
-	still := s.checkpoints.still
-	if err := still.hold(bounded); err != nil {
-		return false, fmt.Errorf("stop between two steps: %w", err)
-	}
-	defer still.release()
 	next, left, err := s.term.config.Servers.Move(bounded, uint64(s.term.Number()), s.committed())
 	if err != nil {
-		return false, errors.Join(err, s.tell(ctx)) // ends the migration before servers receive a step
+		return false, errors.Join(err, s.tell(ctx)) // ends the migration
 	}
 	if next == nil {
 		return false, nil

@@ -2,7 +2,6 @@ package master
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"time"
 
@@ -195,11 +194,6 @@ func (m *Master) Staged(ctx context.Context, o taskqueue.Ordinal, incarnation, v
 	}
 	ev := &taskqueue.StageGradients{By: taskqueue.Contributor{Ordinal: o, Incarnation: incarnation, Records: records}, Version: version, Epoch: epoch}
 	a, err := t.Wait(ctx, ev)
-	if errors.Is(err, taskqueue.ErrAhead) && !m.config.Queue.Cuts { // a job with rollback rolls the servers back instead
-		if err = m.servers.current.Load().catchUp(ctx, version); err == nil {
-			a, err = t.Wait(ctx, ev)
-		}
-	}
 	switch {
 	case err != nil:
 		return 0, false, err

@@ -45,11 +45,6 @@ func (m *Master) lead(ctx context.Context, lead store.Leadership, kept *committe
 	defer stop(nil)
 	t := &term{Committer: c}
 	m.election.Leads(lead.Revision())
-	if m.config.Sync {
-		if err := latestVersion(ctx, m.config, c); err != nil {
-			return err
-		}
-	}
 	for _, part := range m.components {
 		if err := part.Prepare(ctx, t); err != nil {
 			return err
@@ -87,22 +82,6 @@ func (m *Master) announce(ctx context.Context, lead store.Leadership) error {
 	}
 	if err != nil {
 		return fmt.Errorf("announce: %w", err)
-	}
-	return nil
-}
-
-// latestVersion continues from the latest checkpoint set if the last step is older: parameters never go back to an earlier version.
-func latestVersion(ctx context.Context, config Config, c *committer.Committer) error {
-	set, _, err := config.Store.Value(ctx, LatestSetKey)
-	if err != nil || set == nil {
-		return err
-	}
-	at, err := config.Servers.SetAt(set)
-	if err != nil {
-		return fmt.Errorf("read %s: %w", LatestSetKey, err)
-	}
-	if last := c.LastStep(); at.Version > last.Version {
-		return c.SetLastStep(taskqueue.Step{Version: at.Version, Epoch: last.Epoch})
 	}
 	return nil
 }

@@ -6,7 +6,6 @@ import (
 	"fmt"
 	"slices"
 	"sync"
-	"sync/atomic"
 	"testing"
 	"time"
 
@@ -395,9 +394,8 @@ func TestFinishedJobLingers(t *testing.T) {
 
 // told implements parameter servers that record the steps.
 type told struct {
-	None    // the rest
-	block   bool
-	version atomic.Uint64 // their version
+	None  // the rest
+	block bool
 
 	mu    sync.Mutex
 	steps []taskqueue.Step
@@ -410,31 +408,36 @@ func (s *told) heard() []taskqueue.Step {
 	return slices.Clone(s.steps)
 }
 
-func (s *told) CommitStep(ctx context.Context, step taskqueue.Step) (uint64, error) {
-	if step.Version > 0 { // version 0 is a query
-		s.mu.Lock()
-		s.steps = append(s.steps, step)
-		s.mu.Unlock()
-	}
+func (s *told) CommitStep(ctx context.Context, step taskqueue.Step) error {
+	s.mu.Lock()
+	s.steps = append(s.steps, step)
+	s.mu.Unlock()
 	if s.block {
 		<-ctx.Done()
-		return 0, ctx.Err()
+		return ctx.Err()
 	}
-	return s.version.Load(), nil
+	return nil
 }
 
-func (s *told) SetAt([]byte) (SetAt, error)                   { return SetAt{}, ErrNothingToCut }
-func (s *told) Discard(context.Context, uint64, []byte) error { return nil }
-func (s *told) Version(context.Context) (uint64, error)       { return s.version.Load(), nil }
+// States returns a server without checkpoints: cuts contain the data alone.
+func (s *told) States(context.Context) ([]ShardState, error) {
+	return []ShardState{{Present: true, Ready: true, Rewound: 1}}, nil
+}
 
-func (s *told) Begin(context.Context, uint64, uint32, func(uint64) uint64) (Cut, error) {
-	return nil, ErrNothingToCut
+// synchronous returns the configuration of a synchronous job.
+func synchronous(c Config) Config {
+	c.Sync, c.Queue.Cuts, c.Queue.ExplicitCommit = true, true, true
+	return c
 }
 
 // train runs tasks with the given numbers of batches in synchronous steps until the job ends.
 func (w *worker) train(ctx context.Context, lengths []int) {
 	version := uint64(0)
-	for w.next() {
+	for !w.finished && ctx.Err() == nil && !w.t.Failed() {
+		if !w.next() { // a cut waits for this trainer
+			pause(ctx, time.Millisecond)
+			continue
+		}
 		for range lengths[w.held.Position] {
 			for {
 				committed, included, err := w.m.Staged(ctx, w.Ordinal, w.Incarnation, version, 10, 0)
@@ -459,7 +462,7 @@ func (w *worker) train(ctx context.Context, lengths []int) {
 func TestPassBarrierDoesNotBlockSteps(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var shards told
-		m, _, ended := leads(t, newMemory(), Config{Sync: true, Queue: taskqueue.Options{Passes: 3}}, &shards)
+		m, _, ended := leads(t, newMemory(), synchronous(Config{Queue: taskqueue.Options{Passes: 3}}), &shards)
 		register(t, m, 4)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
@@ -467,7 +470,8 @@ func TestPassBarrierDoesNotBlockSteps(t *testing.T) {
 		done := make(chan struct{})
 		lengths := []int{9, 1, 4, 2}
 		for _, id := range []string{"a", "b", "c"} {
-			w := joins(t, m, id)
+			w := memberOf(t, m, id)
+			w.flushes(ctx, 0)
 			go func() {
 				w.train(ctx, lengths)
 				if err := m.Leave(ctx, w.Ordinal, w.Incarnation); err != nil {
@@ -506,11 +510,11 @@ func TestPassBarrierDoesNotBlockSteps(t *testing.T) {
 func TestLostTrainerShrinksTheStep(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var shards told
-		m, _, _ := leads(t, newMemory(), Config{Sync: true}, &shards)
+		m, _, _ := leads(t, newMemory(), synchronous(Config{}), &shards)
 		register(t, m, 10)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		a, b := joins(t, m, "a"), joins(t, m, "b")
+		a, b := memberOf(t, m, "a"), memberOf(t, m, "b")
 		if !a.next() || !b.next() {
 			t.Fatal("expected two tasks")
 		}
@@ -545,9 +549,9 @@ func TestLostTrainerShrinksTheStep(t *testing.T) {
 func TestRefusedStageDoesNotCount(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		var shards told
-		m, _, _ := leads(t, newMemory(), Config{Sync: true}, &shards)
+		m, _, _ := leads(t, newMemory(), synchronous(Config{}), &shards)
 		register(t, m, 10)
-		a, b := joins(t, m, "a"), joins(t, m, "b")
+		a, b := memberOf(t, m, "a"), memberOf(t, m, "b")
 		if !a.next() || !b.next() {
 			t.Fatal("expected two tasks")
 		}
@@ -579,9 +583,9 @@ func TestLastStepIsSentAgain(t *testing.T) {
 		store := newMemory()
 		store.keys[taskqueue.StepKey] = taskqueue.Step{Version: 7, Epoch: 1, Contributors: []taskqueue.Contributor{{Ordinal: 1, Incarnation: 1 << 16, Records: 3}}}.Encode()
 		shards := &told{block: true}
-		m, _, _ := leads(t, store, Config{Sync: true}, shards)
+		m, _, _ := leads(t, store, synchronous(Config{}), shards)
 		register(t, m, 10)
-		a := joins(t, m, "a")
+		a := memberOf(t, m, "a")
 		if !a.next() {
 			t.Fatal("expected a task")
 		}

@@ -15,7 +15,7 @@ import (
 const StepKey = "/ps_step"
 
 // Step is a committed synchronous step. Version v+1 of the parameters consists of the gradients that its contributors computed at
-// version v, summed in their order and divided by their records. A step without contributors names a version of unknown origin.
+// version v, summed in their order and divided by their records. A rollback stores a step without contributors.
 type Step struct {
 	Version      uint64        `json:"version"`
 	Epoch        uint32        `json:"epoch"`
@@ -73,8 +73,7 @@ var (
 // Only last is stored. The rest is volatile: trainers repeat their reports to the next leader.
 type syncSteps struct {
 	last    Step
-	changed bool   // in this batch
-	reached uint64 // the highest version that a server is known to have
+	changed bool // in this batch
 	staged  map[Ordinal]stage
 	late    map[Ordinal]int // how many gradients in a row came too late
 	missing Clock           // start of the wait for a deterministic step, or its last warning; 0: no step waits
@@ -159,23 +158,11 @@ func (x *syncSteps) stage(version uint64, by Contributor) (wait bool, err error)
 		return false, fmt.Errorf("%w: staged at version %d: expected at most %d, the last committed one", ErrAhead, version, x.last.Version)
 	case by.Records < 0 || by.Records > math.MaxUint32:
 		return false, fmt.Errorf("staged %d records: expected 1 to %d, or 0 where shards refused them as late", by.Records, uint32(math.MaxUint32))
-	case by.Records == 0: // shards have a later version, which ServersAhead reports
+	case by.Records == 0: // shards already have the next version, whose step this trainer has yet to receive
 		return true, nil
 	}
 	x.staged[by.Ordinal] = stage{by, version}
 	return true, nil
-}
-
-// ServersAhead reports the highest version that a parameter server has. If it is later than the last step, etcd was lost or
-// restored from a backup, and the job continues from that version.
-type ServersAhead struct{ Version uint64 }
-
-func (ev *ServersAhead) apply(q *Queue) Answer {
-	if q.sync == nil {
-		return Answer{Err: ErrNotSync}
-	}
-	q.sync.reached = max(q.sync.reached, ev.Version)
-	return Answer{}
 }
 
 // completeStep commits the next step, if it is complete. Ready calls it once for each batch.
@@ -183,10 +170,6 @@ func (q *Queue) completeStep() {
 	x := q.sync
 	switch {
 	case x == nil:
-		return
-	case x.reached > x.last.Version:
-		q.setStep(Step{Version: x.reached, Epoch: q.epoch})
-		q.warn("parameter servers are ahead: continuing from their version", map[string]any{"version": x.reached})
 		return
 	case !x.anyStaged():
 		return
@@ -286,7 +269,7 @@ func (x *syncSteps) included(o Ordinal) (Inclusion, bool) {
 
 // continues takes over the volatile values. A staged gradient of a refused step counts again.
 func (x *syncSteps) continues(from *syncSteps) {
-	x.reached, x.missing = from.reached, from.missing
+	x.missing = from.missing
 	maps.Copy(x.staged, from.staged)
 	maps.Copy(x.late, from.late)
 }

@@ -73,29 +73,6 @@ func TestStagesOfARefusedStepCountAgain(t *testing.T) {
 	}
 }
 
-func TestStepFollowsServersAheadOnce(t *testing.T) {
-	q, by := syncQueue(t, 1, Options{})
-	if a := stageAt(q, by[0], 7); !errors.Is(a.Err, ErrAhead) {
-		t.Errorf("staged at an unknown version: got %+v", a)
-	}
-	for _, reached := range []uint64{7, 5, 7} {
-		q.Apply(1, &ServersAhead{Version: reached})
-		r := q.Ready()
-		if step, _ := q.SyncStep(); step.Version != 7 || len(step.Contributors) > 0 {
-			t.Errorf("servers at %d: step %+v", reached, step)
-		}
-		if again := reached != 7; again && r.MustCommit {
-			t.Errorf("servers at %d: %+v", reached, r)
-		}
-	}
-	if a := stageAt(q, by[0], 7); a.WaitFor != WaitStep || a.Err != nil {
-		t.Errorf("staged at the version of the servers: %+v", a)
-	}
-	if r := q.Ready(); !r.MustCommit || q.sync.last.Version != 8 {
-		t.Errorf("%+v, step %+v", r, q.sync.last)
-	}
-}
-
 // Gradients staged before a rollback belong to discarded parameters.
 func TestRollbackResetsTheStep(t *testing.T) {
 	q, by := syncQueue(t, 2, Options{ExplicitCommit: true, Cuts: true})

@@ -700,21 +700,18 @@ func newSteps() steps { return steps{heard: make(chan taskqueue.Step, 100)} }
 
 func (steps) SetAt([]byte) (master.SetAt, error) { return master.SetAt{}, master.ErrNothingToCut }
 
-func (s steps) CommitStep(_ context.Context, step taskqueue.Step) (uint64, error) {
-	if step.Version == 0 {
-		return 0, nil // a query of the version
-	}
+func (s steps) CommitStep(_ context.Context, step taskqueue.Step) error {
 	select {
 	case s.heard <- step:
 	default: // a repeated step
 	}
-	return 0, nil
+	return nil
 }
 
 // A staged gradient waits for its step while connections break.
 func TestStaged(t *testing.T) {
 	servers := newSteps()
-	r := mastertest.StandBy(t, etcdtest.Store(t), master.Config{Sync: true}, servers)
+	r := mastertest.StandBy(t, etcdtest.Store(t), master.Config{Sync: true, Queue: taskqueue.Options{ExplicitCommit: true, Cuts: true}}, servers)
 	r.AwaitLeading()
 	r.Register(10)
 	proxy := etcdtest.StartProxy(t, "http://"+r.Addr)

@@ -108,7 +108,7 @@ func (w *world) wakeLeaders() {
 	}
 }
 
-func (h *shards) CommitStep(context.Context, taskqueue.Step) (uint64, error) { return 0, nil }
+func (h *shards) CommitStep(context.Context, taskqueue.Step) error { return nil }
 
 func (h *shards) States(ctx context.Context) ([]master.ShardState, error) {
 	states := make([]master.ShardState, servers)
@@ -145,9 +145,6 @@ func (h *shards) Discard(ctx context.Context, term uint64, latest []byte) error 
 	}
 	return h.all(ctx, "discard", h.world.servers, func(_ int, s *server, reply func(error)) { reply(s.discard(at.Number, term)) })
 }
-
-// Version returns 0, because these jobs have no steps.
-func (h *shards) Version(context.Context) (uint64, error) { return 0, nil }
 
 func (h *shards) Begin(ctx context.Context, term uint64, epoch uint32, number func(last uint64) uint64) (master.Cut, error) {
 	c := &leaderCut{h, number(0), term, epoch}

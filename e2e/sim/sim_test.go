@@ -75,10 +75,9 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// The histories include servers that start ahead of etcd, and leaders that die between the commit of a step and its last
-// message.
+// The histories include leaders that die between the commit of a step and its last message.
 func TestHistoriesOfSynchronousSteps(t *testing.T) {
-	steps, adopted, resent := 0, 0, 0
+	steps, resent := 0, 0
 	for seed := uint64(6); seed < 6+100*stepsEvery; seed += stepsEvery {
 		w, err := newWorld(seed, false)
 		if err != nil {
@@ -87,16 +86,12 @@ func TestHistoriesOfSynchronousSteps(t *testing.T) {
 		if err := w.run(); err != nil {
 			t.Errorf("seed %d: %v\nreplay: go test ./e2e/sim -run TestHistories -sim.seed=%d -v", seed, err, seed)
 		}
-		for _, step := range w.check.stepBook.steps {
-			if steps++; len(step.Contributors) == 0 {
-				adopted++
-			}
-		}
+		steps += len(w.check.stepBook.steps)
 		resent += w.check.stepBook.resent
 	}
-	t.Logf("%d steps, %d of them without contributors, %d sent by a later leader", steps, adopted, resent)
-	if steps == 0 || adopted == 0 || resent == 0 {
-		t.Errorf("expected steps, adopted versions and resent steps, found %d, %d and %d", steps, adopted, resent)
+	t.Logf("%d steps, %d of them sent by a later leader", steps, resent)
+	if steps == 0 || resent == 0 {
+		t.Errorf("expected steps and resent steps, found %d and %d", steps, resent)
 	}
 }
 

@@ -16,7 +16,7 @@ import (
 
 // Histories of synchronous steps. The production code completes the steps and sends them to the servers
 // (master.Driven.SendSteps). The servers of this file hold only a version and the trainers that staged at it. They never
-// crash. In some histories they start ahead of etcd, and at different versions, as after a loss of etcd.
+// crash.
 
 // stepServer is a parameter server of a synchronous job.
 type stepServer struct {
@@ -43,11 +43,6 @@ func (p *plan) synchronous(rng interface {
 		h := &p.habits[i]
 		h.plain, h.moving = false, false // a plain connection is no contributor
 		h.task[1] = min(h.task[1], time.Second)
-	}
-	if rng.IntN(2) == 0 {
-		for i := range p.ahead {
-			p.ahead[i] = uint64(rng.IntN(6))
-		}
 	}
 	if rng.IntN(2) == 0 {
 		p.faults.between = 0.05 * rng.Float64() * rng.Float64()
@@ -102,10 +97,8 @@ func (c *check) stepWritten(req *pb.TxnRequest) {
 		switch {
 		case step.Version <= b.last:
 			c.breaks("a version is committed once", "version %d after version %d", step.Version, b.last)
-		case len(step.Contributors) > 0 && step.Version != b.last+1:
+		case step.Version != b.last+1 || len(step.Contributors) == 0:
 			c.breaks("versions have no gaps", "version %d of %d trainers after version %d", step.Version, len(step.Contributors), b.last)
-		case len(step.Contributors) == 0 && !slices.ContainsFunc(c.world.stepServers, func(s *stepServer) bool { return s.version == step.Version }):
-			c.breaks("versions have no gaps", "version %d, which no server has, after version %d", step.Version, b.last)
 		}
 		for _, by := range step.Contributors {
 			who := stager{by.Ordinal, by.Incarnation}
@@ -126,9 +119,6 @@ func (c *check) stepWritten(req *pb.TxnRequest) {
 
 // stepSent checks a step that a leader sends to a server.
 func (c *check) stepSent(from *node, s *stepServer, step taskqueue.Step) {
-	if step.Version == 0 {
-		return
-	}
 	known, ok := c.stepBook.steps[step.Version]
 	if !ok || !slices.Equal(known.Contributors, step.Contributors) {
 		c.breaks("no effect before its commit", "%s sends version %d of %v, etcd has %v", from.name, step.Version, step.Contributors, known.Contributors)
@@ -165,26 +155,23 @@ type stepShards struct {
 	master.None // what these servers are never asked
 }
 
-func (h stepShards) CommitStep(ctx context.Context, step taskqueue.Step) (reached uint64, err error) {
+func (h stepShards) CommitStep(ctx context.Context, step taskqueue.Step) (err error) {
 	p := h.processOf(ctx)
 	asks := make([]*ask, len(h.world.stepServers))
-	versions := make([]uint64, len(asks))
 	for i, s := range h.world.stepServers {
 		h.world.instant("a step", "sent by", h.machine, h.dies)
 		p.sleep(0)
-		asks[i] = h.send(func() { versions[i] = h.world.commitAt(h.node, s, step) })
+		asks[i] = h.send(func() { h.world.commitAt(h.node, s, step) })
 	}
-	for i, a := range asks {
+	for _, a := range asks {
 		for !a.done && !a.failed && ctx.Err() == nil {
 			h.await(p, func(func()) {})
 		}
 		if !a.done {
 			err = errors.Join(err, errUnavailable)
-			continue
 		}
-		reached = max(reached, versions[i])
 	}
-	return reached, err
+	return err
 }
 
 // send carries a message to a server, and the answer back. Either may be lost.
@@ -206,14 +193,11 @@ func (h stepShards) send(do func()) *ask {
 	return a
 }
 
-// commitAt applies a step at a server and returns the version that the server then has. Late and repeated steps change nothing.
-func (w *world) commitAt(from *node, s *stepServer, step taskqueue.Step) uint64 {
+// commitAt applies a step at a server. Late and repeated steps change nothing.
+func (w *world) commitAt(from *node, s *stepServer, step taskqueue.Step) {
 	w.check.stepSent(from, s, step)
 	s.version = max(s.version, step.Version)
-	return s.version
 }
-
-func (h stepShards) Version(context.Context) (uint64, error) { return 0, errUnavailable }
 
 // sendSteps sends the steps of a term, in its own process on the leader's machine.
 func (n *node) sendSteps(d *master.Driven) {
@@ -231,17 +215,13 @@ func (n *node) sendSteps(d *master.Driven) {
 	})
 }
 
-// serveStaged handles the report of a staged gradient. If the job does not know the version yet, the trainer repeats the
-// report: the leader adopts the version of the servers.
+// serveStaged handles the report of a staged gradient.
 func (n *node) serveStaged(c *conn, r wire.StagedRequest, reply func(any, error)) {
 	c.who = r.Trainer
 	ev := &taskqueue.StageGradients{
 		By: taskqueue.Contributor{Ordinal: r.Ordinal, Incarnation: r.Incarnation, Records: r.Records}, Version: r.Version, Epoch: r.Epoch,
 	}
 	n.put(c, ev, func(a taskqueue.Answer, _ uint64, err error) {
-		if errors.Is(err, taskqueue.ErrAhead) {
-			a.Version, err = r.Version, nil
-		}
 		reply(&wire.StagedReply{Committed: a.Version, Included: a.Included}, replyError(a, err))
 	})
 }

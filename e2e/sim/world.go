@@ -67,7 +67,6 @@ type plan struct {
 	every     time.Duration
 	sync      bool // synchronous steps
 	backups   int
-	ahead     [servers]uint64  // versions of the servers at the start of a synchronous job
 	sealing   ledger.Config    // Every is 0: the ledger is not kept
 	away      [2]time.Duration // minimum and maximum downtime of a server
 }
@@ -243,8 +242,8 @@ func newPlanned(seed uint64, trace bool, change func(*plan)) (*world, error) {
 		n.boot()
 	}
 	if w.plan.sync {
-		for _, version := range w.plan.ahead {
-			w.stepServers = append(w.stepServers, &stepServer{version: version, staged: map[stager]uint64{}})
+		for range servers {
+			w.stepServers = append(w.stepServers, &stepServer{staged: map[stager]uint64{}})
 		}
 	}
 	if w.plan.cuts {

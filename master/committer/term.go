@@ -55,15 +55,6 @@ func (c *Committer) Counts() Counts {
 // Status returns the status of the job and its reason. It must be called after Run has returned.
 func (c *Committer) Status() (status taskqueue.Status, reason string) { return c.queue.Status() }
 
-// LastStep returns the last synchronous step. It must be called before Run.
-func (c *Committer) LastStep() taskqueue.Step {
-	last, _ := c.queue.SyncStep()
-	return last
-}
-
-// SetLastStep continues from a later step. It must be called before Run.
-func (c *Committer) SetLastStep(step taskqueue.Step) error { return c.setStep(step.Encode()) }
-
 // Await replaces the wait for an answer: await returns when done has a token, and takes it. ctx identifies the caller.
 func (c *Committer) Await(await func(ctx context.Context, done <-chan struct{})) { c.await = await }
 

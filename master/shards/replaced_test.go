@@ -39,7 +39,7 @@ func TestCallToAHungServerEndsWhenItIsReplaced(t *testing.T) {
 	ended := make(chan error, 1)
 	ctx := within(t)
 	go func() {
-		_, err := c.CommitStep(ctx, step)
+		err := c.CommitStep(ctx, step)
 		ended <- err
 	}()
 	conn, err := hung.Accept() // the call is under way
@@ -52,7 +52,7 @@ func TestCallToAHungServerEndsWhenItIsReplaced(t *testing.T) {
 		t.Fatalf("the call ended with %v, %v", err, ctx.Err())
 	}
 	addr = next.addr
-	if _, err := c.CommitStep(ctx, step); err != nil {
+	if err := c.CommitStep(ctx, step); err != nil {
 		t.Error(err)
 	}
 }

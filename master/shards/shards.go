@@ -51,24 +51,21 @@ func (c *conn) close() {
 	c.Close()
 }
 
-// CommitStep returns once every server has taken the step, or ctx ends, and the greatest version that any of them has.
-func (c *Client) CommitStep(ctx context.Context, step taskqueue.Step) (reached uint64, err error) {
+// CommitStep returns once every server has taken the step, or ctx ends.
+func (c *Client) CommitStep(ctx context.Context, step taskqueue.Step) error {
 	addrs, err := c.Addrs(ctx)
 	if err != nil {
-		return 0, fmt.Errorf("find the parameter servers: %w", err)
+		return fmt.Errorf("find the parameter servers: %w", err)
 	}
 	c.forget(addrs)
 	req := &pb.CommitStepRequest{Version: step.Version, JobEpoch: step.Epoch}
 	for _, by := range step.Contributors {
 		req.Contributors = append(req.Contributors, &pb.StepContributor{Ordinal: uint32(by.Ordinal), Incarnation: by.Incarnation, Records: uint32(by.Records)})
 	}
-	versions := make([]uint64, len(addrs))
-	err = c.all(addrs, fmt.Sprintf("commit step %d on", step.Version), func(i int, server pb.ParameterServerClient) error {
-		reply, err := server.CommitStep(ctx, req)
-		versions[i] = reply.GetVersion()
+	return c.all(addrs, fmt.Sprintf("commit step %d on", step.Version), func(_ int, server pb.ParameterServerClient) error {
+		_, err := server.CommitStep(ctx, req)
 		return err
 	})
-	return slices.Max(append(versions, 0)), err
 }
 
 // StartAnother ends the errors about a missing server. A caller that has the flags can use StartAnotherWith and
@@ -98,21 +95,6 @@ func (c *Client) whole(ctx context.Context) ([]string, error) {
 	}
 	c.forget(addrs)
 	return addrs, nil
-}
-
-// Version is the greatest that any server has parameters of.
-func (c *Client) Version(ctx context.Context) (uint64, error) {
-	addrs, err := c.whole(ctx)
-	if err != nil {
-		return 0, err
-	}
-	versions := make([]uint64, len(addrs))
-	err = c.all(addrs, "describe", func(i int, server pb.ParameterServerClient) error {
-		reply, err := server.Describe(ctx, &pb.DescribeRequest{Brief: true})
-		versions[i] = reply.GetVersion()
-		return err
-	})
-	return slices.Max(versions), err
 }
 
 const maxMessage = 64 << 20 // a placement of some million blocks
