@@ -35,7 +35,7 @@ func TestRunRestartsHungServer(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "the lease of a parameter server expires", func() (bool, string) {
-		servers, _, err := r.store.Together(context.Background(), "/ps/")
+		servers, _, err := r.store.ReadAll(context.Background(), "/ps/")
 		return err == nil && len(servers) < 2, fmt.Sprint(len(servers), err)
 	})
 	if err := syscall.Kill(server.pid, syscall.SIGCONT); err != nil {

@@ -29,7 +29,7 @@ func (l *Lock) Commit(ctx context.Context, expectMod int64, state []byte, writes
 	case err == nil || errors.Is(err, errLeaseGone):
 		return 0, l.fenced(ctx, expectMod)
 	case errors.Is(err, errNoSpace):
-		return l.settle(ctx, expectMod, state)
+		return l.resolveOutcome(ctx, expectMod, state)
 	}
 	return 0, fmt.Errorf("commit %s: %w", l.store.abs(keyState), err)
 }
@@ -57,9 +57,9 @@ func (l *Lock) fenced(ctx context.Context, expectMod int64) error {
 		taskqueue.ErrFenced, l.store.abs(keyState), kv.GetModRevision(), expectMod)
 }
 
-// settle finds the outcome after a "space exceeded" answer. etcd has answered, so the transaction has either been applied or
+// resolveOutcome finds the outcome after a "space exceeded" answer. etcd has answered, so the transaction has either been applied or
 // not, and a read shows the outcome.
-func (l *Lock) settle(ctx context.Context, expectMod int64, state []byte) (modRevision int64, err error) {
+func (l *Lock) resolveOutcome(ctx context.Context, expectMod int64, state []byte) (modRevision int64, err error) {
 	kv, err := l.readFenced(ctx, keyState)
 	switch {
 	case err != nil:

@@ -56,7 +56,7 @@ func (c CampaignConfig) withDefaults() (CampaignConfig, error) {
 
 // Lock is the leadership of a job, from Campaign's return until Lost closes.
 type Lock struct {
-	*held
+	*leasedKey
 }
 
 // bidder is the value of a /master/lock/ key.
@@ -108,7 +108,7 @@ func (s *Store) Lead(ctx context.Context, c store.Campaign) (store.Leadership, e
 
 // bid makes one bid and waits with it.
 func (s *Store) bid(ctx context.Context, cfg CampaignConfig) (*Lock, error) {
-	h, err := s.hold(ctx, cfg.TTL, cfg.Margin, cfg.TTL)
+	h, err := s.grantLease(ctx, cfg.TTL, cfg.Margin, cfg.TTL)
 	if errors.Is(err, rpctypes.ErrNoSpace) {
 		return nil, s.full("grant a lease")
 	}
@@ -119,11 +119,11 @@ func (s *Store) bid(ctx context.Context, cfg CampaignConfig) (*Lock, error) {
 		h.abandon()
 		return nil, err
 	}
-	h.guard()
-	return &Lock{held: h}, nil
+	h.watchKey()
+	return &Lock{leasedKey: h}, nil
 }
 
-func (h *held) queue(ctx context.Context, cfg CampaignConfig) error {
+func (h *leasedKey) queue(ctx context.Context, cfg CampaignConfig) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	defer context.AfterFunc(h.ctx, cancel)() // a lost lease ends the waiting
@@ -134,7 +134,7 @@ func (h *held) queue(ctx context.Context, cfg CampaignConfig) error {
 		return fmt.Errorf("encode the lock's value: %w", err)
 	}
 	cfg.Queued(id) // before another process can see the key
-	ours, _, err := h.place(ctx, h.store.abs(LockPrefix)+id, value)
+	ours, _, err := h.putKey(ctx, h.store.abs(LockPrefix)+id, value)
 	if err != nil {
 		return err
 	}
@@ -151,14 +151,14 @@ func (h *held) queue(ctx context.Context, cfg CampaignConfig) error {
 			return nil
 		}
 		cfg.Waiting(fmt.Sprintf("stand-by: waiting for %s at %s", before.key, before.Address))
-		err = h.store.follow(ctx, before.key, "", func(keys listing) bool { return len(keys) > 0 })
+		err = h.store.watch(ctx, before.key, "", func(keys listing) bool { return len(keys) > 0 })
 		if err != nil {
 			return h.orLost(err)
 		}
 	}
 }
 
-func (h *held) orLost(err error) error {
+func (h *leasedKey) orLost(err error) error {
 	if cause := h.whyLost(); cause != nil {
 		return fmt.Errorf("%w: %w", errBidLost, cause)
 	}
@@ -167,7 +167,7 @@ func (h *held) orLost(err error) error {
 
 // lower is the bid just before ours, or the zero value: then we lead. It checks
 // in the same transaction that ours is still there.
-func (h *held) lower(ctx context.Context) (before struct {
+func (h *leasedKey) lower(ctx context.Context) (before struct {
 	bidder
 	key string
 }, err error) {

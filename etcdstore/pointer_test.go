@@ -69,7 +69,7 @@ func TestMovePointerComparesLeaderAndSet(t *testing.T) {
 	})
 }
 
-// An interrupted adoption has deleted the ledger of the replaced job, and has stored where the ledger of the new job
+// An interrupted import has deleted the ledger of the replaced job, and has stored where the ledger of the new job
 // begins.
 func TestInterruptedAdoptionKeepsLedgerBegin(t *testing.T) {
 	s := etcdtest.Open(t, etcdtest.Endpoint(t), etcdtest.NewJob(t))
@@ -84,10 +84,10 @@ func TestInterruptedAdoptionKeepsLedgerBegin(t *testing.T) {
 	}
 	crash := errors.New("crash")
 	broken := func(yield func(taskqueue.Write, error) bool) { yield(taskqueue.Write{}, crash) }
-	adoption := etcdstore.Adoption{
+	job := etcdstore.Import{
 		ID: "x", Name: "x", State: []byte("state"), Keys: broken, Replaces: &from, Begin: []taskqueue.Write{{Key: "/ledger/begin", Value: []byte("new")}},
 	}
-	if err := s.Adopt(t.Context(), adoption); !errors.Is(err, crash) {
+	if err := s.ImportJob(t.Context(), job); !errors.Is(err, crash) {
 		t.Fatalf("found %v, expected %v", err, crash)
 	}
 	left, _, err := s.Prefixed(t.Context(), "/ledger/")
@@ -97,8 +97,8 @@ func TestInterruptedAdoptionKeepsLedgerBegin(t *testing.T) {
 	if len(left) != 1 || string(left["/ledger/begin"]) != "new" {
 		t.Errorf("found %q, expected /ledger/begin alone, with %q", left, "new")
 	}
-	adoption.Keys = func(func(taskqueue.Write, error) bool) {}
-	if err := s.Adopt(t.Context(), adoption); err != nil {
-		t.Errorf("second adoption: got %v", err)
+	job.Keys = func(func(taskqueue.Write, error) bool) {}
+	if err := s.ImportJob(t.Context(), job); err != nil {
+		t.Errorf("second import: got %v", err)
 	}
 }

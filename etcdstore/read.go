@@ -198,7 +198,7 @@ func (s *Store) MasterAddr(ctx context.Context) (Addr, error) {
 // The channel closes when ctx or the store ends, or when etcd refuses us.
 func (s *Store) WatchMasterAddr(ctx context.Context) <-chan Addr {
 	return latest(ctx, s, func(ctx context.Context, emit func(Addr)) error {
-		return s.follow(ctx, s.abs(keyAddr), "", func(keys listing) bool {
+		return s.watch(ctx, s.abs(keyAddr), "", func(keys listing) bool {
 			var a Addr
 			for key, kv := range keys {
 				parsed, err := parseAddr(key, kv.Value)

@@ -31,7 +31,7 @@ type Roster struct {
 // tenure is the time during which one claim of an index lasts.
 type tenure struct {
 	index  int
-	held   store.Server // its claim
+	claim  store.Server // its claim
 	cancel context.CancelCauseFunc
 }
 
@@ -42,7 +42,7 @@ func (s *Store) FollowServers(ctx context.Context) *Roster {
 	s.spawn(func() {
 		defer cancel()
 		for ctx.Err() == nil {
-			err := s.followServers(ctx, func(now servers) bool {
+			err := s.watchServers(ctx, func(now servers) bool {
 				r.take(now)
 				return true
 			})
@@ -67,7 +67,7 @@ func (r *Roster) take(now servers) {
 	r.known, r.now, r.failed = true, now, nil
 	for t := range r.during {
 		//guard:replaced-claim-ends-calls
-		if now.holder(t.index) != t.held {
+		if now.holder(t.index) != t.claim {
 			//guard:replaced-server-announced
 			t.cancel(ErrServerReplaced)
 			delete(r.during, t)
@@ -113,7 +113,7 @@ func (r *Roster) During(parent context.Context, index int, addr string) (ctx con
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	t := &tenure{index, r.now.holder(index), cancel}
-	if t.held.Addr != addr {
+	if t.claim.Addr != addr {
 		cancel(ErrServerReplaced)
 		return ctx, func() {}
 	}
@@ -133,7 +133,7 @@ func (r *Roster) Each(ctx context.Context, changed func([]store.Server)) error {
 		known, now, failed, next := r.known, r.now, r.failed, r.changed
 		r.mu.Unlock()
 		if known && failed == nil {
-			changed(now.held)
+			changed(now.claims)
 		}
 		select {
 		case <-next:

@@ -23,7 +23,7 @@ type servers struct {
 	desired int            // -1 while /ps_desired is absent
 	spread  int            // servers that the model is spread over, -1 while that is desired
 	addrs   map[int]string // by index
-	held    []store.Server
+	claims  []store.Server
 }
 
 // serving is the number of servers that the job needs to continue: some desired servers may have no block yet.
@@ -45,7 +45,7 @@ func (r servers) list(n int) []string {
 
 // holder returns the claim of an index, the zero value if there is none.
 func (r servers) holder(index int) store.Server {
-	for _, h := range r.held {
+	for _, h := range r.claims {
 		if h.Index == index {
 			return h
 		}
@@ -87,17 +87,17 @@ func (s *Store) parseServers(keys listing) (servers, error) {
 		}
 		if index, err := strconv.Atoi(strings.TrimPrefix(key, s.abs(keyPS))); err == nil && index >= 0 {
 			r.addrs[index] = string(kv.Value)
-			r.held = append(r.held, store.Server{Index: index, Addr: string(kv.Value), Lease: kv.Lease})
+			r.claims = append(r.claims, store.Server{Index: index, Addr: string(kv.Value), Lease: kv.Lease})
 		}
 	}
 	return r, nil
 }
 
-// followServers follows /ps/, /ps_blocks and /ps_desired, which are neighbors. /ps_step, which changes with every synchronous
+// watchServers watches /ps/, /ps_blocks and /ps_desired, which are neighbors. /ps_step, which changes with every synchronous
 // step, sorts after them.
-func (s *Store) followServers(ctx context.Context, changed func(servers) (more bool)) error {
+func (s *Store) watchServers(ctx context.Context, changed func(servers) (more bool)) error {
 	var wrong error
-	err := s.follow(ctx, s.abs(keyPS), s.abs(keyPSDesired)+"\x00", func(keys listing) bool {
+	err := s.watch(ctx, s.abs(keyPS), s.abs(keyPSDesired)+"\x00", func(keys listing) bool {
 		var r servers
 		if r, wrong = s.parseServers(keys); wrong != nil {
 			return false
@@ -134,7 +134,7 @@ func (s *Store) SetDesiredIfAbsent(ctx context.Context, n int) (int, error) {
 // a master has written it.
 func (s *Store) Desired(ctx context.Context) (int, error) {
 	n := -1
-	err := s.followServers(ctx, func(r servers) bool {
+	err := s.watchServers(ctx, func(r servers) bool {
 		n = r.desired
 		return n < 0
 	})
@@ -160,7 +160,7 @@ func (s *Store) DesiredNow(ctx context.Context) (int, error) {
 
 // Claim is an index of a parameter server, held under a lease.
 type Claim struct {
-	*held
+	*leasedKey
 	index int
 	job   ServedJob
 }
@@ -215,11 +215,11 @@ func (s *Store) tryClaim(ctx context.Context, addr string, ttl time.Duration, wa
 	if err != nil {
 		return nil, err
 	}
-	h, err := s.hold(ctx, ttl, ttl/10, renewServer)
+	h, err := s.grantLease(ctx, ttl, ttl/10, renewServer)
 	if err != nil {
 		return nil, err
 	}
-	ours, err := s.placeServer(ctx, h, s.abs(keyPS)+strconv.Itoa(index), addr)
+	ours, err := s.putServer(ctx, h, s.abs(keyPS)+strconv.Itoa(index), addr)
 	if err != nil || !ours {
 		h.abandon()
 		return nil, err
@@ -229,12 +229,12 @@ func (s *Store) tryClaim(ctx context.Context, addr string, ttl time.Duration, wa
 		h.abandon()
 		return nil, err
 	}
-	h.guard()
-	return &Claim{held: h, index: index, job: job}, nil
+	h.watchKey()
+	return &Claim{leasedKey: h, index: index, job: job}, nil
 }
 
 // placeServer puts the key of a server. If there was no server, it also writes keyPSLife.
-func (s *Store) placeServer(ctx context.Context, h *held, key, addr string) (ours bool, err error) {
+func (s *Store) putServer(ctx context.Context, h *leasedKey, key, addr string) (ours bool, err error) {
 	none := createdAt(s.abs(keyPS), 0) // true of all keys in an empty range
 	none.RangeEnd = []byte(clientv3.GetPrefixRangeEnd(s.abs(keyPS)))
 	answer, err := s.txn(ctx, &pb.TxnRequest{
@@ -248,7 +248,7 @@ func (s *Store) placeServer(ctx context.Context, h *held, key, addr string) (our
 		h.key, h.createRevision = key, answer.Header.Revision
 		return true, nil
 	}
-	ours, _, err = h.place(ctx, key, []byte(addr))
+	ours, _, err = h.putKey(ctx, key, []byte(addr))
 	return ours, err
 }
 
@@ -340,8 +340,8 @@ func (s *Store) freeIndex(ctx context.Context, addr string, waiting func(string)
 	defer cancel()
 	asked := map[int64]bool{}
 	var said string
-	err = s.followServers(ctx, func(r servers) bool {
-		for _, h := range r.held {
+	err = s.watchServers(ctx, func(r servers) bool {
+		for _, h := range r.claims {
 			//guard:server-evicts-earlier-start
 			if h.Addr == addr && !asked[h.Lease] {
 				asked[h.Lease] = true
@@ -394,7 +394,7 @@ func (c *Claim) Release(ctx context.Context) error {
 // ctx or the store ends, or when etcd refuses us.
 func (s *Store) WatchPS(ctx context.Context) <-chan map[int]string {
 	return latest(ctx, s, func(ctx context.Context, emit func(map[int]string)) error {
-		return s.followServers(ctx, func(r servers) bool {
+		return s.watchServers(ctx, func(r servers) bool {
 			emit(r.addrs)
 			return true
 		})
@@ -405,7 +405,7 @@ func (s *Store) WatchPS(ctx context.Context) <-chan map[int]string {
 // missing indices, when they change; nil while no master has set their number.
 func (s *Store) WaitPS(ctx context.Context, missing func(indices []int)) (addrs []string, err error) {
 	said := []int{-1} // nothing yet
-	err = s.followServers(ctx, func(r servers) bool {
+	err = s.watchServers(ctx, func(r servers) bool {
 		lacking := r.missing(r.serving())
 		if r.desired >= 0 && len(lacking) == 0 {
 			addrs = r.list(r.serving())

@@ -22,7 +22,7 @@ func (s *Store) WatchLeader(ctx context.Context) <-chan store.Candidate {
 	return latest(ctx, s, func(ctx context.Context, emit func(store.Candidate)) error {
 		var last store.Candidate
 		first := true
-		return s.follow(ctx, queue, clientv3.GetPrefixRangeEnd(queue), func(keys listing) bool {
+		return s.watch(ctx, queue, clientv3.GetPrefixRangeEnd(queue), func(keys listing) bool {
 			if c := firstOf(keys); first || c != last {
 				first, last = false, c
 				emit(c)
@@ -49,7 +49,7 @@ func firstOf(keys listing) store.Candidate {
 func (s *Store) WatchState(ctx context.Context) <-chan store.Version {
 	key := s.abs(keyState)
 	return latest(ctx, s, func(ctx context.Context, emit func(store.Version)) error {
-		return s.follow(ctx, key, "", func(keys listing) bool {
+		return s.watch(ctx, key, "", func(keys listing) bool {
 			var v store.Version
 			if kv := keys[key]; kv != nil {
 				v = store.Version{State: kv.Value, Revision: kv.ModRevision}

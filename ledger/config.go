@@ -15,7 +15,7 @@ type Config struct {
 	Dir   string // directory for the directories of jobs; "": in etcd
 	Every uint64 // commits to a sealed file; default 10,000
 	Bytes int    // of events to a sealed file, before compression; default 1 MiB
-	Keep  Keep   // default KeepFolder or KeepEtcd
+	Keep  Keep   // default KeepDirectory or KeepEtcd
 }
 
 // Keep limits the sealed ledger. Files beyond the limit are removed, the oldest first. The newest
@@ -28,7 +28,7 @@ type Keep struct {
 
 // Default retention.
 var (
-	KeepFolder = Keep{Bytes: 1 << 30}
+	KeepDirectory = Keep{Bytes: 1 << 30}
 	KeepEtcd   = Keep{Bytes: 64 << 20}
 )
 
@@ -48,7 +48,7 @@ func (c Config) withDefaults() Config {
 		c.Bytes = defaultBytes
 	}
 	if c.Keep == (Keep{}) {
-		c.Keep = KeepFolder
+		c.Keep = KeepDirectory
 		if c.Dir == "" {
 			c.Keep = KeepEtcd
 		}
@@ -56,8 +56,8 @@ func (c Config) withDefaults() Config {
 	return c
 }
 
-// folder returns the directory of the job; "": there is none.
-func (c Config) folder() string {
+// directory returns the directory of the job; "": there is none.
+func (c Config) directory() string {
 	if c.Dir == "" {
 		return ""
 	}

@@ -65,7 +65,7 @@ func (h *hang) lasts() time.Duration {
 
 // watched is the directory of a sealer, which notes each access that takes longer than hangLimit.
 type watched struct {
-	Folder
+	Directory
 	hang *hang
 	log  *logrus.Entry
 }
@@ -75,7 +75,7 @@ func (w watched) access(call func() error) error { return w.hang.access(w.log, w
 // Read returns the first limit bytes of a file.
 func (w watched) Read(ctx context.Context, name string, limit int64) (file []byte, err error) {
 	err = w.access(func() error {
-		file, err = w.Folder.Read(ctx, name, limit)
+		file, err = w.Directory.Read(ctx, name, limit)
 		return err
 	})
 	return file, err
@@ -84,7 +84,7 @@ func (w watched) Read(ctx context.Context, name string, limit int64) (file []byt
 // ID returns the id of the job whose ledger is in the directory; "": of none.
 func (w watched) ID() (id string, err error) {
 	err = w.access(func() error {
-		id, err = w.Folder.ID()
+		id, err = w.Directory.ID()
 		return err
 	})
 	return id, err
@@ -93,7 +93,7 @@ func (w watched) ID() (id string, err error) {
 // setAside renames the directory.
 func (w watched) setAside(id string) (aside string, err error) {
 	err = w.access(func() error {
-		aside, err = w.Folder.setAside(id)
+		aside, err = w.Directory.setAside(id)
 		return err
 	})
 	return aside, err
@@ -101,18 +101,18 @@ func (w watched) setAside(id string) (aside string, err error) {
 
 // Claim makes the directory, if need be, and writes the id of the job into it.
 func (w watched) Claim(ctx context.Context, id string) error {
-	return w.access(func() error { return w.Folder.Claim(ctx, id) })
+	return w.access(func() error { return w.Directory.Claim(ctx, id) })
 }
 
 // Write writes a file.
 func (w watched) Write(ctx context.Context, name string, file []byte) error {
-	return w.access(func() error { return w.Folder.Write(ctx, name, file) })
+	return w.access(func() error { return w.Directory.Write(ctx, name, file) })
 }
 
 // Remove removes files, each in an access of its own.
 func (w watched) Remove(ctx context.Context, names []string) error {
 	for i := range names {
-		if err := w.access(func() error { return w.Folder.Remove(ctx, names[i:i+1]) }); err != nil {
+		if err := w.access(func() error { return w.Directory.Remove(ctx, names[i:i+1]) }); err != nil {
 			return err
 		}
 	}
@@ -122,7 +122,7 @@ func (w watched) Remove(ctx context.Context, names []string) error {
 // List returns the names of all files.
 func (w watched) List(ctx context.Context) (names []string, err error) {
 	err = w.access(func() error {
-		names, err = w.Folder.List(ctx)
+		names, err = w.Directory.List(ctx)
 		return err
 	})
 	return names, err

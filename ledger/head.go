@@ -31,15 +31,15 @@ var ErrElsewhere = errors.New("the job's ledger is sealed elsewhere")
 
 // Head is the sealing progress of the ledger. The zero Head is the head of a ledger that is not sealed.
 type Head struct {
-	Format  int    `json:"format"`
-	ID      string `json:"id"`      // hexadecimal id of the job, as in the directory
-	Folder  string `json:"folder"`  // directory of the job at the master; "": the files are in etcd
-	From    uint64 `json:"from"`    // first kept commit
-	Through uint64 `json:"through"` // the last sealed commit
-	Files   int    `json:"files"`   // number of kept files
-	Bytes   int64  `json:"bytes"`   // size of the kept files
-	File    string `json:"file"`    // the newest
-	Digest  string `json:"digest"`  // SHA-256 of it
+	Format    int    `json:"format"`
+	ID        string `json:"id"`      // hexadecimal id of the job, as in the directory
+	Directory string `json:"folder"`  // directory of the job at the master; "": the files are in etcd
+	From      uint64 `json:"from"`    // first kept commit
+	Through   uint64 `json:"through"` // the last sealed commit
+	Files     int    `json:"files"`   // number of kept files
+	Bytes     int64  `json:"bytes"`   // size of the kept files
+	File      string `json:"file"`    // the newest
+	Digest    string `json:"digest"`  // SHA-256 of it
 }
 
 const headFormat = 1

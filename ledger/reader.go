@@ -41,15 +41,15 @@ func (r *Reader) Outline() taskqueue.Outline { return r.outline }
 
 // archive is where a head's files are.
 func (r *Reader) archive(head Head) (Archive, error) {
-	if head.Folder == "" {
+	if head.Directory == "" {
 		return parts{store: r.store}, nil
 	}
-	dir, from := r.config.folder(), "--ledger-dir"
+	dir, from := r.config.directory(), "--ledger-dir"
 	if dir == "" {
-		dir, from = head.Folder, "its master"
+		dir, from = head.Directory, "its master"
 	}
-	folder := Folder{Dir: dir}
-	id, err := folder.ID()
+	directory := Directory{Dir: dir}
+	id, err := directory.ID()
 	if err != nil {
 		return nil, err
 	}
@@ -59,7 +59,7 @@ func (r *Reader) archive(head Head) (Archive, error) {
 		}
 		return nil, fmt.Errorf("%w: %s names %s: expected the ledger of job id %[5]s, found %[4]s: set --ledger-dir to the directory of the ledger", ErrElsewhere, from, dir, id, head.ID)
 	}
-	return folder, nil
+	return directory, nil
 }
 
 // kept explains an error of reading files: retention may have removed them during the read.

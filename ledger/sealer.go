@@ -46,7 +46,7 @@ func (s *Sealer) Status() Status {
 	failure, _ := s.failure.Load().(string)
 	return Status{
 		Sealed: uint64(s.through.Load()), Bytes: s.bytes.Load(), Failures: s.failures.Load(), Failure: failure,
-		Dir: s.Config.folder(), Hangs: s.hang.lasts(),
+		Dir: s.Config.directory(), Hangs: s.hang.lasts(),
 	}
 }
 
@@ -70,26 +70,26 @@ func (s *Sealer) Check(ctx context.Context, jobID string) error {
 	if err != nil {
 		return err
 	}
-	return s.sees(head, begin.Replaced, jobID, Folder{Dir: s.Config.folder()})
+	return s.sees(head, begin.Replaced, jobID, Directory{Dir: s.Config.directory()})
 }
 
 // sees compares the head with the directory. Before the first sealing, the directory can belong to a replaced job.
-func (s *Sealer) sees(head Head, replaced []string, jobID string, folder interface{ ID() (string, error) }) error {
-	dir := s.Config.folder()
+func (s *Sealer) sees(head Head, replaced []string, jobID string, directory interface{ ID() (string, error) }) error {
+	dir := s.Config.directory()
 	switch {
-	case head.sealed() && head.Folder == "" && dir != "":
+	case head.sealed() && head.Directory == "" && dir != "":
 		return fmt.Errorf("%w: expected no ledger directory, because the ledger is in etcd: start without --ledger-dir", ErrElsewhere)
-	case head.sealed() && head.Folder != "" && dir == "":
-		return fmt.Errorf("%w: expected the directory %s, found none: set --ledger-dir to its parent", ErrElsewhere, head.Folder)
+	case head.sealed() && head.Directory != "" && dir == "":
+		return fmt.Errorf("%w: expected the directory %s, found none: set --ledger-dir to its parent", ErrElsewhere, head.Directory)
 	case dir == "":
 		return nil
 	}
-	id, err := folder.ID()
+	id, err := directory.ID()
 	switch {
 	case err != nil:
 		return err
 	case head.sealed() && id == "":
-		return fmt.Errorf("%w: %s: expected the ledger of the job, which was in %s, found no ledger: is it mounted?", ErrElsewhere, dir, head.Folder)
+		return fmt.Errorf("%w: %s: expected the ledger of the job, which was in %s, found no ledger: is it mounted?", ErrElsewhere, dir, head.Directory)
 	case head.sealed() && id != head.ID, id != "" && jobID != "" && id != jobID && !slices.Contains(replaced, id):
 		return fmt.Errorf("%w: %s: expected the ledger of this job, found the ledger of another job with id %s: set another --ledger-dir, or move that directory", ErrElsewhere, dir, id)
 	}
@@ -127,8 +127,8 @@ type Driven struct{ w *work }
 func (s *Sealer) Drive(lock Lock, jobID string) *Driven {
 	w := &work{Sealer: s, Config: s.Config.withDefaults(), lock: lock, id: jobID}
 	w.archive = parts{s.Store, lock}
-	if dir := w.folder(); dir != "" {
-		w.disk = watched{Folder{Dir: dir, points: s.points}, &s.hang, s.Log}
+	if dir := w.directory(); dir != "" {
+		w.disk = watched{Directory{Dir: dir, points: s.points}, &s.hang, s.Log}
 		w.archive = w.disk
 	}
 	return &Driven{w}
@@ -139,7 +139,7 @@ func (s *Sealer) Drive(lock Lock, jobID string) *Driven {
 func (d *Driven) Round(ctx context.Context, now Progress) (pause time.Duration, err error) {
 	s := d.w.Sealer
 	err = d.w.round(ctx, now)
-	s.hang.roundEnded(s.Log, s.Config.folder())
+	s.hang.roundEnded(s.Log, s.Config.directory())
 	switch {
 	case ctx.Err() != nil:
 		return 0, context.Cause(ctx)

@@ -394,7 +394,7 @@ func TestCheckRefusesOtherLedgerDirectory(t *testing.T) {
 	fresh := func(t *testing.T) *job { return newJob(t, true) }
 	claimed := func(t *testing.T) string {
 		dir := t.TempDir()
-		if err := (ledger.Folder{Dir: filepath.Join(dir, "default")}).Claim(t.Context(), "another"); err != nil {
+		if err := (ledger.Directory{Dir: filepath.Join(dir, "default")}).Claim(t.Context(), "another"); err != nil {
 			t.Fatal(err)
 		}
 		return dir
@@ -498,7 +498,7 @@ func TestLedgerOfAReplacedJobIsMoved(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			j := newJob(t, true)
 			dir := filepath.Join(j.dir, "default")
-			if err := (ledger.Folder{Dir: dir}).Claim(t.Context(), was); err != nil {
+			if err := (ledger.Directory{Dir: dir}).Claim(t.Context(), was); err != nil {
 				t.Fatal(err)
 			}
 			if err := os.WriteFile(filepath.Join(dir, "old.sealed"), []byte("x"), 0o600); err != nil {

@@ -146,7 +146,7 @@ func (w *work) seal(ctx context.Context, made uint64) (size int, err error) {
 		return 0, err
 	}
 	next := w.head
-	next.ID, next.Folder, next.Through, next.File, next.Digest = w.id, w.folder(), last, sealed.name, digest
+	next.ID, next.Directory, next.Through, next.File, next.Digest = w.id, w.directory(), last, sealed.name, digest
 	next.Files, next.Bytes = next.Files+1, next.Bytes+sealed.size
 	//guard:ledger-head-before-delete
 	if err := w.replace(ctx, next); err != nil {

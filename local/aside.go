@@ -39,7 +39,7 @@ func (j *Job) finished(ctx context.Context) (aside SetAside, tasks int, err erro
 
 // SetAsideTasks reads the set-aside tasks of a job, ordered by index.
 func SetAsideTasks(ctx context.Context, store *etcdstore.Store) ([]taskqueue.AsideDetail, error) {
-	values, _, err := store.Together(ctx, taskqueue.AsidePrefix)
+	values, _, err := store.ReadAll(ctx, taskqueue.AsidePrefix)
 	if err != nil {
 		return nil, fmt.Errorf("read set-aside tasks: %w", err)
 	}

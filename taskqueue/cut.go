@@ -22,12 +22,12 @@ import "fmt"
 func (q *Queue) holding() bool {
 	over := q.status == Ended || q.status == Failed
 	//guard:cut-ends-with-job
-	return q.opt.Cuts && q.exact != nil && q.exact.round != 0 && !q.exact.flushed[0] && !over
+	return q.opt.Cuts && q.explicit != nil && q.explicit.round != 0 && !q.explicit.flushed[0] && !over
 }
 
 // toFlush reports whether a cut waits for this member.
 func (q *Queue) toFlush(t *trainer) bool {
-	return q.holding() && q.exact.members[t.ordinal] && !q.exact.flushed[t.ordinal]
+	return q.holding() && q.explicit.members[t.ordinal] && !q.explicit.flushed[t.ordinal]
 }
 
 // isStopping reports whether a cut waits for this trainer to flush.
@@ -39,7 +39,7 @@ func (q *Queue) isStopping(o Ordinal) bool {
 // cutting finds out whether the leader may do something for a cut.
 func (q *Queue) cutting() *Answer {
 	switch {
-	case q.exact == nil || !q.opt.Cuts:
+	case q.explicit == nil || !q.opt.Cuts:
 		return &Answer{Err: fmt.Errorf("%w that the leader takes", ErrNotExplicit)}
 	case q.status == Ended:
 		return &Answer{Kind: AnswerEnded}
@@ -56,15 +56,15 @@ func (ev *CutBegin) apply(q *Queue) Answer {
 	if refused := q.cutting(); refused != nil {
 		return *refused
 	}
-	if x := q.exact; ev.Step <= x.committed || ev.Step <= x.round {
+	if x := q.explicit; ev.Step <= x.committed || ev.Step <= x.round {
 		return Answer{Err: fmt.Errorf("%w: cut %d is committed and cut %d (0: none) was begun, found %d", ErrOtherStep, x.committed, x.round, ev.Step)}
 	}
-	if q.exact.lost > 0 || q.misplaced() {
+	if q.explicit.lost > 0 || q.misplaced() {
 		return Answer{Err: fmt.Errorf("%w: its open task may be in part in the parameters", ErrMemberLost)}
 	}
 	q.endRound()
-	delete(q.exact.members, 0)
-	q.exact.round = ev.Step
+	delete(q.explicit.members, 0)
+	q.explicit.round = ev.Step
 	q.unblock(WaitTask, WaitFlush)
 	return q.stepAnswer()
 }
@@ -76,8 +76,8 @@ func (ev *CutReady) apply(q *Queue) Answer {
 	if refused := q.cutting(); refused != nil {
 		return *refused
 	}
-	if ev.Step != q.exact.round {
-		return Answer{Err: fmt.Errorf("%w: cut %d is under way, found %d", ErrOtherStep, q.exact.round, ev.Step)}
+	if ev.Step != q.explicit.round {
+		return Answer{Err: fmt.Errorf("%w: cut %d is under way, found %d", ErrOtherStep, q.explicit.round, ev.Step)}
 	}
 	wait, err := q.unflushed(ev.Step)
 	switch {
@@ -98,10 +98,10 @@ func (ev *CutRelease) apply(q *Queue) Answer {
 		return *refused
 	}
 	if q.holding() {
-		if wait, err := q.unflushed(q.exact.round); wait || err != nil {
-			q.exact.members[0] = true
+		if wait, err := q.unflushed(q.explicit.round); wait || err != nil {
+			q.explicit.members[0] = true
 		}
-		q.exact.flushed[0] = true
+		q.explicit.flushed[0] = true
 		q.unblock(WaitTask, WaitFlush)
 	}
 	return q.stepAnswer()
@@ -124,8 +124,8 @@ func (ev *CutFence) apply(q *Queue) Answer {
 	if refused := q.cutting(); refused != nil {
 		return *refused
 	}
-	if ev.Step != q.exact.round || !q.holding() {
-		return Answer{Err: fmt.Errorf("%w: cut %d is under way, found %d", ErrOtherStep, q.exact.round, ev.Step)}
+	if ev.Step != q.explicit.round || !q.holding() {
+		return Answer{Err: fmt.Errorf("%w: cut %d is under way, found %d", ErrOtherStep, q.explicit.round, ev.Step)}
 	}
 	fenced := 0
 	for _, id := range ev.Trainers {
@@ -157,7 +157,7 @@ func (q *Queue) Unflushed() (ids []string) {
 		return nil
 	}
 	for _, t := range q.sortedTrainers() {
-		if !t.gone && !q.exact.flushed[t.ordinal] && (q.exact.members[t.ordinal] || len(t.holds) > 0) {
+		if !t.gone && !q.explicit.flushed[t.ordinal] && (q.explicit.members[t.ordinal] || len(t.holds) > 0) {
 			ids = append(ids, t.id)
 		}
 	}
@@ -188,7 +188,7 @@ func (ev *CutWatch) apply(q *Queue) Answer {
 
 // Steps is where the steps stand; zero in a job without.
 func (q *Queue) Steps() (p StepPlace) {
-	if q.exact != nil {
+	if q.explicit != nil {
 		p = q.stepPlace()
 	}
 	return p
@@ -196,12 +196,12 @@ func (q *Queue) Steps() (p StepPlace) {
 
 // StepsDue returns the actions that the leader of a job with Options.Cuts must take next.
 func (q *Queue) StepsDue() (due StepsDue) {
-	if q.exact == nil || q.status == Ended || q.status == Failed {
+	if q.explicit == nil || q.status == Ended || q.status == Failed {
 		return due
 	}
 	due.Release = q.holding()
 	switch {
-	case q.exact.lost > 0 || q.misplaced():
+	case q.explicit.lost > 0 || q.misplaced():
 		due.Rollback = true
 	case q.uncommitted() >= q.opt.MaxUncommitted*3/4, q.waitsFor() == WaitCommit:
 		due.Commit = true

@@ -102,7 +102,7 @@ func (q *Queue) Outstanding() []Effect {
 	if q.opt.Cuts {
 		due := q.StepsDue()
 		if due.Release {
-			list = append(list, BarrierHeld{q.exact.round})
+			list = append(list, BarrierHeld{q.explicit.round})
 		}
 		if due.Commit {
 			list = append(list, CheckpointDue{})

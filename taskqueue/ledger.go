@@ -103,8 +103,8 @@ func (w *ledgerWriter) text(s string) {
 	w.buf = append(w.buf, s...)
 }
 
-// place writes the head of an event that concerns one dispatch.
-func (w *ledgerWriter) place(k EventKind, set int, pass Pass, position int, attempt Attempt) {
+// taskHeader writes the head of an event that concerns one dispatch.
+func (w *ledgerWriter) taskHeader(k EventKind, set int, pass Pass, position int, attempt Attempt) {
 	var flags uint8
 	same := w.some && w.set == set && w.pass == pass
 	if same {
@@ -149,15 +149,21 @@ func (w *ledgerWriter) passClosed(set int, p Pass, counted, setAside int) {
 	w.uint(uint64(setAside))
 }
 
-func (w *ledgerWriter) held(k EventKind, e *entry, o Ordinal, attempt Attempt) {
-	w.place(k, e.set.id, e.pass, e.position, attempt)
+func (w *ledgerWriter) attemptEvent(k EventKind, e *entry, o Ordinal, attempt Attempt) {
+	w.taskHeader(k, e.set.id, e.pass, e.position, attempt)
 	w.uint(uint64(o))
 }
 
-func (w *ledgerWriter) dispatched(e *entry, o Ordinal, a Attempt) { w.held(EventDispatched, e, o, a) }
-func (w *ledgerWriter) returned(e *entry, o Ordinal, a Attempt)   { w.held(EventReturned, e, o, a) }
-func (w *ledgerWriter) failed(e *entry, o Ordinal, a Attempt)     { w.held(EventFailed, e, o, a) }
-func (w *ledgerWriter) timedOut(e *entry, o Ordinal, a Attempt)   { w.held(EventTimedOut, e, o, a) }
+func (w *ledgerWriter) dispatched(e *entry, o Ordinal, a Attempt) {
+	w.attemptEvent(EventDispatched, e, o, a)
+}
+func (w *ledgerWriter) returned(e *entry, o Ordinal, a Attempt) {
+	w.attemptEvent(EventReturned, e, o, a)
+}
+func (w *ledgerWriter) failed(e *entry, o Ordinal, a Attempt) { w.attemptEvent(EventFailed, e, o, a) }
+func (w *ledgerWriter) timedOut(e *entry, o Ordinal, a Attempt) {
+	w.attemptEvent(EventTimedOut, e, o, a)
+}
 
 // finished writes a finish; one with a step is to be counted with it.
 func (w *ledgerWriter) finished(set int, tok Token, by *trainer, step uint64) {
@@ -165,7 +171,7 @@ func (w *ledgerWriter) finished(set int, tok Token, by *trainer, step uint64) {
 	if step != 0 {
 		kind = EventApplied
 	}
-	w.place(kind, set, tok.Pass, tok.Position, tok.Attempt)
+	w.taskHeader(kind, set, tok.Pass, tok.Position, tok.Attempt)
 	ordinal := Ordinal(0)
 	if by != nil {
 		ordinal = by.ordinal
@@ -190,12 +196,12 @@ func (w *ledgerWriter) rolledBack(step, generation uint64, epoch uint32) {
 }
 
 func (w *ledgerWriter) partly(set int, k liveKey, last Attempt, base int64) {
-	w.place(EventPartly, set, k.pass, k.position, last)
+	w.taskHeader(EventPartly, set, k.pass, k.position, last)
 	w.uint(uint64(base))
 }
 
 func (w *ledgerWriter) setAside(e *entry, index int) {
-	w.place(EventSetAside, e.set.id, e.pass, e.position, e.next-1)
+	w.taskHeader(EventSetAside, e.set.id, e.pass, e.position, e.next-1)
 	w.uint(uint64(index))
 }
 
@@ -337,20 +343,20 @@ func (r *ledgerReader) event() LedgerEvent {
 	case EventPassClosed:
 		ev.Set, ev.Pass, ev.Counted, ev.SetAside = r.int(), r.passNumber(), r.int(), r.int()
 	case EventDispatched, EventFinished, EventReturned, EventFailed, EventTimedOut:
-		r.place(head, &ev)
+		r.taskHeader(head, &ev)
 		ev.Trainer = r.ordinal()
 	case EventApplied:
-		r.place(head, &ev)
+		r.taskHeader(head, &ev)
 		ev.Trainer, ev.Step = r.ordinal(), r.uint()
 	case EventCommitted:
 		ev.Step, ev.Generation = r.uint(), r.uint()
 	case EventRolledBack:
 		ev.Step, ev.Generation, ev.Epoch = r.uint(), r.uint(), uint32(r.upTo(math.MaxUint32))
 	case EventPartly:
-		r.place(head, &ev)
+		r.taskHeader(head, &ev)
 		ev.Records = int64(r.upTo(math.MaxInt64))
 	case EventSetAside:
-		r.place(head, &ev)
+		r.taskHeader(head, &ev)
 		ev.Index = r.int()
 	case EventRetried, EventDropped:
 		ev.Set, ev.Index = r.int(), r.int()
@@ -371,7 +377,7 @@ func (r *ledgerReader) event() LedgerEvent {
 	return ev
 }
 
-func (r *ledgerReader) place(head uint8, ev *LedgerEvent) {
+func (r *ledgerReader) taskHeader(head uint8, ev *LedgerEvent) {
 	if head&flagSamePass == 0 {
 		r.set, r.pass = r.int(), r.passNumber()
 	}

@@ -202,7 +202,7 @@ func (ev *Undelivered) apply(q *Queue) Answer {
 		if h := e.holders[i]; h.trainer == t && h.attempt == ev.Token.Attempt {
 			q.release(e, t)
 			q.ledger.returned(e, t.ordinal, h.attempt)
-			q.settle(e)
+			q.retryOrSetAside(e)
 			break
 		}
 	}
@@ -222,8 +222,8 @@ func (ev *Tick) apply(q *Queue) Answer {
 	q.endSessions()
 	//guard:deadline-key-limit
 	limit := q.PendingWrites() + deadlineKeysPerTick
-	if q.exact != nil {
-		q.tickExact(limit)
+	if q.explicit != nil {
+		q.tickExplicit(limit)
 	} else {
 		q.passDeadlines(limit)
 	}
@@ -267,7 +267,7 @@ func (q *Queue) passDeadlines(limit int) {
 				}
 				q.release(e, h.trainer)
 				q.timeOut(e, h)
-				q.settle(e)
+				q.retryOrSetAside(e)
 			}
 		}
 	}
@@ -322,7 +322,7 @@ func (q *Queue) giveBack(t *trainer, loss bool) {
 		}
 		q.detach(e, t)
 		q.ledger.returned(e, t.ordinal, h.attempt)
-		q.settle(e)
+		q.retryOrSetAside(e)
 	}
 }
 
@@ -344,8 +344,8 @@ func (q *Queue) forget(t *trainer) {
 	}
 	delete(q.trainers, t.ordinal)
 	q.sessionEnded, q.dirty = true, true
-	if q.exact != nil {
-		delete(q.exact.members, t.ordinal) // its flushed steps stay flushed
+	if q.explicit != nil {
+		delete(q.explicit.members, t.ordinal) // its flushed steps stay flushed
 	}
 	if q.byID[t.id] != t {
 		return // its key is a later incarnation's
@@ -372,7 +372,7 @@ type PlainAsk struct {
 
 func (ev *PlainAsk) apply(q *Queue) Answer {
 	a := Answer{Ordinal: ev.Trainer, Incarnation: ev.Incarnation}
-	if q.exact != nil {
+	if q.explicit != nil {
 		a.Err = fmt.Errorf("%w: a connection without a session receives no tasks", ErrExplicit)
 		return a
 	}

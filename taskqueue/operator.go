@@ -90,14 +90,14 @@ func (ev *Drain) apply(q *Queue) Answer {
 	q.unblock(WaitTask)
 	q.ledger.draining(t)
 	q.notice(false, "trainer draining", map[string]any{"trainer": t.id, "incarnation": t.incarnation, "tasks": len(t.holds)})
-	if q.exact != nil {
+	if q.explicit != nil {
 		return Answer{} // it may have begun what it has prefetched
 	}
 	for _, e := range slices.Backward(slices.Clone(t.holds)) {
 		if h := *e.holderOf(t); h.start == 0 {
 			q.release(e, t)
 			q.ledger.returned(e, t.ordinal, h.attempt)
-			q.settle(e)
+			q.retryOrSetAside(e)
 		}
 	}
 	return Answer{}

@@ -23,9 +23,9 @@ type Queue struct {
 	reason      string
 	saver       Ordinal
 	saverUntil  Clock
-	restores    uint8      // from a backup
-	exact       *exact     // nil: a finish counts when it is committed
-	sync        *syncSteps // nil: gradients are applied as they arrive
+	restores    uint8            // from a backup
+	explicit    *explicitCommits // nil: a finish counts when it is committed
+	sync        *syncSteps       // nil: gradients are applied as they arrive
 
 	sets     []*set
 	trainers map[Ordinal]*trainer
@@ -66,14 +66,14 @@ type set struct {
 	open          []openPass
 	table         *Table
 
-	live  []*entry // in (pass, position) order, with holes (entry.gone)
-	holes int
-	byKey map[liveKey]*entry
-	free  []*entry
-	since []applied // in (pass, position) order; of explicit commits only
-	retry int       // entries without holder
-	first int       // all entries before live[first] have a holder
-	aside map[int]*asideTask
+	live        []*entry // in (pass, position) order, with holes (entry.gone)
+	holes       int
+	byKey       map[liveKey]*entry
+	free        []*entry
+	uncommitted []uncommittedTask // in (pass, position) order; of explicit commits only
+	retry       int               // entries without holder
+	first       int               // all entries before live[first] have a holder
+	aside       map[int]*asideTask
 
 	order     order // of pass
 	orderPass Pass
@@ -162,7 +162,7 @@ type trainer struct {
 	seen     Clock
 	lostAt   Clock // when the grace of its lost connection ends; 0 while connected
 	gone     bool  // its session has ended
-	keeps    bool  // and it is counted in exact.lost
+	keeps    bool  // and it is counted in explicit.lost
 	progress Progress
 	late     []lateTask // the newest last
 	rivals   rivals
@@ -187,7 +187,7 @@ func New(job string, jobID [16]byte, cluster uint64, opt Options) *Queue {
 	q := empty(opt)
 	q.job, q.jobID, q.cluster, q.epoch, q.clock, q.nextOrdinal, q.dirty = job, jobID, cluster, 1, 1, 1, true
 	if opt.ExplicitCommit {
-		q.exact = newExact()
+		q.explicit = newExplicitCommits()
 	}
 	return q
 }

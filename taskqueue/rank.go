@@ -26,7 +26,7 @@ func (q *Queue) trainerOf(position int) *trainer {
 
 // isRanked reports whether a trainer counts for the ranks: with cuts, a member of this epoch.
 func (q *Queue) isRanked(t *trainer) bool {
-	return !t.gone && !t.plain && !t.draining && (!q.opt.Cuts || q.exact.members[t.ordinal])
+	return !t.gone && !t.plain && !t.draining && (!q.opt.Cuts || q.explicit.members[t.ordinal])
 }
 
 // ranksAbsent reports whether a rank has no trainer in a job with cuts.
@@ -63,7 +63,7 @@ func (q *Queue) misplaced() bool {
 // next position of the pass.
 func (q *Queue) due(s *set) (back []*entry, next int, more bool) {
 	for _, e := range s.live {
-		if !e.gone && e.held == 0 && (q.exact == nil || !q.exhausted(e)) { // else the next tick sets it aside
+		if !e.gone && e.held == 0 && (q.explicit == nil || !q.exhausted(e)) { // else the next tick sets it aside
 			back = append(back, e)
 		}
 	}

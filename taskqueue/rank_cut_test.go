@@ -101,8 +101,8 @@ func (j *rankJob) flush(r *cutRunner) {
 	if r.task != nil && r.used > r.base {
 		positions = []TaskPosition{{Token: *r.task, Records: int64(r.used)}}
 	}
-	j.must(j.queue.Apply(1, &StepFlushed{Trainer: r.session.Ordinal, Incarnation: r.session.Incarnation, Generation: j.queue.exact.generation, Step: j.queue.exact.round, Positions: positions}))
-	r.stopped, r.step = true, j.queue.exact.round+1
+	j.must(j.queue.Apply(1, &StepFlushed{Trainer: r.session.Ordinal, Incarnation: r.session.Incarnation, Generation: j.queue.explicit.generation, Step: j.queue.explicit.round, Positions: positions}))
+	r.stopped, r.step = true, j.queue.explicit.round+1
 }
 
 // lead runs the next action of the leader.
@@ -132,7 +132,7 @@ func (j *rankJob) lead() {
 			j.must(q.Apply(1, &CutRelease{}))
 		}
 	default:
-		if a := q.Apply(1, &StepCommit{Generation: q.exact.generation, Step: j.cut}); a.Kind == AnswerStep {
+		if a := q.Apply(1, &StepCommit{Generation: q.explicit.generation, Step: j.cut}); a.Kind == AnswerStep {
 			j.committed = j.version
 			j.cuts++
 		}

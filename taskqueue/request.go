@@ -63,7 +63,7 @@ func (ev *Request) apply(q *Queue) Answer {
 		return a
 	}
 	//guard:request-of-this-epoch
-	if q.exact != nil && ev.Epoch != q.epoch {
+	if q.explicit != nil && ev.Epoch != q.epoch {
 		a.Kind, a.Place = AnswerRolledBack, q.stepPlace()
 		return a
 	}
@@ -85,7 +85,7 @@ func (q *Queue) dropLostReplies(t *trainer, ev *Request) {
 		if h.request < ev.Ack && !slices.Contains(ev.Held, q.token(e, h.attempt)) {
 			q.release(e, t)
 			q.ledger.returned(e, t.ordinal, h.attempt)
-			q.settle(e)
+			q.retryOrSetAside(e)
 		}
 	}
 }
@@ -170,7 +170,7 @@ func (q *Queue) pick(s *set, t *trainer) *entry {
 			s.first = i
 		}
 		seen++
-		if q.exact != nil && q.exhausted(e) {
+		if q.explicit != nil && q.exhausted(e) {
 			continue // the next tick sets it aside
 		}
 		//guard:retry-dispatched
@@ -189,7 +189,7 @@ func (q *Queue) pick(s *set, t *trainer) *entry {
 		q.advance(s)
 		return e
 	}
-	if lastResort == nil && q.opt.Speculate && q.exact == nil {
+	if lastResort == nil && q.opt.Speculate && q.explicit == nil {
 		return q.slowest(s, t)
 	}
 	return lastResort
@@ -315,7 +315,7 @@ func (q *Queue) finish(by *trainer, tok Token, step uint64) FinishStatus {
 	if status != Counted {
 		return status
 	}
-	if q.exact != nil && e == nil {
+	if q.explicit != nil && e == nil {
 		return Stale // set aside by an earlier rollback
 	}
 	mark, had := int64(0), Ordinal(0)
@@ -335,10 +335,10 @@ func (q *Queue) finish(by *trainer, tok Token, step uint64) FinishStatus {
 		}
 		s.remove(e)
 	}
-	if q.exact != nil {
-		step = max(step, q.exact.committed+1)
+	if q.explicit != nil {
+		step = max(step, q.explicit.committed+1)
 		//guard:finish-keeps-flush-mark
-		s.apply(applied{liveKey{tok.Pass, tok.Position}, step, e.base, mark, e.next, had})
+		s.addUncommitted(uncommittedTask{liveKey{tok.Pass, tok.Position}, step, e.base, mark, e.next, had})
 	} else {
 		s.openPass(tok.Pass).count(tok.Position)
 	}
@@ -401,20 +401,20 @@ func (q *Queue) fail(by *trainer, tok Token, text string) FinishStatus {
 		if h.attempt != tok.Attempt || by != nil && h.trainer != by {
 			continue
 		}
-		if q.exact != nil && h.trainer.gone {
+		if q.explicit != nil && h.trainer.gone {
 			return Stale // the end of its session was charged
 		}
 		//guard:failure-charged
 		e.failures++
 		e.lastError, e.lastHolder = clip(text), h.trainer.id
-		if q.exact != nil {
+		if q.explicit != nil {
 			q.ledger.failed(e, h.trainer.ordinal, tok.Attempt)
 			q.lose(h.trainer, false)
 			return Returned
 		}
 		q.release(e, h.trainer)
 		q.ledger.failed(e, h.trainer.ordinal, tok.Attempt)
-		q.settle(e)
+		q.retryOrSetAside(e)
 		return Returned
 	}
 	return Stale // it was taken back before
@@ -455,16 +455,16 @@ func (q *Queue) detach(e *entry, t *trainer) {
 	q.dirty = true
 	switch {
 	case !t.gone || len(t.holds) > 0:
-	case q.exact == nil:
+	case q.explicit == nil:
 		q.forget(t)
 	case t.keeps: // a tick forgets it: many may lose all in one event
 		t.keeps = false
-		q.exact.lost--
+		q.explicit.lost--
 	}
 }
 
-// settle decides about a task that a holder gave back: without a remaining holder it is to be retried, or set aside.
-func (q *Queue) settle(e *entry) {
+// retryOrSetAside puts back a task that a holder gave back, or sets it aside after too many failures, if it has no other holder.
+func (q *Queue) retryOrSetAside(e *entry) {
 	if e.held == 0 && q.exhausted(e) {
 		q.setAside(e)
 	}

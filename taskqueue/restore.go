@@ -38,7 +38,7 @@ func Restore(s *Snapshot, roster map[string][]byte, tables []*Table, opt Options
 	q.restores = s.Restores
 	if s.Exact != nil {
 		var err error
-		if q.exact, err = s.Exact.restore(); err != nil {
+		if q.explicit, err = s.Exact.restore(); err != nil {
 			return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
 		}
 	}
@@ -55,8 +55,8 @@ func Restore(s *Snapshot, roster map[string][]byte, tables []*Table, opt Options
 		q.sets = append(q.sets, set)
 	}
 	for _, t := range q.trainers {
-		if t.keeps = q.exact != nil && t.gone && len(t.holds) > 0; t.keeps {
-			q.exact.lost++
+		if t.keeps = q.explicit != nil && t.gone && len(t.holds) > 0; t.keeps {
+			q.explicit.lost++
 		}
 		if len(t.holds) > 0 && !t.running() {
 			return nil, fmt.Errorf("%w: trainer %d prefetched a task and runs none", ErrDamaged, t.ordinal)
@@ -165,12 +165,12 @@ func (q *Queue) restoreSet(id int, s *SetSnapshot, table *Table) (*set, error) {
 	if err := q.restoreLive(set, s.Live); err != nil {
 		return nil, err
 	}
-	if err := set.restoreAside(s.Aside, q.exact != nil); err != nil {
+	if err := set.restoreAside(s.Aside, q.explicit != nil); err != nil {
 		return nil, err
 	}
 	switch {
-	case q.exact != nil:
-		if err := set.restoreSince(s.Since, q.exact.committed); err != nil {
+	case q.explicit != nil:
+		if err := set.restoreUncommitted(s.Since, q.explicit.committed); err != nil {
 			return nil, err
 		}
 	case len(s.Since) > 0:
@@ -243,7 +243,7 @@ func (q *Queue) restoreLive(s *set, data []byte) error {
 	}
 	entries := make([]entry, n)
 	baseLimit := uint64(0)
-	if q.exact != nil {
+	if q.explicit != nil {
 		baseLimit = math.MaxInt64 - 1
 	}
 	pass := Pass(0)
@@ -325,7 +325,7 @@ func (q *Queue) restoreHolders(entries []entry, c *columns) error {
 			q.extend(e, h)
 		}
 	})
-	if q.exact != nil {
+	if q.explicit != nil {
 		each(func(_ *entry, h *holder) { h.mark = int64(c.uint(math.MaxInt64)) })
 	}
 	if c.bad {
@@ -345,7 +345,7 @@ func (q *Queue) holderByOrdinal(o Ordinal) *trainer {
 	return t
 }
 
-func (s *set) restoreAside(data []byte, exact bool) error {
+func (s *set) restoreAside(data []byte, explicit bool) error {
 	if len(data) == 0 {
 		return nil
 	}
@@ -360,7 +360,7 @@ func (s *set) restoreAside(data []byte, exact bool) error {
 		a.losses, a.spared = int(losses>>1), losses&1 != 0
 		a.next = Attempt(c.uint(math.MaxUint32-1)) + 1
 		a.nextNewer = Attempt(c.uint(math.MaxUint32-1)) + 1
-		if exact {
+		if explicit {
 			a.base, a.baseNewer = int64(c.uint(math.MaxInt64-1)), int64(c.uint(math.MaxInt64-1))
 		}
 		if c.bad || a.pass == 0 || i > 0 && delta == 0 || index >= s.tasks {

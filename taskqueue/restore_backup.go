@@ -20,12 +20,12 @@ var BackupOptions = Options{MaxFailures: math.MaxInt32, MaxSetAside: math.MaxInt
 // CountCut applies the commit of a cut to a queue at that cut: see the diagram of cuts. The queue is restored from the state
 // that is stored with a set of checkpoints. The leader recorded that state while all members were quiesced.
 func (q *Queue) CountCut(step uint64) error {
-	if q.exact == nil {
+	if q.explicit == nil {
 		return nil // all finished tasks are counted
 	}
 	//guard:backup-cut-compared
-	if q.exact.round != step {
-		return fmt.Errorf("%w: expected a set of cut %[3]d (0: none), the cut of its tasks, found a set of cut %[2]d", ErrDamaged, step, q.exact.round)
+	if q.explicit.round != step {
+		return fmt.Errorf("%w: expected a set of cut %[3]d (0: none), the cut of its tasks, found a set of cut %[2]d", ErrDamaged, step, q.explicit.round)
 	}
 	wait, err := q.unflushed(step)
 	if err == nil && wait {
@@ -58,8 +58,8 @@ func (q *Queue) Revive(job string, jobID [16]byte, cluster uint64) error {
 	q.epoch++
 	q.restores++
 	q.saver, q.saverUntil = 0, 0
-	if q.exact != nil {
-		q.rollBack(q.exact.generation)
+	if q.explicit != nil {
+		q.rollBack(q.explicit.generation)
 	}
 	for _, t := range q.sortedTrainers() {
 		if !t.gone {

@@ -278,7 +278,7 @@ func (s *scenario) answer(c *client, a Answer) string {
 	}
 	switch a.Kind {
 	case AnswerTask:
-		parts = append(parts, fmt.Sprintf("task %d as %s", a.Index, place(a.Token.Pass, a.Token.Position, a.Token.Attempt)))
+		parts = append(parts, fmt.Sprintf("task %d as %s", a.Index, taskName(a.Token.Pass, a.Token.Position, a.Token.Attempt)))
 		if a.Base > 0 {
 			parts = append(parts, fmt.Sprintf("from record %d", a.Base))
 		}
@@ -411,7 +411,7 @@ func (s *scenario) token(text string) Token {
 	return tok
 }
 
-func place(p Pass, position int, a Attempt) string { return fmt.Sprintf("%d/%d.%d", p, position, a) }
+func taskName(p Pass, position int, a Attempt) string { return fmt.Sprintf("%d/%d.%d", p, position, a) }
 
 // commit stores the queue, and lists the keys and events of the commit.
 func (s *scenario) commit() string {
@@ -502,7 +502,7 @@ func (s *scenario) state() string {
 			}
 			out.WriteByte('\n')
 		}
-		for _, a := range set.since {
+		for _, a := range set.uncommitted {
 			fmt.Fprintf(&out, "  %d/%d task %d: in step %d\n", a.pass, a.position, set.orderOf(a.pass).index(a.position), a.step)
 		}
 		for _, a := range set.sortedAside() {
@@ -530,7 +530,7 @@ func (s *scenario) state() string {
 			fmt.Fprintf(&out, " lost at %v", time.Duration(t.lostAt)*time.Millisecond)
 		}
 		for _, e := range t.holds {
-			fmt.Fprintf(&out, " %s", place(e.pass, e.position, e.holderOf(t).attempt))
+			fmt.Fprintf(&out, " %s", taskName(e.pass, e.position, e.holderOf(t).attempt))
 		}
 		out.WriteByte('\n')
 	}
@@ -541,7 +541,7 @@ func (s *scenario) queues() string {
 	v := s.q.TaskQueues(0)
 	var out strings.Builder
 	entry := func(e TaskEntry) {
-		fmt.Fprintf(&out, "  task %d at %s: %d timeouts, chunk %d at %d\n", e.Task.Index, place(e.Task.Token.Pass, e.Task.Token.Position, e.Task.Token.Attempt), e.NumTimeout, e.Task.Chunks[0].Idx, e.Task.Chunks[0].Index.Offset)
+		fmt.Fprintf(&out, "  task %d at %s: %d timeouts, chunk %d at %d\n", e.Task.Index, taskName(e.Task.Token.Pass, e.Task.Token.Position, e.Task.Token.Attempt), e.NumTimeout, e.Task.Chunks[0].Idx, e.Task.Chunks[0].Index.Offset)
 	}
 	out.WriteString("todo\n")
 	for _, e := range v.Todo {

@@ -83,8 +83,8 @@ func (q *Queue) Snapshot(lockRevision int64, nonce uint64) *Snapshot {
 		Status: q.status, Reason: q.reason, Saver: q.saver, SaverUntil: q.saverUntil,
 		Sets: make([]SetSnapshot, len(q.sets)), Restores: q.restores,
 	}
-	if q.exact != nil {
-		s.Mode, s.Exact = 1, q.exact.snapshot()
+	if q.explicit != nil {
+		s.Mode, s.Exact = 1, q.explicit.snapshot()
 	}
 	for i, set := range q.sets {
 		set.compact()
@@ -93,7 +93,7 @@ func (q *Queue) Snapshot(lockRevision int64, nonce uint64) *Snapshot {
 			Kind: set.kind, Digest: set.digest[:], ReportID: set.reportID, Parts: set.parts, PartsDigest: set.partsDigest[:],
 			ChunksPerTask: set.chunksPerTask, Chunks: set.chunks, Tasks: set.tasks, Algorithm: set.algorithm, Seed: set.seed,
 			Closed: true, Pass: set.pass, Cursor: set.cursor, Weight: 1, AverageMicros: set.average,
-			Live: set.encodeLive(q.clock, q.exact != nil), Aside: set.encodeAside(q.exact != nil), Since: set.encodeSince(),
+			Live: set.encodeLive(q.clock, q.explicit != nil), Aside: set.encodeAside(q.explicit != nil), Since: set.encodeUncommitted(),
 		}
 		for _, p := range set.open {
 			s.Sets[i].Open = append(s.Sets[i].Open, OpenPass{p.pass, p.counted, p.sum1, p.sum2})
@@ -108,7 +108,7 @@ const liveEntryBytes = 7
 
 // encodeLive writes the live entries column by column: what varies little from entry to
 // entry stands together, for gzip.
-func (s *set) encodeLive(now Clock, exact bool) []byte {
+func (s *set) encodeLive(now Clock, explicit bool) []byte {
 	b := make([]byte, 0, 16+12*len(s.live))
 	b = binary.AppendUvarint(b, uint64(len(s.live)))
 	var pass Pass
@@ -159,7 +159,7 @@ func (s *set) encodeLive(now Clock, exact bool) []byte {
 			b = binary.AppendUvarint(b, age)
 		}
 	}
-	if exact {
+	if explicit {
 		for _, e := range s.live {
 			for _, h := range e.holders[:e.held] {
 				b = binary.AppendUvarint(b, uint64(h.mark))
@@ -169,7 +169,7 @@ func (s *set) encodeLive(now Clock, exact bool) []byte {
 	return b
 }
 
-func (s *set) encodeAside(exact bool) []byte {
+func (s *set) encodeAside(explicit bool) []byte {
 	if len(s.aside) == 0 {
 		return nil
 	}
@@ -187,7 +187,7 @@ func (s *set) encodeAside(exact bool) []byte {
 		b = binary.AppendUvarint(b, uint64(a.losses)<<1|spared)
 		b = binary.AppendUvarint(b, uint64(a.next-1))
 		b = binary.AppendUvarint(b, uint64(a.nextNewer-1))
-		if exact {
+		if explicit {
 			b = binary.AppendUvarint(b, uint64(a.base))
 			b = binary.AppendUvarint(b, uint64(a.baseNewer))
 		}

@@ -299,8 +299,8 @@ func (v *Verifier) CrossCheck(state *Snapshot) error {
 	if err != nil {
 		return err
 	}
-	if q.exact != nil && q.exact.committed != v.step {
-		return fmt.Errorf("last committed step: found %d in the ledger, %d in the state", v.step, q.exact.committed)
+	if q.explicit != nil && q.explicit.committed != v.step {
+		return fmt.Errorf("last committed step: found %d in the ledger, %d in the state", v.step, q.explicit.committed)
 	}
 	if len(q.sets) != len(v.sets) {
 		return fmt.Errorf("expected %d datasets as in the ledger, found %d in the state", len(v.sets), len(q.sets))
@@ -344,7 +344,7 @@ func (s *verifiedSet) crossCheck(state *set) error {
 			return fmt.Errorf("task %d: dropped is %t in the ledger, %t in the state", index, s.dropped[index], a.dropped)
 		}
 	}
-	for _, a := range state.since {
+	for _, a := range state.uncommitted {
 		if p := s.find(a.pass); !p.report.Unseen && p.applied[a.position] != a.step {
 			return fmt.Errorf("position %d of pass %d: waits for the commit of step %d in the state, of step %d in the ledger (0: none)", a.position, a.pass, a.step, p.applied[a.position])
 		}

@@ -56,8 +56,8 @@ func (q *Queue) Outline() Outline {
 	case Paused:
 		o.Paused = true
 	}
-	if q.exact != nil {
-		o.Step = q.exact.committed
+	if q.explicit != nil {
+		o.Step = q.explicit.committed
 	}
 	for _, t := range q.sortedTrainers() {
 		if t.draining {

@@ -75,7 +75,7 @@ func (c commit) write() []byte {
 		case EventPassClosed:
 			w.passClosed(ev.Set, ev.Pass, ev.Counted, ev.SetAside)
 		case EventDispatched, EventReturned, EventFailed, EventTimedOut:
-			w.held(ev.Kind, e, ev.Trainer, ev.Attempt)
+			w.attemptEvent(ev.Kind, e, ev.Trainer, ev.Attempt)
 		case EventFinished:
 			w.finished(ev.Set, Token{Pass: ev.Pass, Position: ev.Position, Attempt: ev.Attempt}, tr, 0)
 		case EventSetAside:

@@ -63,7 +63,7 @@ type TrainerOverview struct {
 // Overview costs O(pending + trainers).
 func (q *Queue) Overview() Overview {
 	o := Overview{Job: q.job, Status: q.status, Reason: q.reason, Epoch: q.epoch, Commit: q.commit, Clock: q.clock}
-	if q.exact != nil {
+	if q.explicit != nil {
 		o.Explicit, o.Steps = true, q.stepPlace()
 	}
 	for _, s := range q.sets {
@@ -199,8 +199,8 @@ func (q *Queue) TaskQueues(set int) TaskQueues {
 		case e != nil:
 			task.Token.Attempt = e.next - 1
 			view.Todo = append(view.Todo, TaskEntry{NumTimeout: e.failures, Task: task})
-		case s.sinceAt(liveKey{pass, position}) != nil:
-			task.Token.Attempt = s.sinceAt(liveKey{pass, position}).next - 1
+		case s.uncommittedAt(liveKey{pass, position}) != nil:
+			task.Token.Attempt = s.uncommittedAt(liveKey{pass, position}).next - 1
 			view.Pending[index] = TaskEntry{Task: task}
 		case s.aside[index].missing(pass):
 		case position >= s.dispatched(pass):

@@ -189,7 +189,7 @@ func useSet(cmd *cobra.Command, from admin.Location, store *etcdstore.Store, fol
 	if err != nil {
 		return err
 	}
-	values, _, err := store.Together(ctx, jobKey, taskqueue.StateKey)
+	values, _, err := store.ReadAll(ctx, jobKey, taskqueue.StateKey)
 	if err != nil {
 		return err
 	}

@@ -61,7 +61,7 @@ func (s *daemonSettings) resumeInto(ctx context.Context, store *etcdstore.Store,
 // hasBegun reports whether etcd has the job whose checkpoints are in the directory. If etcd has another job of that name, it returns
 // an error.
 func (s *daemonSettings) hasBegun(ctx context.Context, store *etcdstore.Store, folder checkpoint.Store) (bool, error) {
-	values, _, err := store.Together(ctx, taskqueue.StateKey, master.LatestSetKey)
+	values, _, err := store.ReadAll(ctx, taskqueue.StateKey, master.LatestSetKey)
 	if err != nil {
 		return false, err
 	}

@@ -77,7 +77,7 @@ func (r *revival) adopt(ctx context.Context, store *etcdstore.Store, name string
 	if err != nil {
 		return restoredJob{}, err
 	}
-	err = store.Adopt(ctx, etcdstore.Adoption{
+	err = store.ImportJob(ctx, etcdstore.Import{
 		Begin: begin,
 		ID:    r.file.Digest, Name: name, Settings: settings, State: encoded, Keys: r.keys(), Last: last, Replaces: r.replaces,
 	})

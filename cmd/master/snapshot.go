@@ -130,7 +130,7 @@ type backup struct {
 func (b *backup) read(ctx context.Context) error {
 	var err error
 	var revision int64
-	if b.values, revision, err = b.store.Together(ctx, jobKey, taskqueue.StateKey, taskqueue.AsidePrefix, taskqueue.RosterPrefix, psDesiredKey, taskqueue.SecretKey, taskqueue.StepKey, master.LatestSetKey); err != nil {
+	if b.values, revision, err = b.store.ReadAll(ctx, jobKey, taskqueue.StateKey, taskqueue.AsidePrefix, taskqueue.RosterPrefix, psDesiredKey, taskqueue.SecretKey, taskqueue.StepKey, master.LatestSetKey); err != nil {
 		return err
 	}
 	if b.values[taskqueue.StateKey] == nil {

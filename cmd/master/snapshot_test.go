@@ -161,7 +161,7 @@ func TestInterruptedRestoreIsNoJob(t *testing.T) {
 		t.Fatal(err)
 	}
 	crash := errors.New("crash")
-	err = store.Adopt(t.Context(), etcdstore.Adoption{ID: s.Digest, Name: job, Settings: settings, State: []byte("x"), Keys: func(yield func(taskqueue.Write, error) bool) {
+	err = store.ImportJob(t.Context(), etcdstore.Import{ID: s.Digest, Name: job, Settings: settings, State: []byte("x"), Keys: func(yield func(taskqueue.Write, error) bool) {
 		n := 0
 		for item, err := range r.keys() {
 			if n++; n == 150 || !yield(item, err) {

@@ -160,7 +160,7 @@ func (p Location) NoSuchJob(ctx context.Context, store *etcdstore.Store) error {
 
 // ReadQueue rebuilds the queue of a job from the state in etcd. values has the keys of the state.
 func ReadQueue(ctx context.Context, store *etcdstore.Store, from Location) (queue *taskqueue.Queue, values map[string][]byte, err error) {
-	if values, _, err = store.Together(ctx, taskqueue.StateKey, taskqueue.RosterPrefix, taskqueue.AsidePrefix); err != nil {
+	if values, _, err = store.ReadAll(ctx, taskqueue.StateKey, taskqueue.RosterPrefix, taskqueue.AsidePrefix); err != nil {
 		return nil, nil, err
 	}
 	if values[taskqueue.StateKey] == nil {

@@ -207,7 +207,7 @@ var mutants = []mutant{
 		"a task is set aside before its limit"},
 	// the stored state
 	{"set-aside tasks not stored", "dataset-snapshot",
-		text("Aside: set.encodeAside(q.exact != nil),", ""),
+		text("Aside: set.encodeAside(q.explicit != nil),", ""),
 		"the next master loses the list of set-aside tasks"},
 	{"cursor not stored", "dataset-snapshot",
 		text("set.cursor", "max(set.cursor-1, 0)"),
@@ -248,7 +248,7 @@ var mutants = []mutant{
 		text("== x.rolledTo:\n\t\tq.enter(t)\n\t\treturn q.stepAnswer()\n\tcase ev.Generation == x.generation", "!= x.committed"),
 		"a late copy of a rollback undoes the work of the ring"},
 	{"rollback keeps finished tasks", "rollback-undoes-finishes",
-		text("clear(s.since)\n\t\ts.since = s.since[:0]\n", ""),
+		text("clear(s.uncommitted)\n\t\ts.uncommitted = s.uncommitted[:0]\n", ""),
 		"records are counted that the loaded model does not contain"},
 	{"base missing from a dispatch", "dispatch-with-base",
 		value("$1, $2, 0"),

@@ -14,11 +14,11 @@ import (
 	clientv3 "go.etcd.io/etcd/client/v3"
 )
 
-// held is a lease, kept alive, and the one key that this process put on it. It is lost, once and permanently, when etcd
+// leasedKey is a lease, kept alive, and the one key that this process put on it. It is lost, once and permanently, when etcd
 // reports that the lease or the key is gone, when no keep-alive was answered in time, or on release.
 //
 // Its goroutines end with the loss; release and abandon wait for them.
-type held struct {
+type leasedKey struct {
 	store  *Store
 	lease  int64
 	ttl    time.Duration // as granted; etcd raises what is too short for it
@@ -43,8 +43,8 @@ type held struct {
 
 var errReleased = errors.New("released")
 
-// hold grants a lease and keeps it alive, each third of its time to live and at least as often as every.
-func (s *Store) hold(ctx context.Context, ttl, margin, every time.Duration) (*held, error) {
+// grantLease grants a lease and keeps it alive, each third of its time to live and at least as often as every.
+func (s *Store) grantLease(ctx context.Context, ttl, margin, every time.Duration) (*leasedKey, error) {
 	sent := bootTime()
 	seconds := int64(math.Ceil(ttl.Seconds()))
 	answer, err := s.leases.LeaseGrant(ctx, &pb.LeaseGrantRequest{TTL: seconds}, s.callOpts...)
@@ -55,7 +55,7 @@ func (s *Store) hold(ctx context.Context, ttl, margin, every time.Duration) (*he
 	if err != nil {
 		return nil, fmt.Errorf("grant a lease of %ds: %w", seconds, rpctypes.Error(err))
 	}
-	h := &held{
+	h := &leasedKey{
 		store:  s,
 		lease:  answer.ID,
 		ttl:    time.Duration(answer.TTL) * time.Second,
@@ -70,7 +70,7 @@ func (s *Store) hold(ctx context.Context, ttl, margin, every time.Duration) (*he
 	return h, nil
 }
 
-func (h *held) spawn(f func()) {
+func (h *leasedKey) spawn(f func()) {
 	h.wg.Add(1)
 	h.store.spawn(func() {
 		defer h.wg.Done()
@@ -78,9 +78,9 @@ func (h *held) spawn(f func()) {
 	})
 }
 
-// place puts the key on the lease unless another process holds it. It may be repeated after an unknown outcome. owner is the
+// putKey puts the key on the lease unless another process holds it. It may be repeated after an unknown outcome. owner is the
 // value of the other holder's key.
-func (h *held) place(ctx context.Context, key string, value []byte) (ours bool, owner []byte, err error) {
+func (h *leasedKey) putKey(ctx context.Context, key string, value []byte) (ours bool, owner []byte, err error) {
 	answer, err := h.store.txn(ctx, &pb.TxnRequest{
 		//guard:claim-requires-free-key
 		Compare: []*pb.Compare{createdAt(key, 0)},
@@ -100,10 +100,10 @@ func (h *held) place(ctx context.Context, key string, value []byte) (ours bool, 
 	return found.Lease == h.lease, found.Value, nil
 }
 
-// guard watches the placed key from here on: its end is our end.
-func (h *held) guard() {
+// watchKey watches the key: the loss of the key is the loss of the lease.
+func (h *leasedKey) watchKey() {
 	h.spawn(func() {
-		err := h.store.follow(h.ctx, h.key, "", func(keys listing) bool {
+		err := h.store.watch(h.ctx, h.key, "", func(keys listing) bool {
 			kv, there := keys[h.key]
 			return there && kv.CreateRevision == h.createRevision
 		})
@@ -115,7 +115,7 @@ func (h *held) guard() {
 }
 
 // keepAlive renews the lease until it is lost.
-func (h *held) keepAlive() {
+func (h *leasedKey) keepAlive() {
 	pause := backoff{least: 50 * time.Millisecond, most: h.ttl / 6}
 	for h.ctx.Err() == nil {
 		err := h.keepAliveStream()
@@ -129,7 +129,7 @@ func (h *held) keepAlive() {
 }
 
 // keepAliveStream renews over one stream until an answer fails to come.
-func (h *held) keepAliveStream() error {
+func (h *leasedKey) keepAliveStream() error {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(h.ctx))
 	defer cancel()
 	patience := time.AfterFunc(h.ttl/3, cancel)
@@ -160,7 +160,7 @@ func (h *held) keepAliveStream() error {
 	}
 }
 
-func (h *held) trust(until time.Duration) {
+func (h *leasedKey) trust(until time.Duration) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.cause == nil {
@@ -172,8 +172,8 @@ func (h *held) trust(until time.Duration) {
 // suspension, the boot clock does not.
 const expireCheck = 100 * time.Millisecond
 
-// expire ends the holding when the trust has run out.
-func (h *held) expire() {
+// expire declares the loss when the trust has run out.
+func (h *leasedKey) expire() {
 	for {
 		left := time.Duration(h.trusted.Load()) - bootTime()
 		if left <= 0 {
@@ -187,7 +187,7 @@ func (h *held) expire() {
 	}
 }
 
-func (h *held) lose(cause error) {
+func (h *leasedKey) lose(cause error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.cause != nil {
@@ -199,10 +199,10 @@ func (h *held) lose(cause error) {
 	h.stop()
 }
 
-func (h *held) valid() bool { return int64(bootTime()) < h.trusted.Load() }
+func (h *leasedKey) valid() bool { return int64(bootTime()) < h.trusted.Load() }
 
 // whyLost is nil while it is not lost.
-func (h *held) whyLost() error {
+func (h *leasedKey) whyLost() error {
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	return h.cause
@@ -210,7 +210,7 @@ func (h *held) whyLost() error {
 
 // release stops believing, then revokes the lease; with it go all keys on it,
 // in one step. Already gone is success.
-func (h *held) release(ctx context.Context) error {
+func (h *leasedKey) release(ctx context.Context) error {
 	h.lose(errReleased)
 	h.wg.Wait()
 	_, err := again(ctx, func() (*pb.LeaseRevokeResponse, error) {
@@ -225,8 +225,8 @@ func (h *held) release(ctx context.Context) error {
 // abandonTime limits the release of unused leases.
 const abandonTime = time.Second
 
-// abandon is release for a holding that came to nothing.
-func (h *held) abandon() {
+// abandon releases a lease that is not used.
+func (h *leasedKey) abandon() {
 	ctx, cancel := context.WithTimeout(h.store.ctx, abandonTime)
 	defer cancel()
 	_ = h.release(ctx) // if not, the lease runs out

@@ -10,8 +10,8 @@ import (
 	"slices"
 )
 
-// applied is a finished task whose step is not committed: since the last commit.
-type applied struct {
+// uncommittedTask is a finished task whose step is not committed.
+type uncommittedTask struct {
 	liveKey
 	step uint64
 	base int64   // of the entry that it was, and will be if it is rolled back
@@ -24,72 +24,72 @@ func (k liveKey) compare(o liveKey) int {
 	return cmp.Or(cmp.Compare(k.pass, o.pass), cmp.Compare(k.position, o.position))
 }
 
-// sinceAt finds what waits for a commit; nil: it does not.
-func (s *set) sinceAt(k liveKey) *applied {
-	if at, ok := slices.BinarySearchFunc(s.since, k, func(b applied, k liveKey) int { return b.compare(k) }); ok {
-		return &s.since[at]
+// uncommittedAt returns the uncommitted task at k, or nil.
+func (s *set) uncommittedAt(k liveKey) *uncommittedTask {
+	if at, ok := slices.BinarySearchFunc(s.uncommitted, k, func(b uncommittedTask, k liveKey) int { return b.compare(k) }); ok {
+		return &s.uncommitted[at]
 	}
 	return nil
 }
 
-// apply keeps a finished task for the commit of its step.
-func (s *set) apply(a applied) {
-	at, _ := slices.BinarySearchFunc(s.since, a.liveKey, func(b applied, k liveKey) int { return b.compare(k) })
-	s.since = slices.Insert(s.since, at, a)
+// addUncommitted keeps a finished task for the commit of its step.
+func (s *set) addUncommitted(a uncommittedTask) {
+	at, _ := slices.BinarySearchFunc(s.uncommitted, a.liveKey, func(b uncommittedTask, k liveKey) int { return b.compare(k) })
+	s.uncommitted = slices.Insert(s.uncommitted, at, a)
 	s.openPass(a.pass).since++
 }
 
-// encodeSince writes what waits for a commit, column by column.
-func (s *set) encodeSince() []byte {
-	if len(s.since) == 0 {
+// encodeUncommitted writes the uncommitted tasks, column by column.
+func (s *set) encodeUncommitted() []byte {
+	if len(s.uncommitted) == 0 {
 		return nil
 	}
-	b := make([]byte, 0, 8+6*len(s.since))
-	b = binary.AppendUvarint(b, uint64(len(s.since)))
-	var last applied
-	for _, a := range s.since {
+	b := make([]byte, 0, 8+6*len(s.uncommitted))
+	b = binary.AppendUvarint(b, uint64(len(s.uncommitted)))
+	var last uncommittedTask
+	for _, a := range s.uncommitted {
 		b = binary.AppendUvarint(b, uint64(a.pass-last.pass))
 		last.pass = a.pass
 	}
-	for _, a := range s.since {
+	for _, a := range s.uncommitted {
 		b = binary.AppendVarint(b, int64(a.position-last.position))
 		last.position = a.position
 	}
-	for _, a := range s.since {
+	for _, a := range s.uncommitted {
 		b = binary.AppendVarint(b, int64(a.step-last.step))
 		last.step = a.step
 	}
-	for _, a := range s.since {
+	for _, a := range s.uncommitted {
 		b = binary.AppendUvarint(b, uint64(a.base))
 	}
-	for _, a := range s.since {
+	for _, a := range s.uncommitted {
 		b = binary.AppendUvarint(b, uint64(a.mark))
 	}
-	for _, a := range s.since {
+	for _, a := range s.uncommitted {
 		b = binary.AppendUvarint(b, uint64(a.next-1))
 	}
-	for _, a := range s.since {
+	for _, a := range s.uncommitted {
 		b = binary.AppendUvarint(b, uint64(a.by))
 	}
 	return b
 }
 
-// sinceEntryBytes is the minimum size of an entry. Each of its fields takes at least one byte: pass, position, step, base,
+// uncommittedEntryBytes is the minimum size of an entry. Each of its fields takes at least one byte: pass, position, step, base,
 // mark, next attempt and trainer.
-const sinceEntryBytes = 7
+const uncommittedEntryBytes = 7
 
-// restoreSince reads what waits for a commit of a step after the last committed one.
-func (s *set) restoreSince(data []byte, committed uint64) error {
+// restoreUncommitted reads the uncommitted tasks. Their steps must be after the committed one.
+func (s *set) restoreUncommitted(data []byte, committed uint64) error {
 	if len(data) == 0 {
 		return nil
 	}
 	c := &columns{buf: data}
-	n := c.uint(uint64(len(data) / sinceEntryBytes))
+	n := c.uint(uint64(len(data) / uncommittedEntryBytes))
 	if c.bad {
 		return fmt.Errorf("since columns of %d bytes name too many entries", len(data))
 	}
-	list := make([]applied, n)
-	var last applied
+	list := make([]uncommittedTask, n)
+	var last uncommittedTask
 	for i := range list {
 		last.pass += Pass(c.uint(math.MaxUint32))
 		list[i].pass = last.pass
@@ -124,7 +124,7 @@ func (s *set) restoreSince(data []byte, committed uint64) error {
 		}
 		p.since++
 	}
-	s.since = list
+	s.uncommitted = list
 	return nil
 }
 
@@ -138,15 +138,15 @@ type ExactSnapshot struct {
 	Flushed    []Ordinal // rising
 }
 
-func (x *exact) snapshot() *ExactSnapshot {
+func (x *explicitCommits) snapshot() *ExactSnapshot {
 	return &ExactSnapshot{
 		Committed: x.committed, Generation: x.generation, RolledTo: x.rolledTo, Round: x.round,
 		Members: slices.Sorted(maps.Keys(x.members)), Flushed: slices.Sorted(maps.Keys(x.flushed)),
 	}
 }
 
-func (s *ExactSnapshot) restore() (*exact, error) {
-	x := newExact()
+func (s *ExactSnapshot) restore() (*explicitCommits, error) {
+	x := newExplicitCommits()
 	x.committed, x.generation, x.rolledTo, x.round = s.Committed, s.Generation, s.RolledTo, s.Round
 	if s.RolledTo > s.Committed || s.Round != 0 && s.Round <= s.Committed || s.Round == 0 && len(s.Flushed) > 0 {
 		return nil, fmt.Errorf("steps: %+v", *s)

@@ -21,37 +21,37 @@ import (
 // ErrOccupied says that there is a job where one was to be restored.
 var ErrOccupied = errors.New("there is a job already")
 
-// jobKeys lists all keys that a job can have, in the form that Together takes.
+// jobKeys lists all keys that a job can have, in the form that ReadAll takes.
 var jobKeys = []string{keyJob, keyState, keyState + "/", keyTrainers, keyPS, keyPSDesired, keyPSBlocks, "/ps_step", "/checkpoints/", "/ledger/", "/master/"}
 
-// Adoption is a job to write to a place without a job.
-type Adoption struct {
-	ID       string                            // id of the restored file: a repeated adoption continues an interrupted one
+// Import is a job to write to a prefix without a job.
+type Import struct {
+	ID       string                            // id of the restored file: a repeated import continues an interrupted one
 	Name     string                            // name of the job in this store
 	Settings map[string]string                 // the immutable settings
 	Keys     iter.Seq2[taskqueue.Write, error] // all keys except the settings, the state and Last
 	State    []byte                            // must carry a nonce
-	Begin    []taskqueue.Write                 // written first, with the marker, for a repeated adoption
+	Begin    []taskqueue.Write                 // written first, with the marker, for a repeated import
 	Last     []taskqueue.Write                 // written with the state in one transaction
 
 	// Replaces is the state that the job had when the operator decided to replace it. Its tasks, trainers, ledger and
-	// checkpoint set are removed, and the adoption's take their place; nil: there must be no job. No master or parameter
+	// checkpoint set are removed, and those of the import are written; nil: there must be no job. No master or parameter
 	// server may run.
 	Replaces *Pointer
 }
 
-// replacedKeys are the keys of a job that an adoption replaces. The parts of task tables and the placement of blocks stay.
+// replacedKeys are the keys of a job that an import replaces. The parts of task tables and the placement of blocks stay.
 var replacedKeys = []string{keyState, taskqueue.AsidePrefix, keyTrainers, keyLatest, "/ps_step", taskqueue.LedgerPrefix}
 
-// Adopt writes a job under this store's prefix. The state is written last, in one transaction that compares that no other
+// ImportJob writes a job under this store's prefix. The state is written last, in one transaction that compares that no other
 // process interfered: until then there is no job, and after it the whole job.
 //
 //	no key exists  ──▶ keyRestoring, /job ──▶ keys, a batch at a time ──▶ /task_queues, no keyRestoring
-//	  else ErrOccupied     │ interrupted: the same Adoption continues       compares keyRestoring; no state
+//	  else ErrOccupied     │ interrupted: the same Import continues         compares keyRestoring; no state
 //
 // It needs no lock: a master that leads during the restore finds keyRestoring, and waits.
-func (s *Store) Adopt(ctx context.Context, a Adoption) error {
-	marker, err := s.beginAdoption(ctx, a)
+func (s *Store) ImportJob(ctx context.Context, a Import) error {
+	marker, err := s.beginImport(ctx, a)
 	if err != nil {
 		return err
 	}
@@ -79,12 +79,12 @@ func (s *Store) Adopt(ctx context.Context, a Adoption) error {
 			return err
 		}
 	}
-	return s.endAdoption(ctx, marker, a.State, a.Last)
+	return s.endImport(ctx, marker, a.State, a.Last)
 }
 
 // beginAdoption writes the marker if there is no job, or finds the marker of an interrupted restore of the same backup. It
 // returns the marker's create revision.
-func (s *Store) beginAdoption(ctx context.Context, a Adoption) (int64, error) {
+func (s *Store) beginImport(ctx context.Context, a Import) (int64, error) {
 	key := s.abs(keyRestoring)
 	job, err := json.Marshal(newJob(a.Name, a.Settings))
 	if err != nil {
@@ -116,7 +116,7 @@ func (s *Store) beginAdoption(ctx context.Context, a Adoption) (int64, error) {
 		}
 		req.Compare = append(req.Compare, absent)
 	}
-	answer, err := s.settled(ctx, req)
+	answer, err := s.txnUntilKnown(ctx, req)
 	switch {
 	case err != nil:
 		return 0, fmt.Errorf("begin to restore: %w", err)
@@ -140,7 +140,7 @@ func (s *Store) beginAdoption(ctx context.Context, a Adoption) (int64, error) {
 
 // underMarker does writes while the marker stands. They may be done again.
 func (s *Store) underMarker(ctx context.Context, marker int64, writes []*pb.RequestOp) error {
-	answer, err := s.settled(ctx, &pb.TxnRequest{Compare: []*pb.Compare{createdAt(s.abs(keyRestoring), marker)}, Success: writes})
+	answer, err := s.txnUntilKnown(ctx, &pb.TxnRequest{Compare: []*pb.Compare{createdAt(s.abs(keyRestoring), marker)}, Success: writes})
 	if err == nil && !answer.Succeeded {
 		err = fmt.Errorf("%w: expected the key %s, found none: another process has ended the restore or removed the job", ErrOccupied, s.abs(keyRestoring))
 	}
@@ -151,12 +151,12 @@ func (s *Store) underMarker(ctx context.Context, marker int64, writes []*pb.Requ
 }
 
 // endAdoption makes the job one. An outcome that was unknown is found out by reading.
-func (s *Store) endAdoption(ctx context.Context, marker int64, state []byte, last []taskqueue.Write) error {
+func (s *Store) endImport(ctx context.Context, marker int64, state []byte, last []taskqueue.Write) error {
 	writes := []*pb.RequestOp{opPut(s.abs(keyState), state, 0), fence.Delete(s.abs(keyRestoring))}
 	for _, w := range last {
 		writes = append(writes, opPut(s.abs(w.Key), w.Value, 0))
 	}
-	answer, err := s.settled(ctx, &pb.TxnRequest{
+	answer, err := s.txnUntilKnown(ctx, &pb.TxnRequest{
 		Compare: []*pb.Compare{createdAt(s.abs(keyRestoring), marker), createdAt(s.abs(keyState), 0)},
 		Success: writes,
 		Failure: []*pb.RequestOp{opGet(s.abs(keyState))},
@@ -173,8 +173,8 @@ func (s *Store) endAdoption(ctx context.Context, marker int64, state []byte, las
 	return fmt.Errorf("end the restore: %w: another process has ended it, or the job was removed", ErrOccupied)
 }
 
-// settled sends a transaction until its outcome is known. The transaction must be safe to repeat.
-func (s *Store) settled(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
+// txnUntilKnown sends a transaction until its outcome is known. The transaction must be safe to repeat.
+func (s *Store) txnUntilKnown(ctx context.Context, req *pb.TxnRequest) (*pb.TxnResponse, error) {
 	pause := backoff{least: 20 * time.Millisecond, most: time.Second}
 	for {
 		answer, err := s.txn(ctx, req)

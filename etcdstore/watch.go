@@ -13,11 +13,11 @@ import (
 // listing is what a key range held at one revision, by absolute key.
 type listing map[string]*mvccpb.KeyValue
 
-// follow calls changed with the contents of the keys in [from, end) (with end "", the one key), and again after each change,
+// watch calls changed with the contents of the keys in [from, end) (with end "", the one key), and again after each change,
 // until changed returns false (nil), ctx ends (its error) or etcd refuses the request. The ranges are small: registries, one
 // key. It survives compaction under the watch, lost connections and a member without a leader: each time it lists again. The
-// listing belongs to follow.
-func (s *Store) follow(ctx context.Context, from, end string, changed func(listing) (more bool)) error {
+// listing belongs to watch.
+func (s *Store) watch(ctx context.Context, from, end string, changed func(listing) (more bool)) error {
 	var opts []clientv3.OpOption
 	if end != "" {
 		opts = append(opts, clientv3.WithRange(end))
@@ -44,7 +44,7 @@ func (s *Store) follow(ctx context.Context, from, end string, changed func(listi
 		if !changed(keys) {
 			return nil
 		}
-		more, err := s.watch(ctx, from, append(opts, clientv3.WithRev(answer.Header.Revision+1)), keys, func(keys listing) bool {
+		more, err := s.applyEvents(ctx, from, append(opts, clientv3.WithRev(answer.Header.Revision+1)), keys, func(keys listing) bool {
 			pause.reset()
 			return changed(keys)
 		})
@@ -63,9 +63,9 @@ func (s *Store) follow(ctx context.Context, from, end string, changed func(listi
 	}
 }
 
-// watch applies events to keys until changed has enough (more is false) or the
+// applyEvents applies events to keys until changed has enough (more is false) or the
 // watch breaks.
-func (s *Store) watch(ctx context.Context, from string, opts []clientv3.OpOption, keys listing, changed func(listing) bool) (more bool, err error) {
+func (s *Store) applyEvents(ctx context.Context, from string, opts []clientv3.OpOption, keys listing, changed func(listing) bool) (more bool, err error) {
 	ctx, cancel := context.WithCancel(clientv3.WithRequireLeader(ctx))
 	defer cancel()
 	for answer := range s.client.Watch(ctx, from, opts...) {

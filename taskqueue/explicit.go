@@ -8,13 +8,13 @@ import (
 )
 
 // Explicit commits: the trainers save the model at steps that they choose, and a task counts once a saved step has all of it.
-// A finish names the step that applied its last record. It waits in since until that step is committed. A rollback undoes
+// A finish names the step that applied its last record. It is uncommitted until that step is committed. A rollback undoes
 // everything after the last committed step, since the model rolls back too.
 //
-//	          finish(step n)            commit(s), s >= n
-//	pending ─────────────────▶ since ─────────────────────▶ done
-//	   ▲ │                       │
-//	   │ └── rollback: base ◀────┘ rollback(s), s < n
+//	          finish(step n)             commit(s), s >= n
+//	pending ─────────────────▶ uncommitted ─────────────────▶ done
+//	   ▲ │                          │
+//	   │ └── rollback: base ◀───────┘ rollback(s), s < n
 //	   │            │
 //	   └─── ask ── retry
 //
@@ -22,8 +22,8 @@ import (
 // ends and the task stays where it is, because uncommitted steps have a part of it. Only a rollback dispatches it to another
 // trainer.
 
-// exact has the state of explicit commits in addition to the tasks.
-type exact struct {
+// explicitCommits has the state of explicit commits in addition to the tasks.
+type explicitCommits struct {
 	committed  uint64           // step; 0: none
 	generation uint64           // current generation of the ring; 0: unknown
 	rolledTo   uint64           // step that this generation began with
@@ -34,7 +34,9 @@ type exact struct {
 	lost int // sessions that have ended and keep tasks; derived
 }
 
-func newExact() *exact { return &exact{members: map[Ordinal]bool{}, flushed: map[Ordinal]bool{}} }
+func newExplicitCommits() *explicitCommits {
+	return &explicitCommits{members: map[Ordinal]bool{}, flushed: map[Ordinal]bool{}}
+}
 
 // WaitFor says what an answer AnswerWait waits for.
 type WaitFor uint8
@@ -76,7 +78,7 @@ var (
 var errLeadersStep = fmt.Errorf("%w of its trainers: its leader commits cuts and rolls back to them", ErrNotExplicit)
 
 func (q *Queue) stepPlace() StepPlace {
-	x := q.exact
+	x := q.explicit
 	p := StepPlace{Step: x.committed, Generation: x.generation, Epoch: q.epoch, Uncommitted: q.uncommitted()}
 	if q.opt.Cuts {
 		p.Round = x.round
@@ -89,14 +91,14 @@ func (q *Queue) stepAnswer() Answer { return Answer{Kind: AnswerStep, Place: q.s
 func (q *Queue) uncommitted() int {
 	n := 0
 	for _, s := range q.sets {
-		n += len(s.since)
+		n += len(s.uncommitted)
 	}
 	return n
 }
 
 // roomToDispatch reports whether a new task may be dispatched: each task may come to wait for a commit.
 func (q *Queue) roomToDispatch() bool {
-	if q.exact == nil {
+	if q.explicit == nil {
 		return true
 	}
 	n := q.uncommitted()
@@ -110,9 +112,9 @@ func (q *Queue) roomToDispatch() bool {
 // waitsFor returns the reason that no task can be dispatched before a commit or a rollback.
 func (q *Queue) waitsFor() WaitFor {
 	switch {
-	case q.exact == nil:
+	case q.explicit == nil:
 		return WaitTask
-	case q.exact.lost > 0 || q.misplaced():
+	case q.explicit.lost > 0 || q.misplaced():
 		return WaitRollback
 	case q.uncommitted() == 0:
 		return WaitTask
@@ -134,9 +136,9 @@ func (q *Queue) waitsFor() WaitFor {
 func (q *Queue) checkSteps(results []Result) error {
 	for _, r := range results {
 		switch {
-		case q.exact == nil && r.Step != 0:
+		case q.explicit == nil && r.Step != 0:
 			return fmt.Errorf("%w: a finish carries no step, found %d", ErrNotExplicit, r.Step)
-		case q.exact != nil && r.Error == "" && r.Step == 0:
+		case q.explicit != nil && r.Error == "" && r.Step == 0:
 			return fmt.Errorf("%w: a finish carries the step, from 1, that applied the last record of the task, found none", ErrExplicit)
 		}
 	}
@@ -145,7 +147,7 @@ func (q *Queue) checkSteps(results []Result) error {
 
 // member finds the sender of an event of explicit commits. Trainer 0 is the master itself.
 func (q *Queue) member(o Ordinal, incarnation uint64) (t *trainer, refused *Answer) {
-	if q.exact == nil {
+	if q.explicit == nil {
 		return nil, &Answer{Err: fmt.Errorf("%w: a finish counts as soon as it is stored", ErrNotExplicit)}
 	}
 	if o == 0 {
@@ -158,16 +160,16 @@ func (q *Queue) member(o Ordinal, incarnation uint64) (t *trainer, refused *Answ
 	return t, nil
 }
 
-func (x *exact) otherGeneration(found uint64) error {
+func (x *explicitCommits) otherGeneration(found uint64) error {
 	return fmt.Errorf("%w: expected generation %d, found %d: ask for the step to load, and join that ring", ErrOtherGeneration, x.generation, found)
 }
 
 // enter makes a session that receives the current step a member of this generation.
 func (q *Queue) enter(t *trainer) {
-	if t != nil && !q.exact.members[t.ordinal] {
-		q.exact.members[t.ordinal] = true
-		if q.opt.Cuts && q.exact.round != 0 {
-			q.exact.flushed[t.ordinal] = true // its first step is after that cut
+	if t != nil && !q.explicit.members[t.ordinal] {
+		q.explicit.members[t.ordinal] = true
+		if q.opt.Cuts && q.explicit.round != 0 {
+			q.explicit.flushed[t.ordinal] = true // its first step is after that cut
 		}
 		q.dirty = true
 	}
@@ -190,7 +192,7 @@ func (ev *LastStep) apply(q *Queue) Answer {
 		return q.stepAnswer() // it joins again; a member that never flushes would stop all
 	}
 	//guard:cut-holds-new-members
-	if q.holding() && t != nil && !q.exact.members[t.ordinal] {
+	if q.holding() && t != nil && !q.explicit.members[t.ordinal] {
 		return Answer{Kind: AnswerWait, WaitFor: WaitFlush} // gradients that it pushes before the versions are fixed would be in the cut
 	}
 	q.enter(t)
@@ -220,7 +222,7 @@ func (ev *StepFlushed) apply(q *Queue) Answer {
 	if refused != nil {
 		return *refused
 	}
-	x := q.exact
+	x := q.explicit
 	switch {
 	case t == nil:
 		return Answer{Kind: AnswerRejoin}
@@ -266,7 +268,7 @@ func (q *Queue) markOf(t *trainer, p TaskPosition, step uint64) (mark *int64, er
 	if s == nil {
 		return nil, fmt.Errorf("%w: %v", ErrNotHeld, p.Token)
 	}
-	since := s.sinceAt(liveKey{p.Token.Pass, p.Token.Position})
+	since := s.uncommittedAt(liveKey{p.Token.Pass, p.Token.Position})
 	base := int64(0)
 	switch {
 	case e != nil && e.held == 1 && e.holders[0].trainer == t && e.holders[0].attempt == p.Token.Attempt:
@@ -307,7 +309,7 @@ func (ev *StepCommit) apply(q *Queue) Answer {
 	if q.opt.Cuts && ev.Trainer != 0 {
 		return Answer{Err: errLeadersStep}
 	}
-	x := q.exact
+	x := q.explicit
 	switch {
 	case ev.Generation != x.generation:
 		return Answer{Err: x.otherGeneration(ev.Generation)}
@@ -336,7 +338,7 @@ func (ev *StepCommit) apply(q *Queue) Answer {
 // unflushed reports whether a member has still to flush a step. It returns an error if a member can never flush it: the
 // records that the member trained by that step are then unknown.
 func (q *Queue) unflushed(step uint64) (wait bool, err error) {
-	x := q.exact
+	x := q.explicit
 	for _, t := range q.sortedTrainers() {
 		switch {
 		case x.flushed[t.ordinal] || !x.members[t.ordinal] && len(t.holds) == 0:
@@ -349,7 +351,7 @@ func (q *Queue) unflushed(step uint64) (wait bool, err error) {
 		}
 	}
 	for _, s := range q.sets {
-		for _, a := range s.since { // finished later: the step may have a part of it
+		for _, a := range s.uncommitted { // finished later: the step may have a part of it
 			//guard:lost-member-after-finish
 			if a.step <= step || x.flushed[a.by] {
 				continue
@@ -366,14 +368,14 @@ func (q *Queue) unflushed(step uint64) (wait bool, err error) {
 
 // commitStep counts the tasks finished by a step, and moves base of the other tasks.
 func (q *Queue) commitStep(step uint64) {
-	x := q.exact
+	x := q.explicit
 	x.committed = step
 	q.dirty = true
 	q.ledger.committed(step, x.generation)
 	counted := 0
 	for _, s := range q.sets {
-		before := len(s.since)
-		s.since = slices.DeleteFunc(s.since, func(a applied) bool {
+		before := len(s.uncommitted)
+		s.uncommitted = slices.DeleteFunc(s.uncommitted, func(a uncommittedTask) bool {
 			//guard:commit-excludes-later-steps
 			if a.step > step {
 				return false
@@ -383,7 +385,7 @@ func (q *Queue) commitStep(step uint64) {
 			p.since--
 			return true
 		})
-		counted += before - len(s.since)
+		counted += before - len(s.uncommitted)
 		q.moveBases(s)
 	}
 	q.endRound()
@@ -403,8 +405,8 @@ func (q *Queue) moveBases(s *set) {
 			q.ledger.partly(s.id, liveKey{e.pass, e.position}, e.next-1, e.base)
 		}
 	}
-	for i := range s.since {
-		if a := &s.since[i]; a.mark != 0 && a.mark-1 != a.base {
+	for i := range s.uncommitted {
+		if a := &s.uncommitted[i]; a.mark != 0 && a.mark-1 != a.base {
 			a.base = a.mark - 1
 			q.ledger.partly(s.id, a.liveKey, a.next-1, a.base)
 		}
@@ -413,14 +415,14 @@ func (q *Queue) moveBases(s *set) {
 
 // endRound forgets who flushed what.
 func (q *Queue) endRound() {
-	q.exact.round = 0
-	clear(q.exact.flushed)
+	q.explicit.round = 0
+	clear(q.explicit.flushed)
 	for _, s := range q.sets {
 		for _, e := range s.byKey {
 			e.holders[0].mark = 0
 		}
-		for i := range s.since {
-			s.since[i].mark = 0
+		for i := range s.uncommitted {
+			s.uncommitted[i].mark = 0
 		}
 	}
 }
@@ -445,7 +447,7 @@ func (ev *Rollback) apply(q *Queue) Answer {
 	if q.opt.Cuts && ev.Trainer != 0 {
 		return Answer{Err: errLeadersStep}
 	}
-	x := q.exact
+	x := q.explicit
 	//guard:rollback-once-per-generation
 	switch {
 	case ev.Generation < x.generation || ev.Generation == 0:
@@ -477,7 +479,7 @@ func (ev *Rollback) apply(q *Queue) Answer {
 // rollBack returns to the last committed step in a new epoch. It writes the state alone. The next ticks end the remaining
 // sessions and set aside the tasks that failed too often, a bounded number at a time.
 func (q *Queue) rollBack(generation uint64) {
-	x := q.exact
+	x := q.explicit
 	x.generation, x.rolledTo = generation, x.committed
 	q.endRound()
 	clear(x.members)
@@ -495,14 +497,14 @@ func (q *Queue) rollBack(generation uint64) {
 				back++
 			}
 		}
-		for _, a := range s.since {
+		for _, a := range s.uncommitted {
 			s.openPass(a.pass).since--
 			e := s.add(a.pass, a.position)
 			e.base, e.next = a.base, a.next
 		}
-		back += len(s.since)
-		clear(s.since)
-		s.since = s.since[:0]
+		back += len(s.uncommitted)
+		clear(s.uncommitted)
+		s.uncommitted = s.uncommitted[:0]
 		s.compact()
 	}
 	q.notice(false, "rolled back", map[string]any{"step": x.committed, "generation": generation, "epoch": q.epoch, "tasks": back})
@@ -511,7 +513,7 @@ func (q *Queue) rollBack(generation uint64) {
 // keepsTasks reports whether the tasks of a lost trainer stay with it until a rollback.
 func (q *Queue) keepsTasks() bool {
 	//guard:lost-trainer-retrained-alone
-	return q.exact != nil && !q.opt.RetrainLost
+	return q.explicit != nil && !q.opt.RetrainLost
 }
 
 // keep ends a session whose tasks stay where they are until a rollback.
@@ -521,7 +523,7 @@ func (q *Queue) keep(t *trainer) {
 		return
 	}
 	t.keeps = true
-	q.exact.lost++
+	q.explicit.lost++
 	q.dirty = true
 	if q.opt.Cuts {
 		//guard:rollback-due-raised
@@ -543,14 +545,14 @@ func (q *Queue) chargeAll(t *trainer) {
 
 // tickExact handles expired deadlines and completes earlier rollbacks. It writes a bounded number of keys, until limit are
 // pending; the next tick continues.
-func (q *Queue) tickExact(limit int) {
+func (q *Queue) tickExplicit(limit int) {
 	for _, s := range q.sets {
 		for i := 0; i < len(s.live) && q.PendingWrites() < limit; i++ {
 			e := s.live[i]
 			switch {
 			case e.gone:
 			case e.held == 0:
-				q.settle(e)
+				q.retryOrSetAside(e)
 			default:
 				if h := e.holders[0]; h.start != 0 && q.clock >= h.soft && !h.trainer.gone {
 					q.timeOut(e, h)

@@ -29,8 +29,8 @@ type Archive interface {
 	Path(name string) string
 }
 
-// Folder is an archive on a disk. All masters of the job must see the same directory.
-type Folder struct {
+// Directory is an archive on a disk. All masters of the job must see the same directory.
+type Directory struct {
 	Dir string
 
 	points failpoint.Hook
@@ -42,10 +42,10 @@ const (
 )
 
 // Path is where a file is.
-func (f Folder) Path(name string) string { return filepath.Join(f.Dir, name) }
+func (f Directory) Path(name string) string { return filepath.Join(f.Dir, name) }
 
 // Read returns the first limit bytes of a file.
-func (f Folder) Read(_ context.Context, name string, limit int64) ([]byte, error) {
+func (f Directory) Read(_ context.Context, name string, limit int64) ([]byte, error) {
 	file, err := os.Open(f.Path(name))
 	if err != nil {
 		return nil, err
@@ -55,7 +55,7 @@ func (f Folder) Read(_ context.Context, name string, limit int64) ([]byte, error
 }
 
 // ID returns the id of the job whose ledger is in the directory; "": there is none.
-func (f Folder) ID() (string, error) {
+func (f Directory) ID() (string, error) {
 	id, err := os.ReadFile(f.Path(idFile))
 	if errors.Is(err, fs.ErrNotExist) {
 		return "", nil
@@ -67,16 +67,16 @@ func (f Folder) ID() (string, error) {
 }
 
 // setAside renames the directory of the job with an id to NAME-ID and returns the new path. It fails if the new path exists.
-func (f Folder) setAside(id string) (string, error) {
+func (f Directory) setAside(id string) (string, error) {
 	aside := filepath.Clean(f.Dir) + "-" + id
 	if err := os.Rename(f.Dir, aside); err != nil {
 		return "", fmt.Errorf("move the ledger of the replaced job: %w", err)
 	}
-	return aside, Folder{Dir: filepath.Dir(aside)}.sync()
+	return aside, Directory{Dir: filepath.Dir(aside)}.sync()
 }
 
 // Claim makes the directory, if it is missing, and writes the id of the job into it.
-func (f Folder) Claim(ctx context.Context, id string) error {
+func (f Directory) Claim(ctx context.Context, id string) error {
 	if err := os.MkdirAll(f.Dir, 0o755); err != nil {
 		return fmt.Errorf("create the ledger directory: %w", err)
 	}
@@ -84,7 +84,7 @@ func (f Folder) Claim(ctx context.Context, id string) error {
 }
 
 // Write writes a temporary file, makes it durable, and gives it its name.
-func (f Folder) Write(_ context.Context, name string, file []byte) (err error) {
+func (f Directory) Write(_ context.Context, name string, file []byte) (err error) {
 	temp, err := os.CreateTemp(f.Dir, name+".*"+temporary)
 	if err != nil {
 		return err
@@ -123,7 +123,7 @@ func (f Folder) Write(_ context.Context, name string, file []byte) (err error) {
 }
 
 // sync makes the names in the directory durable.
-func (f Folder) sync() error {
+func (f Directory) sync() error {
 	dir, err := os.Open(f.Dir)
 	if err != nil {
 		return err
@@ -132,7 +132,7 @@ func (f Folder) sync() error {
 }
 
 // Remove removes files.
-func (f Folder) Remove(_ context.Context, names []string) error {
+func (f Directory) Remove(_ context.Context, names []string) error {
 	for _, name := range names {
 		if err := os.Remove(f.Path(name)); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("remove sealed file: %w", err)
@@ -142,7 +142,7 @@ func (f Folder) Remove(_ context.Context, names []string) error {
 }
 
 // List returns the names of all files.
-func (f Folder) List(context.Context) ([]string, error) {
+func (f Directory) List(context.Context) ([]string, error) {
 	entries, err := os.ReadDir(f.Dir)
 	if err != nil {
 		return nil, fmt.Errorf("list the ledger directory: %w", err)

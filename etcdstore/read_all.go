@@ -11,9 +11,9 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 )
 
-// Together reads keys of the job in one transaction, all at one revision. A key that ends in a slash is a prefix. The keys of
+// ReadAll reads keys of the job in one transaction, all at one revision. A key that ends in a slash is a prefix. The keys of
 // the map are relative to the job's prefix; an absent key is not in it.
-func (s *Store) Together(ctx context.Context, keys ...string) (values map[string][]byte, revision int64, err error) {
+func (s *Store) ReadAll(ctx context.Context, keys ...string) (values map[string][]byte, revision int64, err error) {
 	req := &pb.TxnRequest{}
 	for _, key := range keys {
 		get := &pb.RangeRequest{Key: []byte(s.abs(key))}

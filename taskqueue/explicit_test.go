@@ -324,9 +324,9 @@ func (r *ring) rollBack(t *rapid.T) {
 		}
 		return
 	}
-	if r.generation > 0 && place.Step != r.q.exact.rolledTo {
+	if r.generation > 0 && place.Step != r.q.explicit.rolledTo {
 		if a := r.apply(&Rollback{Trainer: m.ordinal, Incarnation: m.incarnation, Generation: r.generation, Step: place.Step}); !errors.Is(a.Err, ErrOtherStep) {
-			r.Fatalf("generation %d began from step %d and again from %d: %+v", r.generation, r.q.exact.rolledTo, place.Step, a)
+			r.Fatalf("generation %d began from step %d and again from %d: %+v", r.generation, r.q.explicit.rolledTo, place.Step, a)
 		}
 	}
 	generation := r.generation + uint64(rapid.IntRange(1, 3).Draw(t, "generation by"))
@@ -364,8 +364,8 @@ func (r *ring) late(t *rapid.T) {
 		}
 		r.commit()
 	case *StepFlushed, *StepCommit, *Rollback:
-		before := r.q.exact.committed
-		if r.q.Apply(r.now, ev); r.q.exact.committed != before {
+		before := r.q.explicit.committed
+		if r.q.Apply(r.now, ev); r.q.explicit.committed != before {
 			r.Fatalf("late event %+v: expected a refusal", ev)
 		}
 		r.commit()
@@ -376,17 +376,17 @@ func (r *ring) late(t *rapid.T) {
 func (r *ring) check() {
 	s := r.q.sets[0]
 	got := map[liveKey]uint64{}
-	for _, a := range s.since {
+	for _, a := range s.uncommitted {
 		got[a.liveKey] = a.step
 	}
 	if !maps.Equal(got, r.since) {
 		r.Fatalf("wait for a commit: %v, expected %v", got, r.since)
 	}
-	if n := len(s.since) + len(s.byKey); n > r.opt.MaxUncommitted {
+	if n := len(s.uncommitted) + len(s.byKey); n > r.opt.MaxUncommitted {
 		r.Fatalf("expected at most %[2]d live and uncommitted tasks, found %[1]d", n, r.opt.MaxUncommitted)
 	}
-	if r.q.exact.committed != r.committed {
-		r.Fatalf("step %d is committed, expected %d", r.q.exact.committed, r.committed)
+	if r.q.explicit.committed != r.committed {
+		r.Fatalf("step %d is committed, expected %d", r.q.explicit.committed, r.committed)
 	}
 	counted := map[trained]int{}
 	has := func(k liveKey, records int64) {
@@ -397,7 +397,7 @@ func (r *ring) check() {
 	for k := range r.done {
 		has(k, recordsOfTask)
 	}
-	for _, a := range s.since {
+	for _, a := range s.uncommitted {
 		has(a.liveKey, a.base)
 	}
 	for k, e := range s.byKey {

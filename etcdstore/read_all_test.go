@@ -21,7 +21,7 @@ func TestTogetherReadsOneRevision(t *testing.T) {
 	if _, err := other.Client().Put(t.Context(), other.Prefix()+"/trainers/c", "other"); err != nil {
 		t.Fatal(err)
 	}
-	values, revision, err := s.Together(t.Context(), "/task_queues", "/trainers/", "/task_queues/aside/", "/master/addr")
+	values, revision, err := s.ReadAll(t.Context(), "/task_queues", "/trainers/", "/task_queues/aside/", "/master/addr")
 	if err != nil {
 		t.Fatal(err)
 	}
