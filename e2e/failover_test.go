@@ -24,7 +24,7 @@ func TestStandbyTakesOver(t *testing.T) {
 			for _, pass := range []uint32{1, 3} {
 				standby := j.master(flags...)
 				masters = append(masters, standby)
-				standby.awaitLog("stand-by is warm")
+				standby.awaitLog("standby is warm")
 				j.awaitMidPass(pass)
 				began := time.Now()
 				leader.signal(fault)

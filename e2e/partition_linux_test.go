@@ -110,7 +110,7 @@ func TestPartition(t *testing.T) {
 	far := j.masterIn(m, append(flags, "--listen", m.addr+":0")...)
 	term := j.awaitLeader(0)
 	near := j.master(append(flags, "--listen", m.here+":0")...)
-	near.awaitLog("stand-by is warm")
+	near.awaitLog("standby is warm")
 	j.server("--ps-ttl", "60s")
 	trainers := []*process{j.trainer("a", "--record-delay", "2ms"), j.trainer("b", "--record-delay", "2ms")}
 
@@ -127,7 +127,7 @@ func TestPartition(t *testing.T) {
 	near.wantExit(0)
 	term = j.awaitLeader(term)
 	near = j.master(append(flags, "--listen", m.here+":0")...)
-	near.awaitLog("stand-by is warm")
+	near.awaitLog("standby is warm")
 	j.awaitMidPass(3)
 	m.drop("")
 	j.awaitLeader(term)

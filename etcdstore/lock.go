@@ -150,7 +150,7 @@ func (h *leasedKey) queue(ctx context.Context, cfg CampaignConfig) error {
 		if before.key == "" {
 			return nil
 		}
-		cfg.Waiting(fmt.Sprintf("stand-by: waiting for %s at %s", before.key, before.Address))
+		cfg.Waiting(fmt.Sprintf("standby: waiting for %s at %s", before.key, before.Address))
 		err = h.store.watch(ctx, before.key, "", func(keys listing) bool { return len(keys) > 0 })
 		if err != nil {
 			return h.orLost(err)

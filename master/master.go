@@ -124,7 +124,7 @@ func (m *Master) followState(ctx context.Context, v store.Version) error {
 	}
 	m.tables.Store(next)
 	if isNew {
-		m.config.Log.WithFields(logrus.Fields{"datasets": next.Len(), "commit": commit}).Info("stand-by is warm")
+		m.config.Log.WithFields(logrus.Fields{"datasets": next.Len(), "commit": commit}).Info("standby is warm")
 	}
 	return nil
 }

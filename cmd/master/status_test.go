@@ -177,7 +177,7 @@ func TestStatusWithoutMasterFails(t *testing.T) {
 func TestStatusOfStandbyFails(t *testing.T) {
 	l := lead(t, master.Config{})
 	second := standBy(t, l)
-	runArgs(t, "status", "--addr", second).wants(t, cli.ExitFailed, second+": not the leader: stand-by: waiting for ")
+	runArgs(t, "status", "--addr", second).wants(t, cli.ExitFailed, second+": not the leader: standby: waiting for ")
 }
 
 func TestEmptyEtcd(t *testing.T) {

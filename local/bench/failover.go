@@ -194,11 +194,11 @@ func (s *scene) train(ctx context.Context) error {
 // Bounds of one round.
 const (
 	failoverPatience = 30 * time.Second
-	settleTime       = 500 * time.Millisecond // for stand-bys to be warm, and trainers to be steady
+	settleTime       = 500 * time.Millisecond // for standbys to be warm, and trainers to be steady
 )
 
 // fault makes the leader go and returns how long no task was got. It begins when there is a
-// stand-by and the last forced take-over is long enough ago.
+// standby and the last forced take-over is long enough ago.
 func (s *scene) fault(ctx context.Context) (time.Duration, error) {
 	if err := s.settle(ctx); err != nil {
 		return 0, err
@@ -246,7 +246,7 @@ func (s *scene) nextAnswer(ctx context.Context, began time.Time, term uint64) (t
 	}
 }
 
-// settle waits until another fault can be judged by itself: no stand-by backs off any more.
+// settle waits until another fault can be judged by itself: no standby backs off any more.
 func (s *scene) settle(ctx context.Context) error {
 	if s.Mode != Resign && !s.lastFall.IsZero() {
 		if err := rest(ctx, time.Until(s.lastFall.Add(s.Holddown))); err != nil {

@@ -22,7 +22,7 @@ import (
 )
 
 // Reconnect measures what a fail-over costs many trainers at once: all are connected to one
-// leader and work slowly when it goes, and come back to the stand-by.
+// leader and work slowly when it goes, and come back to the standby.
 type Reconnect struct {
 	Program  Program
 	Folder   string // for etcd's data

@@ -48,7 +48,7 @@ func (e *Election) Campaign(ctx context.Context, waiting func(reason string), fo
 	lead, err := e.config.Store.Lead(ctx, store.Campaign{Address: e.config.Address, TTL: e.config.LeaseTTL, Waiting: waiting, Queued: e.queued})
 	stop()
 	if failed := <-done; failed != nil && !errors.Is(failed, context.Canceled) {
-		e.config.Log.WithError(failed).Warn("the stand-by could not follow the leader")
+		e.config.Log.WithError(failed).Warn("the standby could not follow the leader")
 	}
 	return lead, err
 }
