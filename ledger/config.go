@@ -29,7 +29,7 @@ type Keep struct {
 // Default retention.
 var (
 	KeepDirectory = Keep{Bytes: 1 << 30}
-	KeepEtcd   = Keep{Bytes: 64 << 20}
+	KeepEtcd      = Keep{Bytes: 64 << 20}
 )
 
 const (
