@@ -1,14 +1,10 @@
 package main
 
 import (
-	"bytes"
 	"context"
-	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"slices"
 	"strconv"
 
 	"github.com/spf13/cobra"
@@ -16,12 +12,10 @@ import (
 	"trainmaster/cmd/internal/admin"
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
-	"trainmaster/ledger"
-	"trainmaster/master"
-	"trainmaster/master/snapshot"
+	"trainmaster/master/restore"
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/checkpoint/modelfile"
 	"trainmaster/pserver/checkpoint/storage"
-	"trainmaster/taskqueue"
 )
 
 func checkpointCommand() *cobra.Command {
@@ -122,7 +116,7 @@ func listSets(ctx context.Context, store *etcdstore.Store, dir string) ([]listed
 	if set, err := checkpoint.ParseSet(pointer.Set); err == nil {
 		named = set.Number
 	}
-	reports, err := inspectSets(ctx, dir)
+	reports, err := modelfile.Inspect(ctx, dir)
 	if err != nil && !errors.Is(err, checkpoint.ErrNoSet) {
 		return nil, err
 	}
@@ -178,129 +172,11 @@ If the leader or the named set changes while it runs, the command changes nothin
 			return err
 		}
 		defer closeStore()
-		return useSet(cmd, from, store, folder, number)
+		if err := restore.UseSet(cmd.Context(), store, from.Etcd.Job, folder, number); err != nil {
+			return orNoSuchJob(cmd.Context(), from, store, err)
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "set %d is named: parameter servers load it\n", number)
+		return nil
 	}
 	return cmd
-}
-
-func useSet(cmd *cobra.Command, from admin.Location, store *etcdstore.Store, folder checkpoint.Store, number uint64) error {
-	ctx := cmd.Context()
-	pointer, err := store.ReadPointer(ctx)
-	if err != nil {
-		return err
-	}
-	values, _, err := store.ReadAll(ctx, jobKey, taskqueue.StateKey)
-	if err != nil {
-		return err
-	}
-	if values[jobKey] == nil {
-		return from.NoSuchJob(ctx, store)
-	}
-	job, err := etcdstore.ParseJob(values[jobKey])
-	if err != nil {
-		return err
-	}
-	set, text, err := wholeSet(ctx, folder, number)
-	if err != nil {
-		return err
-	}
-	if set.Job != "" && set.Job != job.Name {
-		return cli.UsageErrorf("set %d: expected job %q, found job %q", number, job.Name, set.Job)
-	}
-	jobID := ""
-	if values[taskqueue.StateKey] != nil { // an interrupted cut leaves no state
-		var state struct{ JobID []byte }
-		if err := etcdstore.Decode(values[taskqueue.StateKey], &state, admin.MaxStateDecoded); err != nil {
-			return err
-		}
-		jobID = hex.EncodeToString(state.JobID)
-	}
-	var position master.Position
-	if set.Position != nil {
-		if err := json.Unmarshal(set.Position, &position); err != nil {
-			return fmt.Errorf("set %d: position: %w", number, err)
-		}
-	}
-	if position.Step != 0 {
-		err = useCut(ctx, from, store, folder, &revival{set: set, text: text}, pointer, jobID)
-	} else if err = noNewerStop(ctx, folder, set, jobID); err == nil {
-		err = store.MovePointer(ctx, pointer, text)
-	}
-	if errors.Is(err, etcdstore.ErrJobRuns) {
-		return fmt.Errorf("set %d: expected no running master or parameter server, since the tasks go back with the parameters (--update-mode sync): stop all of them, and give the command again", number)
-	}
-	if err != nil {
-		return err
-	}
-	fmt.Fprintf(cmd.OutOrStdout(), "set %d is named: parameter servers load it\n", number)
-	return nil
-}
-
-// noNewerStop returns an error if servers would not load the set: when they were stopped, all of them saved newer checkpoints of the
-// same job id.
-func noNewerStop(ctx context.Context, folder checkpoint.Store, set *checkpoint.Set, jobID string) error {
-	stopped, err := folder.Stopped(ctx)
-	if err != nil || stopped == nil || stopped.JobID != jobID || stopped.Shards[0].Compare(set.Shards[0].Generation) <= 0 {
-		return err
-	}
-	return fmt.Errorf("set %d: expected no newer checkpoints of a stop in %q, found %s/%v, which servers load instead: move it out of the directory", set.Number, folder.Place, folder.Shard(0), stopped.Shards[0].Generation)
-}
-
-// wholeSet reads a set, all of whose files are as its manifests say.
-func wholeSet(ctx context.Context, folder checkpoint.Store, number uint64) (*checkpoint.Set, []byte, error) {
-	set, err := folder.ReadSet(ctx, number)
-	if err != nil {
-		return nil, nil, err
-	}
-	text, err := folder.ReadText(ctx, number)
-	if err != nil {
-		return nil, nil, err
-	}
-	if parsed, err := checkpoint.ParseSet(text); err != nil || parsed.Number != number {
-		return nil, nil, fmt.Errorf("set %d: its file has changed while it was read", number)
-	}
-	if _, err := folder.Open(ctx, set); err != nil {
-		return nil, nil, fmt.Errorf("set %d: expected a complete set: %w", number, err)
-	}
-	return set, text, nil
-}
-
-// useCut replaces the job with its state at the cut of a set.
-func useCut(ctx context.Context, from admin.Location, store *etcdstore.Store, folder checkpoint.Store, r *revival, pointer etcdstore.Pointer, jobID string) error {
-	state, err := folder.ReadState(ctx, r.set)
-	if err != nil {
-		return err
-	}
-	if r.file, err = snapshot.Parse(fmt.Sprintf("%s/%s/%s", folder.Place, checkpoint.SetsDir, r.set.State.Name), state); err != nil {
-		return err
-	}
-	keys, err := store.Keys(ctx, taskqueue.LedgerPrefix)
-	if err != nil {
-		return err
-	}
-	r.ledger, r.replaces = len(keys) > 0, &pointer
-	if r.replaced, err = replacedBefore(ctx, store); err != nil {
-		return err
-	}
-	if jobID != "" && !slices.Contains(r.replaced, jobID) {
-		r.replaced = append(r.replaced, jobID)
-	}
-	if bytes.Equal(r.text, pointer.Set) {
-		return store.MovePointer(ctx, pointer, r.text) // the tasks are at its cut
-	}
-	_, err = r.adopt(ctx, store, from.Etcd.Job)
-	return err
-}
-
-// replacedBefore returns the ids of the jobs that this one has replaced. No master may have moved their ledgers yet.
-func replacedBefore(ctx context.Context, store *etcdstore.Store) ([]string, error) {
-	value, _, err := store.Value(ctx, ledger.BeginKey)
-	if err != nil || value == nil {
-		return nil, err
-	}
-	var begin ledger.Begin
-	if err := json.Unmarshal(value, &begin); err != nil {
-		return nil, fmt.Errorf("%s: expected JSON, found %.80q: %w", ledger.BeginKey, value, err)
-	}
-	return begin.Replaced, nil
 }

@@ -27,6 +27,7 @@ import (
 	"trainmaster/master/grpcapi"
 	"trainmaster/master/httpapi"
 	"trainmaster/master/netrpc"
+	"trainmaster/master/restore"
 	"trainmaster/master/shards"
 	"trainmaster/taskqueue"
 )
@@ -234,7 +235,8 @@ func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) (err error)
 	}
 	defer closeStore()
 	if s.resume != "" {
-		if err := s.resumeInto(ctx, store, log); err != nil {
+		r := restore.Resumption{From: s.resume, Job: s.etcd.Job, Roots: s.config.Roots, Ledger: s.ledger, Log: log}
+		if err := r.Into(ctx, store); err != nil {
 			return err
 		}
 	}

@@ -135,7 +135,7 @@ func openDrill(ctx context.Context, d *drill.Drill, from *admin.Location, dir st
 	d.Ledger = func(ctx context.Context, through uint64) iter.Seq2[drill.Entry, error] {
 		return entries(ctx, d.Store, *from, through)
 	}
-	d.Verify = func(ctx context.Context) ([]taskqueue.PassReport, error) { return verify(ctx, d.Store, *from, "") }
+	d.Verify = func(ctx context.Context) ([]taskqueue.PassReport, error) { return verifyJob(ctx, d.Store, *from, "") }
 	return closeStore, nil
 }
 

@@ -10,6 +10,7 @@ import (
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/checkpoint/modelfile"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/table"
 )
@@ -82,11 +83,11 @@ func TestModelWithTables(t *testing.T) {
 	runArgs(t, "model", "export", dir, "--file", plain)
 	runArgs(t, "model", "diff", dir, plain).says(t, "no difference")
 	runArgs(t, "model", "diff", first, plain).wants(t, cli.ExitFailed, "differ in 3")
-	var diffs []tensorDiff
+	var diffs []modelfile.TensorDiff
 	if err := json.Unmarshal([]byte(runArgs(t, "model", "diff", plain, first, "-o", "json").stdout), &diffs); err != nil {
 		t.Fatal(err)
 	}
-	if d := diffs[2]; d.Name != "users" || d.Rows == nil || *d.Rows != (rowsDiff{OnlyA: 2, Differ: 26}) || *d.MaxAbs != 2 || !slices.Equal(d.ShapeB, []int{26, 3}) {
+	if d := diffs[2]; d.Name != "users" || d.Rows == nil || *d.Rows != (modelfile.RowsDiff{OnlyA: 2, Differ: 26}) || *d.MaxAbs != 2 || !slices.Equal(d.ShapeB, []int{26, 3}) {
 		t.Errorf("difference %+v, rows %+v", d, d.Rows)
 	}
 	if err := json.Unmarshal([]byte(runArgs(t, "model", "diff", writeSet(t, filepath.Join(t.TempDir(), "other"), 1, 2), plain, "-o", "json").stdout), &diffs); err != nil {
@@ -95,11 +96,11 @@ func TestModelWithTables(t *testing.T) {
 	if len(diffs) != 1 || diffs[0].ShapeA != nil || !slices.Equal(diffs[0].ShapeB, []int{28, 3}) {
 		t.Errorf("differences %+v", diffs)
 	}
-	var reports []setReport
+	var reports []modelfile.SetReport
 	if err := json.Unmarshal([]byte(runArgs(t, "model", "inspect", dir, "-o", "json").stdout), &reports); err != nil {
 		t.Fatal(err)
 	}
-	if len(reports) != 2 || !slices.Equal(reports[0].Tables, []tableReport{{"users", 3, 28}}) || reports[1].Tables[0].Rows != 26 {
+	if len(reports) != 2 || !slices.Equal(reports[0].Tables, []modelfile.TableReport{{Name: "users", Dim: 3, Rows: 28}}) || reports[1].Tables[0].Rows != 26 {
 		t.Errorf("sets %+v", reports)
 	}
 	runArgs(t, "model", "inspect", dir).says(t, "TABLE")

@@ -12,6 +12,7 @@ import (
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/checkpoint/modelfile"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/staleness"
@@ -122,7 +123,7 @@ func TestModel(t *testing.T) {
 	runArgs(t, "model", "export", second, "--file", plain)
 	runArgs(t, "model", "diff", dir, plain).says(t, "no difference")
 	runArgs(t, "model", "diff", first, plain).wants(t, cli.ExitFailed, "differ in 2 tensors")
-	var diffs []tensorDiff
+	var diffs []modelfile.TensorDiff
 	if err := json.Unmarshal([]byte(runArgs(t, "model", "diff", first, file, "-o", "json").stdout), &diffs); err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +232,7 @@ func TestExportOfAnAsynchronousSetHasAVersion(t *testing.T) {
 	if err != nil || e.Version != leastVersion || metadata["version"] != fmt.Sprint(leastVersion) {
 		t.Errorf("found version %d and metadata %v (%v), expected %d", e.Version, metadata, err, leastVersion)
 	}
-	var sets []setReport
+	var sets []modelfile.SetReport
 	if err := json.Unmarshal([]byte(runArgs(t, "model", "inspect", dir, "-o", "json").stdout), &sets); err != nil || len(sets) != 1 || sets[0].Version != leastVersion {
 		t.Errorf("found %+v (%v), expected version %d", sets, err, leastVersion)
 	}

@@ -9,6 +9,7 @@ import (
 	"testing"
 
 	"trainmaster/cmd/internal/cli"
+	"trainmaster/internal/filekind"
 )
 
 // The error of a flag for a directory or file names the kind of file that was found, in each command.
@@ -58,7 +59,7 @@ func TestNewFilesReplaceOnlyRegularFiles(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := cli.CheckNew(file, true); err != nil {
+	if err := filekind.CheckNew(file, true); err != nil {
 		t.Errorf("a regular file: %v", err)
 	}
 	for path, kind := range map[string]string{pipe: "a named pipe", link: "a link"} {

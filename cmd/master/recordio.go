@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -10,6 +9,7 @@ import (
 
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/recordio"
+	"trainmaster/recordio/tool"
 )
 
 // recordioCommand groups what is done with files of records, without any job.
@@ -68,34 +68,6 @@ func (f chunkFlags) options() (recordio.WriterOptions, error) {
 	return o, err
 }
 
-// eachFile opens each file and calls look. It continues after a bad file; its error has the errors of all files.
-func eachFile(ctx context.Context, paths []string, look func(path string, f *recordio.File) error) error {
-	var bad []error
-	for _, path := range paths {
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		f, err := recordio.Open(path)
-		if err == nil {
-			err = errors.Join(look(path, f), f.Close())
-		}
-		if err != nil {
-			bad = append(bad, err)
-		}
-	}
-	return errors.Join(bad...)
-}
-
-// fileStat is what stat says of a file.
-type fileStat struct {
-	Path        string `json:"path"`
-	Layout      string `json:"layout"`      // "first", "second" or "fluid"
-	Compression string `json:"compression"` // of its chunks, or "mixed"
-	Chunks      int    `json:"chunks"`
-	Records     int64  `json:"records"`
-	Bytes       int64  `json:"bytes"` // of the file
-}
-
 func recordioStatCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stat FILE...",
@@ -107,25 +79,7 @@ func recordioStatCommand() *cobra.Command {
 	}
 	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
-		stats := []fileStat{}
-		err := eachFile(cmd.Context(), paths, func(path string, f *recordio.File) error {
-			index, err := f.Index()
-			if err != nil {
-				return err
-			}
-			s := fileStat{
-				Path: path, Layout: index[0].Layout.String(), Compression: index[0].Compression.String(),
-				Chunks: len(index), Bytes: f.Size(),
-			}
-			for _, ix := range index {
-				s.Records += int64(ix.Records)
-				if ix.Compression != index[0].Compression {
-					s.Compression = "mixed"
-				}
-			}
-			stats = append(stats, s)
-			return nil
-		})
+		stats, err := tool.StatFiles(cmd.Context(), paths)
 		if len(stats) == 0 {
 			return err
 		}
@@ -139,15 +93,6 @@ func recordioStatCommand() *cobra.Command {
 	return cmd
 }
 
-// fileCheck is what verify found in a file.
-type fileCheck struct {
-	Path    string `json:"path"`
-	OK      bool   `json:"ok"`
-	Records int64  `json:"records"`          // read before the error, if there was one
-	Offset  *int64 `json:"offset,omitempty"` // of the chunk at fault
-	Error   string `json:"error,omitempty"`
-}
-
 func recordioVerifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify FILE...",
@@ -159,24 +104,11 @@ the result. It exits with 1 if any file is damaged, naming the file and the byte
 	}
 	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
-		var checks []fileCheck
-		var bad []error
-		for _, path := range paths {
-			n, err := countRecords(cmd.Context(), path)
-			if cmd.Context().Err() != nil {
-				return err
-			}
-			check := fileCheck{Path: path, OK: err == nil, Records: n}
-			if err != nil {
-				bad = append(bad, err)
-				check.Error = err.Error()
-				if where, ok := errors.AsType[*recordio.Error](err); ok && where.Offset >= 0 {
-					check.Offset = &where.Offset
-				}
-			}
-			checks = append(checks, check)
+		checks, err := tool.VerifyFiles(cmd.Context(), paths)
+		if cmd.Context().Err() != nil {
+			return err
 		}
-		return errors.Join(errors.Join(bad...), cli.Render(cmd.OutOrStdout(), *format, checks, func(w io.Writer) {
+		return errors.Join(err, cli.Render(cmd.OutOrStdout(), *format, checks, func(w io.Writer) {
 			fmt.Fprintln(w, "PATH\tRESULT\tRECORDS")
 			for _, c := range checks {
 				result := "ok"
@@ -194,34 +126,6 @@ the result. It exits with 1 if any file is damaged, naming the file and the byte
 	return cmd
 }
 
-// countRecords reads a file whole.
-func countRecords(ctx context.Context, path string) (n int64, err error) {
-	err = eachFile(ctx, []string{path}, func(_ string, f *recordio.File) error {
-		for _, err := range f.Records() {
-			if err != nil {
-				return err
-			}
-			if ctx.Err() != nil {
-				return context.Cause(ctx)
-			}
-			n++
-		}
-		return nil
-	})
-	return n, err
-}
-
-// indexRow is one chunk in the output of index.
-type indexRow struct {
-	Path        string `json:"path"`
-	Chunk       int    `json:"chunk"` // its number in the file, from 0
-	Offset      int64  `json:"offset"`
-	Size        uint32 `json:"size"`
-	Records     uint32 `json:"records"`
-	Compression string `json:"compression"`
-	Layout      string `json:"layout"`
-}
-
 func recordioIndexCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "index FILE...",
@@ -233,14 +137,7 @@ func recordioIndexCommand() *cobra.Command {
 	}
 	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
-		rows := []indexRow{}
-		err := eachFile(cmd.Context(), paths, func(path string, f *recordio.File) error {
-			index, err := f.Index()
-			for i, ix := range index {
-				rows = append(rows, indexRow{path, i, ix.Offset, ix.Size, ix.Records, ix.Compression.String(), ix.Layout.String()})
-			}
-			return err
-		})
+		rows, err := tool.IndexFiles(cmd.Context(), paths)
 		if len(rows) == 0 {
 			return err
 		}

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -19,6 +17,7 @@ import (
 	"trainmaster/dataset/sample"
 	"trainmaster/master"
 	"trainmaster/recordio"
+	"trainmaster/recordio/tool"
 )
 
 func recordioConvertCommand() *cobra.Command {
@@ -110,7 +109,7 @@ which training must not open: name the other shards by PREFIX-0*, not by PREFIX-
 		o.Compression, o.ChunkBytes, o.RecordsPerChunk = w.Compression, w.ChunkBytes, w.RecordsPerChunk
 		progress := newConvertProgress(cmd.ErrOrStderr())
 		o.Progress = progress.update
-		result, err := convertFiles(cmd.Context(), *input, args[:len(args)-1], o)
+		result, err := tool.Convert(cmd.Context(), *input, args[:len(args)-1], o)
 		progress.end()
 		if err != nil {
 			return err
@@ -155,13 +154,11 @@ type converted struct {
 	Tasks int `json:"tasks"` // of a pass of `master run` with usualTrainers
 }
 
-const mostShards = 99_999 // what five digits in a name can number
-
 // validateConversion names the first flag with a value that makes no sense, and refuses to write over shards.
 func validateConversion(cmd *cobra.Command, o convert.Options, force bool) error {
 	switch {
-	case o.Shards < 1 || o.Shards > mostShards:
-		return cli.SettingErrorf(cmd, "shards", "expected 1 to %d", mostShards)
+	case o.Shards < 1 || o.Shards > tool.MostShards:
+		return cli.SettingErrorf(cmd, "shards", "expected 1 to %d", tool.MostShards)
 	case !(o.HeldOut >= 0 && o.HeldOut < 1):
 		return cli.SettingErrorf(cmd, "held-out", "expected 0 or more and less than 1")
 	case force:
@@ -179,30 +176,6 @@ func printSplit(w io.Writer, name string, s convert.Split) {
 	if len(s.Paths) > 0 {
 		fmt.Fprintf(w, "%s\t%d\t%d\t%d\t%s\n", name, s.Records, s.Chunks, len(s.Paths), recordio.DisplayName(s.Paths[0]))
 	}
-}
-
-func convertFiles(ctx context.Context, format string, paths []string, o convert.Options) (result convert.Result, err error) {
-	var inputs []io.Reader
-	for _, path := range paths {
-		file, err := openInput(ctx, path)
-		if err != nil {
-			return result, err
-		}
-		defer file.Close()
-		inputs = append(inputs, file)
-	}
-	switch format {
-	case "idx":
-		result, err = convert.IDX(ctx, inputs[0], inputs[1], o)
-	case "categorical":
-		result, err = convert.Categorical(ctx, inputs[0], o)
-	default:
-		result, err = convert.CSV(ctx, inputs[0], o)
-	}
-	if err != nil && !errors.Is(err, context.Canceled) {
-		err = fmt.Errorf("convert %s: %w", strings.Join(paths, ", "), err)
-	}
-	return result, err
 }
 
 // aboutDataset says in a line what was converted.

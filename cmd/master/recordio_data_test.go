@@ -10,6 +10,7 @@ import (
 
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/dataset/convert"
+	"trainmaster/recordio/tool"
 )
 
 // textFile writes a file and returns its path.
@@ -29,7 +30,7 @@ func TestWriteOneRecordPerFileToShards(t *testing.T) {
 	}
 	prefix := filepath.Join(t.TempDir(), "pictures")
 	args := append([]string{"write", "--per-file", "--shards", "3", "--records-per-chunk", "1", "-o", "json", prefix}, inputs...)
-	result := decode[written](t, mustRecordio(t, "", args...))
+	result := decode[tool.Written](t, mustRecordio(t, "", args...))
 	if result.Records != 7 || result.Chunks != 7 || len(result.Shards) != 3 {
 		t.Fatalf("write says %+v", result)
 	}

@@ -11,6 +11,7 @@ import (
 	"testing"
 
 	"trainmaster/cmd/internal/cli"
+	"trainmaster/recordio/tool"
 )
 
 // recordioRun runs one command line below `master recordio`.
@@ -49,7 +50,7 @@ func TestRecordioWriteAndRead(t *testing.T) {
 	for _, flags := range [][]string{
 		{"--compression", "none"}, {"--compression", "snappy", "--layout", "second"}, {"--compression", "gzip", "--records-per-chunk", "3"},
 	} {
-		result := decode[written](t, mustRecordio(t, lines, append([]string{"write", "--force", "-o", "json", path}, flags...)...))
+		result := decode[tool.Written](t, mustRecordio(t, lines, append([]string{"write", "--force", "-o", "json", path}, flags...)...))
 		info, err := os.Stat(path)
 		if err != nil {
 			t.Fatal(err)
@@ -64,16 +65,16 @@ func TestRecordioWriteAndRead(t *testing.T) {
 			t.Errorf("%q: verify prints %q", flags, got)
 		}
 	}
-	stats := decode[[]fileStat](t, mustRecordio(t, "", "stat", "-o", "json", path))
-	want := fileStat{Path: path, Layout: "first", Compression: "gzip", Chunks: 2, Records: 4, Bytes: stats[0].Bytes}
+	stats := decode[[]tool.Stat](t, mustRecordio(t, "", "stat", "-o", "json", path))
+	want := tool.Stat{Path: path, Layout: "first", Compression: "gzip", Chunks: 2, Records: 4, Bytes: stats[0].Bytes}
 	if len(stats) != 1 || stats[0] != want {
 		t.Errorf("stat prints %+v, want %+v", stats, want)
 	}
-	rows := decode[[]indexRow](t, mustRecordio(t, "", "index", "-o", "json", path))
+	rows := decode[[]tool.ChunkRow](t, mustRecordio(t, "", "index", "-o", "json", path))
 	if len(rows) != 2 || rows[1].Records != 1 || rows[1].Offset != int64(rows[0].Size)+20 {
 		t.Errorf("index prints %+v", rows)
 	}
-	records := decode[[]catRow](t, mustRecordio(t, "", "cat", "-o", "json", "--limit", "2", path))
+	records := decode[[]tool.CatRow](t, mustRecordio(t, "", "cat", "-o", "json", "--limit", "2", path))
 	if len(records) != 2 || *records[1].Text != "two\r" {
 		t.Errorf("cat prints %+v", records)
 	}
@@ -116,7 +117,7 @@ func TestRecordioVerifyNamesDamage(t *testing.T) {
 	if code != cli.ExitFailed || !strings.Contains(stderr, bad+": byte 54: bad checksum") {
 		t.Errorf("verify exits with %d: %s", code, stderr)
 	}
-	checks := decode[[]fileCheck](t, stdout)
+	checks := decode[[]tool.Verification](t, stdout)
 	if len(checks) != 2 || checks[0].OK || *checks[0].Offset != 54 || checks[0].Records != 2 || !checks[1].OK {
 		t.Errorf("verify prints %s", stdout)
 	}
@@ -128,7 +129,7 @@ func TestRecordioConvert(t *testing.T) {
 	if code != cli.ExitOK || !strings.Contains(stderr, "converted 1797 of 1797") || !strings.Contains(stdout, "1438") {
 		t.Fatalf("convert exits with %d: %s%s", code, stdout, stderr)
 	}
-	stats := decode[[]fileStat](t, mustRecordio(t, "", "stat", "-o", "json", prefix+"-00000-of-00002", prefix+"-00001-of-00002", prefix+"-test-00000-of-00001"))
+	stats := decode[[]tool.Stat](t, mustRecordio(t, "", "stat", "-o", "json", prefix+"-00000-of-00002", prefix+"-00001-of-00002", prefix+"-test-00000-of-00001"))
 	if stats[0].Records+stats[1].Records != 1438 || stats[2].Records != 359 {
 		t.Errorf("the shards are %+v", stats)
 	}
@@ -181,12 +182,12 @@ func TestRecordioWriteRefusesMoreShardsThanOpenFiles(t *testing.T) {
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {
 		t.Fatal(err)
 	}
-	if limit.Cur >= mostShards {
+	if limit.Cur >= tool.MostShards {
 		t.Skipf("this process may open %d files, more than any number of shards", limit.Cur)
 	}
 	dir := t.TempDir()
 	code, _, stderr := recordioRun(t, "a\n", "write", "--shards", strconv.Itoa(int(limit.Cur)), filepath.Join(dir, "x"))
-	if code != cli.ExitUsage || !strings.Contains(stderr, "expected at most "+strconv.Itoa(int(limit.Cur)-spareFiles)) || !strings.Contains(stderr, "ulimit -n") {
+	if code != cli.ExitUsage || !strings.Contains(stderr, "expected at most "+strconv.Itoa(int(limit.Cur)-tool.SpareFiles)) || !strings.Contains(stderr, "ulimit -n") {
 		t.Errorf("exit code %d: %s", code, stderr)
 	}
 	if left, err := os.ReadDir(dir); err != nil || len(left) > 0 {

@@ -7,10 +7,14 @@ import (
 	"testing"
 
 	"trainmaster/cmd/internal/view"
+	"trainmaster/ledger/verify"
 	"trainmaster/local"
 	"trainmaster/local/bench"
 	"trainmaster/local/drill"
+	"trainmaster/master/restore"
 	"trainmaster/master/snapshot"
+	"trainmaster/pserver/checkpoint/modelfile"
+	"trainmaster/recordio/tool"
 	"trainmaster/taskqueue"
 )
 
@@ -34,14 +38,14 @@ func TestReferenceNamesEveryField(t *testing.T) {
 		{"`master queues --literal -o json`", []any{view.LiteralQueues{}}},
 		{"`master trainers -o json`", []any{view.Trainer{}}},
 		{"`master tasks -o json`", []any{view.Task{}}},
-		{"`master tasks --of-record -o json`", []any{recordTrace{}}},
+		{"`master tasks --of-record -o json`", []any{verify.Trace{}}},
 		{"`master verify -o json`", []any{taskqueue.PassReport{}}},
 		{"`master run -o json`", []any{local.Result{}}},
 		{"`master drill -o json`", []any{drill.Report{}}},
-		{"`master bench -o json`", []any{bench.QueueFigures{}, bench.FailoverFigures{}, bench.RecoveryFigures{}, bench.ReconnectFigures{}, bench.PSFigures{}, recordioFigures{}}},
-		{"`master recordio`", []any{fileStat{}, fileCheck{}, indexRow{}, catRow{}}},
-		{"`master snapshot -o json`", []any{snapshot.Head{}, snapshotInfo{}, restoredJob{}}},
-		{"`master model -o json`", []any{exported{}, setReport{}, tensorDiff{}, evaluated{}}},
+		{"`master bench -o json`", []any{bench.QueueFigures{}, bench.FailoverFigures{}, bench.RecoveryFigures{}, bench.ReconnectFigures{}, bench.PSFigures{}, tool.Figures{}}},
+		{"`master recordio`", []any{tool.Stat{}, tool.Verification{}, tool.ChunkRow{}, tool.CatRow{}}},
+		{"`master snapshot -o json`", []any{snapshot.Head{}, snapshotInfo{}, restore.Result{}}},
+		{"`master model -o json`", []any{exported{}, modelfile.SetReport{}, modelfile.TensorDiff{}, evaluated{}}},
 		{"`master version -o json`", []any{buildVersion{}}},
 	}
 	for _, tt := range tests {

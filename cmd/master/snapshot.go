@@ -2,33 +2,21 @@ package main
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"iter"
-	"maps"
-	"slices"
-	"time"
 
 	"github.com/spf13/cobra"
 
 	"trainmaster/cmd/internal/admin"
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
-	"trainmaster/ledger"
-	"trainmaster/master"
-	"trainmaster/master/committer"
+	"trainmaster/internal/filekind"
+	"trainmaster/master/restore"
 	"trainmaster/master/snapshot"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
-	"trainmaster/taskqueue"
-)
-
-const (
-	jobKey       = "/job"
-	psDesiredKey = "/ps_desired"
 )
 
 // snapshotInfo is what the snapshot commands say of a file.
@@ -77,8 +65,8 @@ restore, the earlier passes cannot be verified.`,
 	checkpoints := cmd.Flags().String("checkpoint-dir", "", "`directory`, or s3://bucket/prefix, of the checkpoints of the job's parameter servers (default: the parameters are not saved)")
 	force := cmd.Flags().Bool("force", false, "replace a file that exists")
 	format := cli.AddOutput(cmd)
-	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
-		if err := cli.CheckNew(args[0], *force); err != nil {
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := filekind.CheckNew(args[0], *force); err != nil {
 			return cli.UsageErrorf("snapshot %q: %w", args[0], err)
 		}
 		store, closeStore, err := from.Open(cmd.Context())
@@ -86,131 +74,30 @@ restore, the earlier passes cannot be verified.`,
 			return err
 		}
 		defer closeStore()
-		b := &backup{store: store, from: from, withLedger: *withLedger, ledgerDir: *dir}
-		if err := b.read(cmd.Context()); err != nil {
-			return err
-		}
-		content := snapshot.Content{Head: b.head, Items: b.items(cmd.Context())}
+		b := &restore.Backup{Store: store, Job: from.Etcd.Job, TakenBy: readVersion().Version, Ledger: *withLedger, LedgerDir: *dir}
+		var folder *checkpoint.Store
 		if *checkpoints != "" {
 			place, err := storage.Open(*checkpoints)
 			if err != nil {
 				return cli.UsageErrorf("--checkpoint-dir: %w", err)
 			}
 			defer place.Close()
-			members, err := b.addModel(cmd.Context(), checkpoint.Store{Place: place})
-			if err != nil {
-				return err
-			}
-			defer func() { err = errors.Join(err, members.Close()) }()
-			content = snapshot.Content{Head: b.head, Items: b.items(cmd.Context()), Files: filesOf(members, newTransfer(cmd.ErrOrStderr(), "parameters saved", members.Bytes()))}
+			folder = &checkpoint.Store{Place: place}
 		}
-		if err := snapshot.Write(args[0], content); err != nil {
-			return err
+		if err := b.Save(cmd.Context(), args[0], folder, cmd.ErrOrStderr()); err != nil {
+			return orNoSuchJob(cmd.Context(), from, store, err)
 		}
 		return showSnapshot(cmd, *format, args[0])
 	}
 	return cmd
 }
 
-// backup collects the state of a job for a file.
-type backup struct {
-	store      *etcdstore.Store
-	from       admin.Location
-	withLedger bool
-	ledgerDir  string
-
-	values map[string][]byte // all keys at one revision, except parts and ledger
-	state  taskqueue.Snapshot
-	head   snapshot.Head
-	ledger *ledger.Reader
-	set    []byte // the latest; nil: none
-}
-
-// read reads what may change, in one transaction. The parts that the state names never do, and the ledger only grows.
-func (b *backup) read(ctx context.Context) error {
-	var err error
-	var revision int64
-	if b.values, revision, err = b.store.ReadAll(ctx, jobKey, taskqueue.StateKey, taskqueue.AsidePrefix, taskqueue.RosterPrefix, psDesiredKey, taskqueue.SecretKey, taskqueue.StepKey, master.LatestSetKey); err != nil {
-		return err
+// orNoSuchJob replaces ErrNoJob by the error that names the jobs of an etcd.
+func orNoSuchJob(ctx context.Context, from admin.Location, store *etcdstore.Store, err error) error {
+	if errors.Is(err, restore.ErrNoJob) {
+		return from.NoSuchJob(ctx, store)
 	}
-	if b.values[taskqueue.StateKey] == nil {
-		return b.from.NoSuchJob(ctx, b.store)
-	}
-	b.set = b.values[master.LatestSetKey]
-	delete(b.values, master.LatestSetKey) // it is of use with its files only
-	// What could not be restored is not saved.
-	if _, err := etcdstore.ParseJob(b.values[jobKey]); err != nil {
-		return err
-	}
-	queue, err := committer.Stored(ctx, b.store, b.values[taskqueue.StateKey], admin.RosterOf(b.values))
-	if err != nil {
-		return err
-	}
-	if err := etcdstore.Decode(b.values[taskqueue.StateKey], &b.state, admin.MaxStateDecoded); err != nil {
-		return err
-	}
-	if b.withLedger {
-		if b.ledger, err = ledger.Open(ctx, b.store, b.from.Etcd.Job, b.ledgerDir); err != nil {
-			return err
-		}
-		if gone := b.ledger.Outline().Commit; gone > 0 {
-			return cli.UsageErrorf("the ledger up to commit %d is not kept any more (--ledger-keep of the master): save the job with --ledger=false", gone)
-		}
-	}
-	s := &b.state
-	if b.ledger != nil && len(s.Sets) > 0 { // with a dataset there are events, unless the master wrote no ledger
-		found := false
-		for _, err := range b.ledger.Entries(ctx, s.Commit) {
-			if err != nil {
-				return err
-			}
-			found = true
-			break
-		}
-		if !found {
-			b.ledger = nil
-		}
-	}
-	b.head = snapshot.Head{
-		Job: s.Job, JobID: hex.EncodeToString(s.JobID), Cluster: fmt.Sprintf("%x", s.Cluster), Revision: revision, Format: s.Format,
-		Commit: s.Commit, Epoch: s.Epoch, Status: s.Status.String(), Restores: s.Restores, Ledger: b.ledger != nil,
-		TakenAt: time.Now().UTC().Format(time.RFC3339), TakenBy: readVersion().Version, Datasets: snapshot.DatasetsOf(queue),
-	}
-	return nil
-}
-
-// items yields what goes into the file: small things first, then the parts, then the ledger.
-func (b *backup) items(ctx context.Context) iter.Seq2[taskqueue.Write, error] {
-	return func(yield func(taskqueue.Write, error) bool) {
-		for _, key := range slices.Sorted(maps.Keys(b.values)) {
-			if !yield(taskqueue.Write{Key: key, Value: b.values[key]}, nil) {
-				return
-			}
-		}
-		for _, set := range b.state.Sets {
-			if b.values[snapshot.DatasetKey(0)] != nil {
-				break // the restore builds the tables from the files
-			}
-			parts, _, err := b.store.Parts(ctx, set.ReportID, set.Parts)
-			if err != nil {
-				yield(taskqueue.Write{}, err)
-				return
-			}
-			for i, part := range parts {
-				if !yield(taskqueue.Write{Key: etcdstore.PartKey(set.ReportID, i), Value: part}, nil) {
-					return
-				}
-			}
-		}
-		if b.ledger == nil {
-			return
-		}
-		for e, err := range b.ledger.Entries(ctx, b.state.Commit) {
-			if !yield(taskqueue.Write{Key: taskqueue.LedgerKey(e.Commit), Value: e.Events}, err) || err != nil {
-				return
-			}
-		}
-	}
+	return err
 }
 
 func snapshotInspectCommand() *cobra.Command {
@@ -230,7 +117,7 @@ func snapshotInspectCommand() *cobra.Command {
 func openSnapshot(path string) (*snapshot.File, error) {
 	s, err := snapshot.Open(path)
 	if err != nil {
-		if wrong := cli.CheckFile(path); wrong != nil {
+		if wrong := filekind.CheckFile(path); wrong != nil {
 			return nil, cli.UsageErrorf("read snapshot %q: %w", path, wrong)
 		}
 	}

@@ -10,21 +10,10 @@ import (
 	"trainmaster/cmd/internal/admin"
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
+	"trainmaster/master/restore"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
 )
-
-// restoredJob is what `master snapshot restore` says.
-type restoredJob struct {
-	Job      string `json:"job"`
-	JobID    string `json:"job_id"`
-	Cluster  string `json:"cluster"`
-	Commit   uint64 `json:"commit"`
-	Epoch    uint32 `json:"epoch"`
-	Restores uint8  `json:"restores"`
-	Again    int    `json:"delivered_again"`
-	Ledger   bool   `json:"ledger"`
-}
 
 func snapshotRestoreCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -73,22 +62,22 @@ rejected.`,
 		if stored, _, err := store.State(cmd.Context()); err == nil && stored != nil { // before much is written
 			return cli.UsageErrorf("job %q in %v: %w: choose another --job, or remove that job as docs/keys.md describes", to.Etcd.Job, to, etcdstore.ErrOccupied)
 		}
-		r := &revival{file: file, ledger: file.Head.Ledger}
+		r := &restore.Plan{File: file, Ledger: file.Head.Ledger}
 		if file.Head.Model {
-			r.ledger = true
+			r.Ledger = true
 			place, err := storage.Open(*checkpoints)
 			if err != nil {
 				return cli.UsageErrorf("--checkpoint-dir: %w", err)
 			}
 			defer place.Close()
-			if r.set, r.text, err = putModel(cmd.Context(), file, checkpoint.Store{Place: place}, cmd.ErrOrStderr()); err != nil {
+			if r.Set, r.Text, err = restore.PutModel(cmd.Context(), file, checkpoint.Store{Place: place}, cmd.ErrOrStderr()); err != nil {
 				return err
 			}
-			if r.tables, err = indexAgain(cmd.Context(), file, nil, cli.NewLogger(cmd).WithField("job", to.Etcd.Job)); err != nil {
+			if r.Tables, err = restore.IndexAgain(cmd.Context(), file, nil, cli.NewLogger(cmd).WithField("job", to.Etcd.Job)); err != nil {
 				return cli.UsageErrorf("%w", err)
 			}
 		}
-		job, err := r.adopt(cmd.Context(), store, to.Etcd.Job)
+		job, err := r.Restore(cmd.Context(), store, to.Etcd.Job)
 		if errors.Is(err, etcdstore.ErrOccupied) {
 			return cli.UsageErrorf("job %q in %v: %w", to.Etcd.Job, to, err)
 		}
@@ -98,12 +87,12 @@ rejected.`,
 		return cli.Render(cmd.OutOrStdout(), *format, job, func(w io.Writer) {
 			fmt.Fprintf(w, "job %s is restored at commit %s: %s tasks that were pending are dispatched again\n", job.Job, cli.Thousands(job.Commit), cli.Thousands(uint64(job.Again)))
 			fmt.Fprintf(w, "continue it with: master %s, and its former settings\n", to.Flags())
-			if r.set != nil {
-				fmt.Fprintf(w, "its parameters are from set %d: start its parameter servers with --checkpoint-dir %s\n", r.set.Number, *checkpoints)
+			if r.Set != nil {
+				fmt.Fprintf(w, "its parameters are from set %d: start its parameter servers with --checkpoint-dir %s\n", r.Set.Number, *checkpoints)
 			}
 			switch {
 			case job.Ledger:
-			case r.ledger:
+			case r.Ledger:
 				fmt.Fprintln(w, "its former ledger is not in the snapshot: master verify checks passes from here on")
 			default:
 				fmt.Fprintln(w, "its ledger is not in the snapshot: start its masters with --ledger=false")

@@ -15,6 +15,7 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
+	"trainmaster/master/restore"
 	"trainmaster/master/snapshot"
 	"trainmaster/taskqueue"
 )
@@ -82,7 +83,7 @@ func TestSnapshotRestore(t *testing.T) {
 			to := []string{"--endpoints", endpoint, "--job", job}
 			r := runArgs(t, append([]string{"snapshot", "restore", file, "-o", "json"}, to...)...)
 			r.says(t)
-			restored := decode[restoredJob](t, r.stdout)
+			restored := decode[restore.Result](t, r.stdout)
 			if restored.Job != job || restored.JobID == info.JobID || restored.Restores != 1 || restored.Epoch != info.Epoch+1 || restored.Again != d.Pending+d.Retry {
 				t.Errorf("restored: %+v", restored)
 			}
@@ -155,15 +156,15 @@ func TestInterruptedRestoreIsNoJob(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &revival{file: s, ledger: true}
-	_, settings, err := r.queue()
+	r := &restore.Plan{File: s, Ledger: true}
+	_, settings, err := r.Queue()
 	if err != nil {
 		t.Fatal(err)
 	}
 	crash := errors.New("crash")
 	err = store.ImportJob(t.Context(), etcdstore.Import{ID: s.Digest, Name: job, Settings: settings, State: []byte("x"), Keys: func(yield func(taskqueue.Write, error) bool) {
 		n := 0
-		for item, err := range r.keys() {
+		for item, err := range r.Keys() {
 			if n++; n == 150 || !yield(item, err) {
 				break
 			}

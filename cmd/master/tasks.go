@@ -49,7 +49,7 @@ dispatch in each pass, and the trainer whose result was counted. It needs no mas
 			if err != nil {
 				return err
 			}
-			return cli.Render(cmd.OutOrStdout(), *format, trace, trace.table)
+			return cli.Render(cmd.OutOrStdout(), *format, trace, func(w io.Writer) { view.RecordTable(w, trace) })
 		}
 		l, err := open(cmd.Context())
 		if err != nil {

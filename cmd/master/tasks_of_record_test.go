@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"trainmaster/cmd/internal/cli"
+	"trainmaster/ledger/verify"
 	"trainmaster/master"
 	"trainmaster/taskqueue"
 )
@@ -22,7 +23,7 @@ func TestTasksOfRecord(t *testing.T) {
 	for task := range 30 { // 10 records each
 		r := runArgs(t, args("/data/a:"+strconv.Itoa(task*10+3), "-o", "json")...)
 		r.wants(t, cli.ExitOK)
-		got := decode[recordTrace](t, r.stdout)
+		got := decode[verify.Trace](t, r.stdout)
 		if got.Task != task || got.Chunk != task || got.Record != int64(task*10+3) || got.Path != "/data/a" || len(got.Passes) == 0 || got.Kept != 1 {
 			t.Fatalf("task %d: %+v", task, got)
 		}
@@ -61,7 +62,7 @@ func TestTasksOfRecord(t *testing.T) {
 	}
 	for of, words := range map[string]string{
 		"/data/a": "expected FILE:N", ":3": "expected FILE:N", "/data/a:-1": "expected FILE:N", "/data/a:x": "expected FILE:N",
-		"/data/b:0": "no file of the dataset", "/data/a:300": "expected a record from 0 to 299, found 300",
+		"/data/b:0": "expected a file of the dataset", "/data/a:300": "expected a record from 0 to 299, found 300",
 	} {
 		runArgs(t, args(of)...).wants(t, cli.ExitUsage, words)
 	}

@@ -15,12 +15,12 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"trainmaster/cmd/internal/admin"
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/ledger"
 	"trainmaster/master"
+	"trainmaster/master/committer"
 	"trainmaster/master/mastertest"
 	"trainmaster/taskqueue"
 )
@@ -91,8 +91,8 @@ func TestVerify(t *testing.T) {
 		code  int
 		words []string
 	}{
-		"a finish is gone":          {nil, cli.ExitFailed, []string{"pass 1: 1 task missing, 0 counted twice"}},
-		"a finish for another task": {finishes[keys[0]], cli.ExitFailed, []string{"pass 1: 1 task missing, 1 counted twice"}},
+		"a finish is gone":          {nil, cli.ExitFailed, []string{"pass 1: missing tasks: 1, counted twice: 0"}},
+		"a finish for another task": {finishes[keys[0]], cli.ExitFailed, []string{"pass 1: missing tasks: 1, counted twice: 1"}},
 		"damaged":                   {[]byte{1, 0xff}, cli.ExitFailed, []string{"damaged ledger", "commit "}},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -290,7 +290,7 @@ func jobIDOf(t *testing.T, store *etcdstore.Store) string {
 		t.Fatal(err)
 	}
 	var state taskqueue.Snapshot
-	if err := etcdstore.Decode(stored, &state, admin.MaxStateDecoded); err != nil {
+	if err := etcdstore.Decode(stored, &state, committer.MaxStoredState); err != nil {
 		t.Fatal(err)
 	}
 	return hex.EncodeToString(state.JobID)

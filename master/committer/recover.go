@@ -86,7 +86,7 @@ func readOrBegin(ctx context.Context, lead store.Leadership, config Config, kept
 		return s, nil
 	}
 	var snapshot taskqueue.Snapshot
-	if err := store.Decode(stored, &snapshot, maxStoredState); err != nil {
+	if err := store.Decode(stored, &snapshot, MaxStoredState); err != nil {
 		return nil, fmt.Errorf("%w: decode /task_queues: %w; its bytes are left as they are: restore a backup, or start the job under another name", taskqueue.ErrDamaged, err)
 	}
 	format, err := snapshot.Upgrade()

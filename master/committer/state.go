@@ -52,7 +52,8 @@ type counters struct {
 // batchSlack is the number of keys reserved in a transaction for the writes of one event after its first key.
 const batchSlack = 40
 
-const maxStoredState = 64 << 20 // decoded; far above what MaxStateBytes of gzip can hold in columns
+// MaxStoredState is the maximum size of a decoded state.
+const MaxStoredState = 64 << 20 // far above what MaxStateBytes of gzip can hold in columns
 
 func stack() string { return string(debug.Stack()) }
 
@@ -223,7 +224,7 @@ func (s *state) reload() error {
 
 func (s *state) decode(stored []byte, tables []*taskqueue.Table) (*taskqueue.Queue, error) {
 	var snapshot taskqueue.Snapshot
-	if err := s.store.Decode(stored, &snapshot, maxStoredState); err != nil {
+	if err := s.store.Decode(stored, &snapshot, MaxStoredState); err != nil {
 		return nil, fmt.Errorf("decode /task_queues: %w", err)
 	}
 	q, err := taskqueue.Restore(&snapshot, s.roster, tables, s.config.Queue)

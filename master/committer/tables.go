@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"strings"
 
 	"golang.org/x/sync/errgroup"
 
@@ -23,7 +24,7 @@ type TableCache struct {
 // or c is nil. commit is the number of the commit of the state.
 func (c *TableCache) Next(ctx context.Context, db store.Store, state []byte) (next *TableCache, commit uint64, isNew bool, err error) {
 	var snapshot taskqueue.Snapshot
-	if err := db.Decode(state, &snapshot, maxStoredState); err != nil {
+	if err := db.Decode(state, &snapshot, MaxStoredState); err != nil {
 		return nil, 0, false, err
 	}
 	next, isNew = &TableCache{tables: map[string]*taskqueue.Table{}}, c == nil
@@ -159,7 +160,7 @@ func TableParts(encode func(v any) ([]byte, error), t *taskqueue.Table) (parts [
 // without leading: for tools that look at a job that no master leads.
 func Stored(ctx context.Context, store store.Store, state []byte, roster map[string][]byte) (*taskqueue.Queue, error) {
 	var snapshot taskqueue.Snapshot
-	if err := store.Decode(state, &snapshot, maxStoredState); err != nil {
+	if err := store.Decode(state, &snapshot, MaxStoredState); err != nil {
 		return nil, fmt.Errorf("%w: decode /task_queues: %w", taskqueue.ErrDamaged, err)
 	}
 	if _, err := snapshot.Upgrade(); err != nil {
@@ -170,4 +171,15 @@ func Stored(ctx context.Context, store store.Store, state []byte, roster map[str
 		return nil, err
 	}
 	return taskqueue.Restore(&snapshot, roster, tables, taskqueue.Options{})
+}
+
+// RosterOf returns the trainers among the keys of a state, by id.
+func RosterOf(values map[string][]byte) map[string][]byte {
+	roster := map[string][]byte{}
+	for key, value := range values {
+		if id, ok := strings.CutPrefix(key, taskqueue.RosterPrefix); ok {
+			roster[id] = value
+		}
+	}
+	return roster
 }

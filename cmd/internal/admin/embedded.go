@@ -7,8 +7,8 @@ import (
 	"io/fs"
 	"syscall"
 
-	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
+	"trainmaster/internal/filekind"
 )
 
 // StartEmbedded starts the embedded etcd in a directory, or reports what to do.
@@ -26,7 +26,7 @@ func EmbeddedError(err error) error {
 		return fmt.Errorf("%w: free space on that disk and start the same command again: the job continues, and no acknowledged change is lost", err)
 	case errors.Is(err, etcdstore.ErrInUse):
 		return fmt.Errorf("%w: end that process, name another --data-dir, or join its etcd with --endpoints", err)
-	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.EROFS), cli.IsWrongKind(err):
+	case errors.Is(err, fs.ErrPermission), errors.Is(err, fs.ErrNotExist), errors.Is(err, syscall.EROFS), filekind.IsWrong(err):
 		return fmt.Errorf("%w: name a directory that can be written with --data-dir", err)
 	}
 	return err

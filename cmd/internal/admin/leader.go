@@ -19,6 +19,7 @@ import (
 
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
+	"trainmaster/internal/usage"
 	"trainmaster/local"
 	"trainmaster/local/drill"
 	"trainmaster/master"
@@ -262,7 +263,7 @@ func (l *Leader) explain(addr string, err error) error {
 	case !dialled:
 		why = s.Message()
 	}
-	if _, ours := errors.AsType[*cli.ExitError](err); ours { // found before anything was asked
+	if usage.Is(err) { // found before the request was sent
 		return err
 	}
 	switch reason := reasonOf(s); {

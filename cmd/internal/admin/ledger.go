@@ -8,6 +8,7 @@ import (
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
 	"trainmaster/ledger"
+	"trainmaster/master/committer"
 	"trainmaster/taskqueue"
 )
 
@@ -21,7 +22,7 @@ func OpenLedger(ctx context.Context, store *etcdstore.Store, from Location, dir 
 		return nil, nil, from.NoSuchJob(ctx, store)
 	}
 	state := &taskqueue.Snapshot{}
-	if err := etcdstore.Decode(stored, state, MaxStateDecoded); err != nil {
+	if err := etcdstore.Decode(stored, state, committer.MaxStoredState); err != nil {
 		return nil, nil, fmt.Errorf("read the state: %w", err)
 	}
 	reader, err := ledger.Open(ctx, store, from.Etcd.Job, dir)

@@ -11,6 +11,7 @@ import (
 	"trainmaster/cmd/internal/view"
 	"trainmaster/etcdstore"
 	"trainmaster/local"
+	"trainmaster/master/committer"
 	"trainmaster/taskqueue"
 )
 
@@ -28,7 +29,7 @@ func StoredOutcome(ctx context.Context, store *etcdstore.Store) (JobOutcome, err
 		return JobOutcome{}, err
 	}
 	var state taskqueue.Snapshot
-	if err := etcdstore.Decode(stored, &state, MaxStateDecoded); err != nil {
+	if err := etcdstore.Decode(stored, &state, committer.MaxStoredState); err != nil {
 		return JobOutcome{}, fmt.Errorf("read the state: %w", err)
 	}
 	o := JobOutcome{Status: state.Status, reason: state.Reason}

@@ -12,6 +12,7 @@ import (
 
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
+	"trainmaster/internal/filekind"
 	"trainmaster/local"
 	"trainmaster/master/committer"
 	"trainmaster/taskqueue"
@@ -136,7 +137,7 @@ func (p Location) checkDataDir() error {
 	}
 	switch {
 	case err != nil:
-		if wrong := cli.CheckFolder(*p.DataDir); wrong != nil {
+		if wrong := filekind.CheckFolder(*p.DataDir); wrong != nil {
 			err = wrong
 		}
 		return cli.UsageErrorf("--data-dir %q: %w", *p.DataDir, err)
@@ -166,19 +167,6 @@ func ReadQueue(ctx context.Context, store *etcdstore.Store, from Location) (queu
 	if values[taskqueue.StateKey] == nil {
 		return nil, nil, from.NoSuchJob(ctx, store)
 	}
-	queue, err = committer.Stored(ctx, store, values[taskqueue.StateKey], RosterOf(values))
+	queue, err = committer.Stored(ctx, store, values[taskqueue.StateKey], committer.RosterOf(values))
 	return queue, values, err
 }
-
-// RosterOf returns the trainers among the keys of a state, by id.
-func RosterOf(values map[string][]byte) map[string][]byte {
-	roster := map[string][]byte{}
-	for key, value := range values {
-		if id, ok := strings.CutPrefix(key, taskqueue.RosterPrefix); ok {
-			roster[id] = value
-		}
-	}
-	return roster
-}
-
-const MaxStateDecoded = 64 << 20

@@ -2,11 +2,11 @@ package cli
 
 import (
 	"errors"
-	"fmt"
 	"strings"
 
 	"github.com/spf13/cobra"
 
+	"trainmaster/internal/usage"
 	"trainmaster/local"
 )
 
@@ -35,9 +35,9 @@ func (e *ExitError) Unwrap() error { return e.err }
 // ExitWith returns err with an exit code.
 func ExitWith(code int, err error) error { return &ExitError{code, err} }
 
-// UsageErrorf is an error of the user's command line or settings: exit code 2.
+// UsageErrorf returns a [usage.Error]: an error of the user's command line or settings: exit code 2.
 func UsageErrorf(format string, args ...any) error {
-	return ExitWith(ExitUsage, fmt.Errorf(format, args...))
+	return usage.Errorf(format, args...)
 }
 
 // ExitCode returns the exit code of err. An error without a code comes from cobra, before a command ran: it is a usage error, since
@@ -47,6 +47,12 @@ func ExitCode(err error) int {
 		return e.code
 	}
 	return ExitUsage
+}
+
+// hasCode reports whether err is an [ExitError] or a usage error.
+func hasCode(err error) bool {
+	_, ok := errors.AsType[*ExitError](err)
+	return ok || usage.Is(err)
 }
 
 // markFailures gives the errors of a command an exit code, unless they have one: ExitStore if etcd is the cause, else ExitFailed.
@@ -60,7 +66,7 @@ func markFailures(cmd *cobra.Command) {
 		if err == nil {
 			return nil
 		}
-		if _, ok := errors.AsType[*ExitError](err); ok {
+		if hasCode(err) {
 			return err
 		}
 		if isStoreError(err) {

@@ -18,6 +18,7 @@ import (
 	"github.com/spf13/pflag"
 	"sigs.k8s.io/yaml"
 
+	"trainmaster/internal/filekind"
 	"trainmaster/local"
 )
 
@@ -197,7 +198,7 @@ const mostConfig = 1 << 20
 
 // readSmall reads a regular file of at most mostConfig bytes. It never waits: a pipe, for example, is opened without a writer.
 func readSmall(path string) ([]byte, error) {
-	if err := CheckFile(path); err != nil {
+	if err := filekind.CheckFile(path); err != nil {
 		return nil, err
 	}
 	f, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)

@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"errors"
 	"fmt"
 	"iter"
 	"slices"
@@ -49,7 +48,7 @@ func helpTopic(cmd *cobra.Command, args []string) error {
 	return UsageErrorf("no help about %q: %s has no command %q%s", strings.Join(args, " "), found.CommandPath(), rest[0], didYouMean(rest[0], names))
 }
 
-// showUse replaces the error of wrong arguments by the expected arguments. The reason follows if it is an [ExitError]; the reasons of cobra add nothing.
+// showUse replaces the error of wrong arguments by the expected arguments. The reason follows if it has an exit code; the reasons of cobra add nothing.
 func showUse(cmd *cobra.Command) {
 	inner := cmd.Args
 	if inner == nil {
@@ -60,7 +59,7 @@ func showUse(cmd *cobra.Command) {
 		if err == nil {
 			return nil
 		}
-		if _, ours := errors.AsType[*ExitError](err); ours {
+		if hasCode(err) {
 			return UsageErrorf("expected %s, found %s: %w", cmd.UseLine(), Quoted(args), err)
 		}
 		return UsageErrorf("expected %s, found %s", cmd.UseLine(), Quoted(args))

@@ -33,6 +33,7 @@ type datasetQueues struct {
 	SetAside []SetAsideTask `json:"set_aside"`
 }
 
+// TaskCounts has the number of tasks in each state.
 type TaskCounts struct {
 	Tasks       uint64 `json:"tasks"`
 	Todo        uint64 `json:"todo"`
@@ -62,6 +63,7 @@ type taskHolder struct {
 	Prefetched bool    `json:"prefetched"`
 }
 
+// SetAsideTask is a task that failed too often.
 type SetAsideTask struct {
 	Task     uint64 `json:"task"`
 	Pass     uint32 `json:"pass"`

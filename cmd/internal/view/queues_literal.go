@@ -33,6 +33,7 @@ type LiteralDataset struct {
 	SetAside []SetAsideTask `json:"set_aside"`
 }
 
+// LiteralEntry is a task with its token and chunks.
 type LiteralEntry struct {
 	Task       int            `json:"task"`
 	NumTimeout int            `json:"num_timeout"` // failures in this pass

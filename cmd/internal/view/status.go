@@ -67,6 +67,7 @@ func (c *checkpointStatus) String() string {
 	return text
 }
 
+// LedgerStatus describes how the leader seals the ledger.
 type LedgerStatus struct {
 	Sealed  uint64  `json:"sealed"`
 	Bytes   uint64  `json:"bytes"`

@@ -1,11 +1,9 @@
-package main
+package modelfile
 
 import (
 	"encoding/binary"
-	"fmt"
 	"io"
 	"slices"
-	"strings"
 
 	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/checkpoint"
@@ -57,21 +55,21 @@ func exportTable(out io.Writer, m *checkpoint.Model, k int) error {
 	return nil
 }
 
-// tableReport is a table of a set.
-type tableReport struct {
+// TableReport is a table of a set.
+type TableReport struct {
 	Name string `json:"name"`
 	Dim  int    `json:"dim"`
 	Rows int    `json:"rows"`
 }
 
-func reportTables(m *checkpoint.Model) (list []tableReport, err error) {
-	list = []tableReport{}
+func reportTables(m *checkpoint.Model) (list []TableReport, err error) {
+	list = []TableReport{}
 	for k, t := range m.Tables() {
 		rows, err := m.RowCount(k)
 		if err != nil {
 			return nil, err
 		}
-		list = append(list, tableReport{t.Name, t.Dim, rows})
+		list = append(list, TableReport{t.Name, t.Dim, rows})
 	}
 	return list, nil
 }
@@ -109,57 +107,20 @@ func (m setModel) ReadTable(name string) (*tableRows, error) {
 	return &tableRows{rows.IDs, m.Model.Tables()[k].Dim, func(i int) []float32 { return rows.Values(i, 0) }}, nil
 }
 
-// Tables are those with ids and as many rows.
-func (m fileModel) Tables() (names []string) {
-	for _, ids := range m.Infos() {
-		name, found := strings.CutSuffix(ids.Name, idsSuffix)
-		rows, there := m.info(name + rowsSuffix)
-		if found && there && ids.DType == safetensors.I64 && len(ids.Shape) == 1 && len(rows.Shape) == 2 && rows.Shape[0] == ids.Shape[0] {
-			names = append(names, name)
-		}
-	}
-	return names
-}
-
-func (m fileModel) ReadTable(name string) (*tableRows, error) {
-	r, err := m.Open(name + idsSuffix)
-	if err != nil {
-		return nil, err
-	}
-	data, err := io.ReadAll(r)
-	if err != nil {
-		return nil, err
-	}
-	values, err := m.Read(name + rowsSuffix)
-	if err != nil {
-		return nil, err
-	}
-	rows, _ := m.info(name + rowsSuffix)
-	t := &tableRows{ids: make([]int64, len(data)/8), dim: rows.Shape[1]}
-	t.values = func(i int) []float32 { return values[i*t.dim : (i+1)*t.dim] }
-	for i := range t.ids {
-		t.ids[i] = int64(binary.LittleEndian.Uint64(data[8*i:]))
-		if i > 0 && t.ids[i-1] >= t.ids[i] {
-			return nil, fmt.Errorf("%s%s has %d after %d: expected ascending ids, as `master model export` writes them", name, idsSuffix, t.ids[i], t.ids[i-1])
-		}
-	}
-	return t, nil
-}
-
-// rowsDiff is in what rows two tables differ.
-type rowsDiff struct {
+// RowsDiff counts the rows in which two tables differ.
+type RowsDiff struct {
 	OnlyA  int `json:"only_a"` // ids with a row in this model only
 	OnlyB  int `json:"only_b"`
 	Differ int `json:"differ"` // ids with other values
 }
 
 // diffTables compares a table of two models, id by id; nil: a model has it not.
-func diffTables(name string, a, b *tableRows) (d tensorDiff, same bool) {
-	d = tensorDiff{Name: name, ShapeA: a.shape(), ShapeB: b.shape()}
+func diffTables(name string, a, b *tableRows) (d TensorDiff, same bool) {
+	d = TensorDiff{Name: name, ShapeA: a.shape(), ShapeB: b.shape()}
 	if a == nil || b == nil || a.dim != b.dim {
 		return d, false
 	}
-	d.Rows = &rowsDiff{}
+	d.Rows = &RowsDiff{}
 	var all difference
 	i, j := 0, 0
 	for i < len(a.ids) && j < len(b.ids) {
@@ -180,14 +141,14 @@ func diffTables(name string, a, b *tableRows) (d tensorDiff, same bool) {
 	d.Rows.OnlyA += len(a.ids) - i
 	d.Rows.OnlyB += len(b.ids) - j
 	d.MaxAbs, d.RelativeL2 = all.figures()
-	return d, *d.Rows == rowsDiff{}
+	return d, *d.Rows == RowsDiff{}
 }
 
 // diffAllTables lists the tables that differ. A table that a model lacks has no shape in the result.
-func diffAllTables(a, b weights) (diffs []tensorDiff, err error) {
+func diffAllTables(a, b Weights) (diffs []TensorDiff, err error) {
 	for _, name := range slices.Compact(slices.Sorted(slices.Values(slices.Concat(a.Tables(), b.Tables())))) {
 		var of [2]*tableRows
-		for i, m := range []weights{a, b} {
+		for i, m := range []Weights{a, b} {
 			if slices.Contains(m.Tables(), name) {
 				if of[i], err = m.ReadTable(name); err != nil {
 					return nil, err

@@ -1,4 +1,4 @@
-package main
+package restore
 
 import (
 	"context"
@@ -11,7 +11,6 @@ import (
 	"slices"
 	"strings"
 
-	"trainmaster/cmd/internal/admin"
 	"trainmaster/etcdstore"
 	"trainmaster/ledger"
 	"trainmaster/master"
@@ -21,14 +20,14 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// revival restores a job from a snapshot into an etcd that does not have it.
-type revival struct {
-	file   *snapshot.File
-	ledger bool // the restored job has a ledger: the ledger of the snapshot, or a new one
+// Plan restores a job from a snapshot into an etcd that does not have it.
+type Plan struct {
+	File   *snapshot.File
+	Ledger bool // the restored job has a ledger: the ledger of the snapshot, or a new one
 
-	set    *checkpoint.Set // the set whose cut the state is at; nil: the state is not at a cut
-	text   []byte          // of the set
-	tables []indexed       // of the datasets; nil: the snapshot has them, or etcd
+	Set    *checkpoint.Set // the set whose cut the state is at; nil: the state is not at a cut
+	Text   []byte          // of the set
+	Tables []indexedTable  // of the datasets; nil: the snapshot has them, or etcd
 
 	replaces *etcdstore.Pointer // the job that is replaced; nil: none
 	replaced []string           // ids of the former job instances, hexadecimal
@@ -38,60 +37,60 @@ type revival struct {
 	desired []byte            // number of parameter servers; nil: the master writes it
 }
 
-// indexed is a task table that was built from the files of a dataset.
-type indexed struct {
+// indexedTable is a task table that was built from the files of a dataset.
+type indexedTable struct {
 	table  *taskqueue.Table
 	digest [32]byte // of the files
 	id     string   // of its parts in etcd
 	parts  [][]byte
 }
 
-// adopt writes the job of the snapshot to the prefix of the store.
-func (r *revival) adopt(ctx context.Context, store *etcdstore.Store, name string) (restoredJob, error) {
-	queue, settings, err := r.queue()
+// Restore writes the job of the snapshot to the prefix of the store.
+func (r *Plan) Restore(ctx context.Context, store *etcdstore.Store, name string) (Result, error) {
+	queue, settings, err := r.Queue()
 	if err != nil {
-		return restoredJob{}, fmt.Errorf("%w: %q: %w", snapshot.ErrDamaged, r.file.Name, err)
+		return Result{}, fmt.Errorf("%w: %q: %w", snapshot.ErrDamaged, r.File.Name, err)
 	}
 	cluster, err := store.ClusterID(ctx)
 	if err != nil {
-		return restoredJob{}, err
+		return Result{}, err
 	}
 	var random [24]byte // the job id, and a nonce
 	if _, err := rand.Read(random[:]); err != nil {
-		return restoredJob{}, fmt.Errorf("choose a job id: %w", err)
+		return Result{}, fmt.Errorf("choose a job id: %w", err)
 	}
 	if err := queue.Revive(name, [16]byte(random[:]), cluster); err != nil {
-		return restoredJob{}, err
+		return Result{}, err
 	}
 	events := queue.Ready().Entries // what else it has to write are keys of sessions, to be deleted; they are not restored
 	state := queue.Snapshot(0, binary.LittleEndian.Uint64(random[16:]))
 	encoded, err := etcdstore.Encode(state)
 	if err != nil {
-		return restoredJob{}, err
+		return Result{}, err
 	}
 	last, err := r.lastKeys(queue, events)
 	if err != nil {
-		return restoredJob{}, err
+		return Result{}, err
 	}
 	begin, err := r.beginKeys()
 	if err != nil {
-		return restoredJob{}, err
+		return Result{}, err
 	}
 	err = store.ImportJob(ctx, etcdstore.Import{
 		Begin: begin,
-		ID:    r.file.Digest, Name: name, Settings: settings, State: encoded, Keys: r.keys(), Last: last, Replaces: r.replaces,
+		ID:    r.File.Digest, Name: name, Settings: settings, State: encoded, Keys: r.Keys(), Last: last, Replaces: r.replaces,
 	})
-	job := restoredJob{
+	job := Result{
 		Job: name, JobID: hex.EncodeToString(state.JobID), Cluster: fmt.Sprintf("%x", cluster), Commit: state.Commit, Epoch: state.Epoch,
-		Restores: state.Restores, Again: len(queue.PendingTasks()), Ledger: r.file.Head.Ledger,
+		Restores: state.Restores, Again: len(queue.PendingTasks()), Ledger: r.File.Head.Ledger,
 	}
 	return job, err
 }
 
-// queue is the job as it was saved, without its tables.
-func (r *revival) queue() (*taskqueue.Queue, map[string]string, error) {
+// Queue returns the saved job, without its tables, and its settings.
+func (r *Plan) Queue() (*taskqueue.Queue, map[string]string, error) {
 	small := map[string][]byte{}
-	for item, err := range r.file.Items() {
+	for item, err := range r.File.Items() {
 		if err != nil {
 			return nil, nil, err
 		}
@@ -107,33 +106,33 @@ func (r *revival) queue() (*taskqueue.Queue, map[string]string, error) {
 		return nil, nil, err
 	}
 	var state taskqueue.Snapshot
-	if err := etcdstore.Decode(small[taskqueue.StateKey], &state, admin.MaxStateDecoded); err != nil {
+	if err := etcdstore.Decode(small[taskqueue.StateKey], &state, committer.MaxStoredState); err != nil {
 		return nil, nil, err
 	}
 	if _, err := state.Upgrade(); err != nil {
 		return nil, nil, err
 	}
-	if r.tables != nil && len(r.tables) != len(state.Sets) {
-		return nil, nil, fmt.Errorf("expected %d datasets, found %d", len(state.Sets), len(r.tables))
+	if r.Tables != nil && len(r.Tables) != len(state.Sets) {
+		return nil, nil, fmt.Errorf("expected %d datasets, found %d", len(state.Sets), len(r.Tables))
 	}
-	for i := range r.tables {
-		if err := r.tables[i].replace(&state.Sets[i]); err != nil {
+	for i := range r.Tables {
+		if err := r.Tables[i].replace(&state.Sets[i]); err != nil {
 			return nil, nil, fmt.Errorf("dataset %d: %w", i, err)
 		}
 	}
-	queue, err := taskqueue.Restore(&state, admin.RosterOf(small), make([]*taskqueue.Table, len(state.Sets)), taskqueue.BackupOptions)
+	queue, err := taskqueue.Restore(&state, committer.RosterOf(small), make([]*taskqueue.Table, len(state.Sets)), taskqueue.BackupOptions)
 	if err != nil {
 		return nil, nil, err
 	}
 	r.outline = queue.Outline()
-	if r.set != nil {
-		err = queue.CountCut(r.set.Number)
+	if r.Set != nil {
+		err = queue.CountCut(r.Set.Number)
 	}
 	return queue, job.Settings, err
 }
 
 // replace puts the table into the state of a dataset.
-func (t *indexed) replace(set *taskqueue.SetSnapshot) error {
+func (t *indexedTable) replace(set *taskqueue.SetSnapshot) error {
 	t.table.Group(set.ChunksPerTask)
 	if t.table.Chunks() != set.Chunks || t.table.Tasks() != set.Tasks || string(t.digest[:]) != string(set.Digest) {
 		return fmt.Errorf("expected %d chunks in %d tasks, and files with the digest %.8x, found %d in %d, and %.8x: the data has changed", set.Chunks, set.Tasks, set.Digest, t.table.Chunks(), t.table.Tasks(), t.digest)
@@ -147,10 +146,10 @@ func (t *indexed) replace(set *taskqueue.SetSnapshot) error {
 	return nil
 }
 
-// keys yields the keys of the job except its settings, its state and lastKeys. Sessions are not restored.
-func (r *revival) keys() iter.Seq2[taskqueue.Write, error] {
+// Keys yields the keys of the job except its settings, its state and lastKeys. Sessions are not restored.
+func (r *Plan) Keys() iter.Seq2[taskqueue.Write, error] {
 	return func(yield func(taskqueue.Write, error) bool) {
-		for item, err := range r.file.Items() {
+		for item, err := range r.File.Items() {
 			if r.leaves(item.Key) {
 				continue
 			}
@@ -158,7 +157,7 @@ func (r *revival) keys() iter.Seq2[taskqueue.Write, error] {
 				return
 			}
 		}
-		for _, t := range r.tables {
+		for _, t := range r.Tables {
 			for i, part := range t.parts {
 				if !yield(taskqueue.Write{Key: etcdstore.PartKey(t.id, i), Value: part}, nil) {
 					return
@@ -169,11 +168,11 @@ func (r *revival) keys() iter.Seq2[taskqueue.Write, error] {
 }
 
 // leaves reports whether a key of the snapshot is not copied unchanged.
-func (r *revival) leaves(key string) bool {
+func (r *Plan) leaves(key string) bool {
 	switch {
 	case slices.Contains([]string{taskqueue.StateKey, jobKey, psDesiredKey}, key):
 		return true
-	case r.set != nil && (key == taskqueue.StepKey || key == master.LatestSetKey): // the set has their values
+	case r.Set != nil && (key == taskqueue.StepKey || key == master.LatestSetKey): // the set has their values
 		return true
 	}
 	return strings.HasPrefix(key, taskqueue.RosterPrefix) || strings.HasPrefix(key, snapshot.DatasetPrefix)
@@ -181,8 +180,8 @@ func (r *revival) leaves(key string) bool {
 
 // beginKeys returns the keys that mark the beginning of the ledger. They are written first: the adoption of a replaced job deletes
 // its ledger. If the adoption is interrupted, these keys show the next attempt that there was a ledger.
-func (r *revival) beginKeys() ([]taskqueue.Write, error) {
-	if !r.ledger || r.file.Head.Ledger {
+func (r *Plan) beginKeys() ([]taskqueue.Write, error) {
+	if !r.Ledger || r.File.Head.Ledger {
 		return nil, nil
 	}
 	begin, err := json.Marshal(ledger.Begin{Outline: r.outline, Replaced: r.replaced})
@@ -190,18 +189,30 @@ func (r *revival) beginKeys() ([]taskqueue.Write, error) {
 }
 
 // lastKeys returns the keys that are written last: with them, masters continue the job.
-func (r *revival) lastKeys(queue *taskqueue.Queue, events []byte) (keys []taskqueue.Write, err error) {
+func (r *Plan) lastKeys(queue *taskqueue.Queue, events []byte) (keys []taskqueue.Write, err error) {
 	if r.desired != nil {
 		keys = append(keys, taskqueue.Write{Key: psDesiredKey, Value: r.desired})
 	}
-	if r.set != nil {
-		keys = append(keys, taskqueue.Write{Key: master.LatestSetKey, Value: r.text})
-		if r.set.Mode == checkpoint.Sync {
-			keys = append(keys, taskqueue.Write{Key: taskqueue.StepKey, Value: taskqueue.Step{Version: r.set.Version, Epoch: queue.Epoch()}.Encode()})
+	if r.Set != nil {
+		keys = append(keys, taskqueue.Write{Key: master.LatestSetKey, Value: r.Text})
+		if r.Set.Mode == checkpoint.Sync {
+			keys = append(keys, taskqueue.Write{Key: taskqueue.StepKey, Value: taskqueue.Step{Version: r.Set.Version, Epoch: queue.Epoch()}.Encode()})
 		}
 	}
-	if r.ledger && len(events) > 0 {
+	if r.Ledger && len(events) > 0 {
 		keys = append(keys, taskqueue.Write{Key: taskqueue.LedgerKey(queue.Commit()), Value: events})
 	}
 	return keys, nil
+}
+
+// Result describes a restored job.
+type Result struct {
+	Job      string `json:"job"`
+	JobID    string `json:"job_id"`
+	Cluster  string `json:"cluster"`
+	Commit   uint64 `json:"commit"`
+	Epoch    uint32 `json:"epoch"`
+	Restores uint8  `json:"restores"`
+	Again    int    `json:"delivered_again"`
+	Ledger   bool   `json:"ledger"`
 }

@@ -1,4 +1,4 @@
-package main
+package restore
 
 import (
 	"bytes"
@@ -13,23 +13,32 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"trainmaster/cmd/internal/admin"
-	"trainmaster/cmd/internal/cli"
 	"trainmaster/dataset"
 	"trainmaster/etcdstore"
+	"trainmaster/internal/usage"
 	"trainmaster/master"
+	"trainmaster/master/committer"
 	"trainmaster/master/snapshot"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
 	"trainmaster/taskqueue"
 )
 
-// resumeInto restores the job from the newest set of checkpoints in a directory or a bucket, if etcd has no state of it. If the
+// Resumption restores a job from a directory or a bucket.
+type Resumption struct {
+	From   string   // the directory or bucket of checkpoints
+	Job    string   // name
+	Roots  []string // directories that datasets must be in; none: any
+	Ledger bool     // the restored job has a ledger
+	Log    *logrus.Entry
+}
+
+// Into restores the job from the newest set of checkpoints in a directory or a bucket, if etcd has no state of it. If the
 // job was restored before, as after a restart or by another master, resumeInto does nothing.
-func (s *daemonSettings) resumeInto(ctx context.Context, store *etcdstore.Store, log *logrus.Entry) error {
-	place, err := storage.Open(s.resume)
+func (s Resumption) Into(ctx context.Context, store *etcdstore.Store) error {
+	place, err := storage.Open(s.From)
 	if err != nil {
-		return cli.UsageErrorf("--resume: %w", err)
+		return usage.Errorf("--resume: %w", err)
 	}
 	defer place.Close()
 	folder := checkpoint.Store{Place: place}
@@ -37,22 +46,22 @@ func (s *daemonSettings) resumeInto(ctx context.Context, store *etcdstore.Store,
 		return err
 	}
 	began := time.Now()
-	r, err := s.openSet(ctx, folder, log)
+	r, err := s.openNewest(ctx, folder)
 	if err != nil {
 		return err
 	}
-	job, err := r.adopt(ctx, store, s.config.Job)
+	job, err := r.Restore(ctx, store, s.Job)
 	if errors.Is(err, etcdstore.ErrOccupied) {
 		if begun, err := s.hasBegun(ctx, store, folder); begun || err != nil { // another master was faster
 			return err
 		}
-		return cli.UsageErrorf("--resume %s: %w", s.resume, err)
+		return usage.Errorf("--resume %s: %w", s.From, err)
 	}
 	if err != nil {
-		return fmt.Errorf("--resume %s: %w", s.resume, err)
+		return fmt.Errorf("--resume %s: %w", s.From, err)
 	}
-	log.WithFields(logrus.Fields{
-		"set": r.set.Number, "was_job_id": r.set.JobID, "job_id": job.JobID, "commit": job.Commit, "epoch": job.Epoch, "delivered_again": job.Again,
+	s.Log.WithFields(logrus.Fields{
+		"set": r.Set.Number, "was_job_id": r.Set.JobID, "job_id": job.JobID, "commit": job.Commit, "epoch": job.Epoch, "delivered_again": job.Again,
 		"took": time.Since(began).Round(time.Millisecond).String(),
 	}).Info("job restored from its newest checkpoints")
 	return nil
@@ -60,7 +69,7 @@ func (s *daemonSettings) resumeInto(ctx context.Context, store *etcdstore.Store,
 
 // hasBegun reports whether etcd has the job whose checkpoints are in the directory. If etcd has another job of that name, it returns
 // an error.
-func (s *daemonSettings) hasBegun(ctx context.Context, store *etcdstore.Store, folder checkpoint.Store) (bool, error) {
+func (s Resumption) hasBegun(ctx context.Context, store *etcdstore.Store, folder checkpoint.Store) (bool, error) {
 	values, _, err := store.ReadAll(ctx, taskqueue.StateKey, master.LatestSetKey)
 	if err != nil {
 		return false, err
@@ -70,12 +79,12 @@ func (s *daemonSettings) hasBegun(ctx context.Context, store *etcdstore.Store, f
 		return false, nil
 	}
 	var state taskqueue.Snapshot
-	if err := etcdstore.Decode(stored, &state, admin.MaxStateDecoded); err != nil {
+	if err := etcdstore.Decode(stored, &state, committer.MaxStoredState); err != nil {
 		return false, err
 	}
 	numbers, err := folder.Sets(ctx)
 	if err != nil {
-		return false, cli.UsageErrorf("--resume %s: %w", s.resume, err)
+		return false, usage.Errorf("--resume %s: %w", s.From, err)
 	}
 	if len(numbers) == 0 {
 		return true, nil // it has taken none yet
@@ -92,13 +101,13 @@ func (s *daemonSettings) hasBegun(ctx context.Context, store *etcdstore.Store, f
 	if set, err := folder.ReadSet(ctx, numbers[0]); err == nil && set.JobID == hex.EncodeToString(state.JobID) {
 		return true, nil
 	}
-	return false, cli.UsageErrorf("--resume %s: expected an etcd without job %q, found the job at commit %d, with other checkpoints: omit the flag to continue that job, or choose another --job or etcd", s.resume, s.config.Job, state.Commit)
+	return false, usage.Errorf("--resume %s: expected an etcd without job %q, found the job at commit %d, with other checkpoints: omit the flag to continue that job, or choose another --job or etcd", s.From, s.Job, state.Commit)
 }
 
-// openSet reads and verifies the newest set in a directory, and compares the dataset with the index in the set.
-func (s *daemonSettings) openSet(ctx context.Context, folder checkpoint.Store, log *logrus.Entry) (*revival, error) {
+// openNewest reads and verifies the newest set in a directory, and compares the dataset with the index in the set.
+func (s Resumption) openNewest(ctx context.Context, folder checkpoint.Store) (*Plan, error) {
 	refuse := func(format string, args ...any) error {
-		return cli.UsageErrorf("--resume %s: "+format, append([]any{s.resume}, args...)...)
+		return usage.Errorf("--resume %s: "+format, append([]any{s.From}, args...)...)
 	}
 	numbers, err := folder.Sets(ctx)
 	switch {
@@ -110,7 +119,7 @@ func (s *daemonSettings) openSet(ctx context.Context, folder checkpoint.Store, l
 	before := refuseBefore(folder, numbers)
 	damaged := func(what string, err error) error {
 		if errors.Is(err, checkpoint.ErrUnavailable) { // the files may be intact
-			return fmt.Errorf("--resume %s: %s%w", s.resume, what, err)
+			return fmt.Errorf("--resume %s: %s%w", s.From, what, err)
 		}
 		return refuse("%s%w%s", what, err, before)
 	}
@@ -118,8 +127,8 @@ func (s *daemonSettings) openSet(ctx context.Context, folder checkpoint.Store, l
 	if err != nil {
 		return nil, damaged("", err)
 	}
-	if set.Job != s.config.Job {
-		return nil, refuse("expected checkpoints of job %q, found those of job %q: add --job %s, or name another directory", s.config.Job, set.Job, set.Job)
+	if set.Job != s.Job {
+		return nil, refuse("expected checkpoints of job %q, found those of job %q: add --job %s, or name another directory", s.Job, set.Job, set.Job)
 	}
 	text, err := folder.ReadText(ctx, set.Number)
 	if err != nil {
@@ -136,8 +145,8 @@ func (s *daemonSettings) openSet(ctx context.Context, folder checkpoint.Store, l
 	if err != nil {
 		return nil, refuse("%w", err)
 	}
-	r := &revival{file: file, ledger: s.ledger, set: set, text: text}
-	if r.tables, err = indexAgain(ctx, file, s.config.Roots, log); err != nil {
+	r := &Plan{File: file, Ledger: s.Ledger, Set: set, Text: text}
+	if r.Tables, err = IndexAgain(ctx, file, s.Roots, s.Log); err != nil {
 		return nil, refuse("%w", err)
 	}
 	return r, nil
@@ -152,8 +161,8 @@ func refuseBefore(folder checkpoint.Store, numbers []uint64) string {
 	return "; there is no older set"
 }
 
-// indexAgain builds the task tables of the datasets from their files. It returns an error if a file differs from the snapshot.
-func indexAgain(ctx context.Context, file *snapshot.File, roots []string, log *logrus.Entry) (tables []indexed, err error) {
+// IndexAgain builds the task tables of the datasets from their files. It returns an error if a file differs from the snapshot.
+func IndexAgain(ctx context.Context, file *snapshot.File, roots []string, log *logrus.Entry) (tables []indexedTable, err error) {
 	for item, err := range file.Items() {
 		if err != nil {
 			return nil, err
@@ -176,7 +185,7 @@ func indexAgain(ctx context.Context, file *snapshot.File, roots []string, log *l
 	return tables, nil
 }
 
-func indexDataset(ctx context.Context, want []snapshot.DataFile, roots []string, log *logrus.Entry) (t indexed, err error) {
+func indexDataset(ctx context.Context, want []snapshot.DataFile, roots []string, log *logrus.Entry) (t indexedTable, err error) {
 	names := make([]string, len(want))
 	entries := make([]dataset.Entry, len(want))
 	for i, f := range want {

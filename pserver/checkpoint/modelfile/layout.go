@@ -1,4 +1,4 @@
-package main
+package modelfile
 
 import (
 	"slices"
@@ -10,8 +10,8 @@ import (
 // The layouts of `master model export`. Parameter servers keep the weight of a linear layer as [inputs, outputs]. PyTorch's
 // nn.Linear has it as [outputs, inputs].
 const (
-	layoutPyTorch = "pytorch"
-	layoutStored  = "stored"
+	LayoutPyTorch = "pytorch"
+	LayoutStored  = "stored"
 )
 
 // transposedKey is the key in the metadata of an exported file with the names of its transposed tensors, as a JSON list.

@@ -1,7 +1,8 @@
-package main
+package restore
 
 import (
 	"encoding/hex"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"trainmaster/dataset"
 	"trainmaster/master"
 	"trainmaster/master/snapshot"
+	"trainmaster/recordio"
 )
 
 // A restore from a set of checkpoints rejects files whose chunks have the same index but other records. A set of an earlier
@@ -20,7 +22,21 @@ import (
 func TestDataWithOtherChecksumsIsRefused(t *testing.T) {
 	logger, _ := logtest.NewNullLogger()
 	path := filepath.Join(t.TempDir(), "a.rec")
-	mustRecordio(t, "one\ntwo\n", "write", path)
+	write := func(records ...string) {
+		t.Helper()
+		file, err := os.Create(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		w := recordio.NewWriter(file, recordio.WriterOptions{})
+		for _, r := range records {
+			err = errors.Join(err, w.Write([]byte(r)))
+		}
+		if err := errors.Join(err, w.Close(), file.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("one", "two")
 	found, err := dataset.Source{}.List(t.Context(), []string{path})
 	if err != nil {
 		t.Fatal(err)
@@ -46,7 +62,7 @@ func TestDataWithOtherChecksumsIsRefused(t *testing.T) {
 	if err := look(want); err != nil {
 		t.Error(err)
 	}
-	mustRecordio(t, "two\none\n", "write", "--force", path)
+	write("two", "one")
 	if err := look(want); err == nil || !strings.Contains(err.Error(), "whose checksums have the digest") {
 		t.Errorf("error of other records: %v", err)
 	}

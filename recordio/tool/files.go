@@ -1,0 +1,131 @@
+package tool
+
+import (
+	"context"
+	"errors"
+
+	"trainmaster/recordio"
+)
+
+// eachFile opens each file and calls look. It continues after a bad file; its error has the errors of all files.
+func eachFile(ctx context.Context, paths []string, look func(path string, f *recordio.File) error) error {
+	var bad []error
+	for _, path := range paths {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		f, err := recordio.Open(path)
+		if err == nil {
+			err = errors.Join(look(path, f), f.Close())
+		}
+		if err != nil {
+			bad = append(bad, err)
+		}
+	}
+	return errors.Join(bad...)
+}
+
+// Stat describes a file by the headers of its chunks.
+type Stat struct {
+	Path        string `json:"path"`
+	Layout      string `json:"layout"`      // "first", "second" or "fluid"
+	Compression string `json:"compression"` // of its chunks, or "mixed"
+	Chunks      int    `json:"chunks"`
+	Records     int64  `json:"records"`
+	Bytes       int64  `json:"bytes"` // of the file
+}
+
+// StatFiles reads the chunk headers of files. Its error has the errors of all files.
+func StatFiles(ctx context.Context, paths []string) (stats []Stat, err error) {
+	stats = []Stat{}
+	err = eachFile(ctx, paths, func(path string, f *recordio.File) error {
+		index, err := f.Index()
+		if err != nil {
+			return err
+		}
+		s := Stat{
+			Path: path, Layout: index[0].Layout.String(), Compression: index[0].Compression.String(),
+			Chunks: len(index), Bytes: f.Size(),
+		}
+		for _, ix := range index {
+			s.Records += int64(ix.Records)
+			if ix.Compression != index[0].Compression {
+				s.Compression = "mixed"
+			}
+		}
+		stats = append(stats, s)
+		return nil
+	})
+	return stats, err
+}
+
+// Verification is the result of reading a file from beginning to end.
+type Verification struct {
+	Path    string `json:"path"`
+	OK      bool   `json:"ok"`
+	Records int64  `json:"records"`          // read before the error, if there was one
+	Offset  *int64 `json:"offset,omitempty"` // of the chunk at fault
+	Error   string `json:"error,omitempty"`
+}
+
+// VerifyFiles reads files from beginning to end. Its error has the errors of all files.
+func VerifyFiles(ctx context.Context, paths []string) (checks []Verification, err error) {
+	var bad []error
+	for _, path := range paths {
+		n, err := countRecords(ctx, path)
+		if ctx.Err() != nil {
+			return nil, err
+		}
+		check := Verification{Path: path, OK: err == nil, Records: n}
+		if err != nil {
+			bad = append(bad, err)
+			check.Error = err.Error()
+			if where, ok := errors.AsType[*recordio.Error](err); ok && where.Offset >= 0 {
+				check.Offset = &where.Offset
+			}
+		}
+		checks = append(checks, check)
+	}
+	return checks, errors.Join(bad...)
+}
+
+// countRecords reads a file whole.
+func countRecords(ctx context.Context, path string) (n int64, err error) {
+	err = eachFile(ctx, []string{path}, func(_ string, f *recordio.File) error {
+		for _, err := range f.Records() {
+			if err != nil {
+				return err
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			n++
+		}
+		return nil
+	})
+	return n, err
+}
+
+// ChunkRow is one chunk of a file.
+type ChunkRow struct {
+	Path        string `json:"path"`
+	Chunk       int    `json:"chunk"` // its number in the file, from 0
+	Offset      int64  `json:"offset"`
+	Size        uint32 `json:"size"`
+	Records     uint32 `json:"records"`
+	Compression string `json:"compression"`
+	Layout      string `json:"layout"`
+}
+
+// IndexFiles lists the chunks of files. Its error has the errors of all files.
+func IndexFiles(ctx context.Context, paths []string) (rows []ChunkRow, err error) {
+	rows = []ChunkRow{}
+	err = eachFile(ctx, paths, func(path string, f *recordio.File) error {
+		index, err := f.Index()
+		for i, ix := range index {
+			rows = append(rows, ChunkRow{path, i, ix.Offset, ix.Size, ix.Records, ix.Compression.String(), ix.Layout.String()})
+		}
+		return err
+	})
+	return rows, err
+}
