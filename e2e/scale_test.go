@@ -510,5 +510,27 @@ func TestScaleSynchronous(t *testing.T) {
 	c.wantCounted(passes)
 }
 
+// A synchronous job whose parameter servers keep no checkpoints has no set that other servers could load. Scale is refused, and the job
+// continues.
+func TestScaleOfSynchronousJobWithoutCheckpointsIsRefused(t *testing.T) {
+	t.Parallel()
+	c := newCounters(t)
+	m := c.master("--passes", "4", "--ps", "2", "--update-mode", "sync")
+	c.server("--checkpoint-dir", "")
+	c.server("--checkpoint-dir", "")
+	trainers := []*process{c.counter("a"), c.counter("b")}
+	c.awaitSteps(0)
+	for _, goal := range []string{"ps=1", "ps=3"} {
+		run(t, c.dir, c.in("scale", goal)...).wants(t, 1, "the number of parameter servers cannot be changed while the job runs", "start the parameter servers of a new job with --checkpoint-dir")
+	}
+	c.awaitSteps(2)
+	c.hurry()
+	for _, p := range trainers {
+		p.wantExit(0)
+	}
+	m.wantExit(0)
+	c.wantVerified(4, countedRecords/countedChunk)
+}
+
 // noSession is above all incarnations of a master. Servers forget trainers with lower incarnations and without a session.
 const noSession = 1 << 62

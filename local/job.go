@@ -231,19 +231,19 @@ func (j *Job) Run(ctx context.Context, watch func(ctx context.Context, endpoint 
 	}
 	defer etcd.Close()
 	j.endpoint = etcd.Endpoint()
-	aside, tasks, err := j.runOn(ctx, etcd.Err(), watch)
+	setAside, tasks, err := j.runOn(ctx, etcd.Err(), watch)
 	if err != nil {
 		return Result{}, err
 	}
 	result, err := j.result(ctx)
-	result.SetAside, result.Tasks = aside, tasks
+	result.SetAside, result.Tasks = setAside, tasks
 	result.Elapsed = time.Since(began)
 	result.Seconds = result.Elapsed.Seconds()
 	return result, err
 }
 
 // runOn runs the processes on the etcd that was started. If that etcd fails, they are killed, and its failure is the error.
-func (j *Job) runOn(ctx context.Context, failed <-chan error, watch func(ctx context.Context, endpoint string)) (aside SetAside, tasks int, err error) {
+func (j *Job) runOn(ctx context.Context, failed <-chan error, watch func(ctx context.Context, endpoint string)) (setAside SetAside, tasks int, err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	ended := make(chan struct{})
@@ -259,17 +259,17 @@ func (j *Job) runOn(ctx context.Context, failed <-chan error, watch func(ctx con
 		case <-ended:
 		}
 	}()
-	over := false
+	hasEnded := false
 	if err = j.countServers(ctx); err == nil {
-		over, err = j.ownOver(ctx)
+		hasEnded, err = j.ownEnded(ctx)
 	}
-	if err == nil && !over {
+	if err == nil && !hasEnded {
 		err = j.superviseNoted(ctx, watch)
 	}
 	if err == nil {
-		aside, tasks, err = j.finished(ctx)
+		setAside, tasks, err = j.finished(ctx)
 	}
-	return aside, tasks, j.reason(ctx, err)
+	return setAside, tasks, j.reason(ctx, err)
 }
 
 // reason returns why a run ended with err: the failure of etcd if there was one, since what else went wrong follows from it.

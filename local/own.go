@@ -40,8 +40,8 @@ func (j *Job) leaveTimeout() time.Duration {
 // errNoTrainers: the user's trainers ended before the job.
 var errNoTrainers = errors.New("all trainers exited with code 0 before the end of the job: a trainer must take tasks until the master reports the end")
 
-// ownOver reports whether a resumed run with own trainers had already ended: its trainers would wait for a master forever.
-func (j *Job) ownOver(ctx context.Context) (bool, error) {
+// ownEnded reports whether a resumed run with own trainers had already ended: its trainers would wait for a master forever.
+func (j *Job) ownEnded(ctx context.Context) (bool, error) {
 	if !j.config.Resume || len(j.config.Command) == 0 {
 		return false, nil
 	}

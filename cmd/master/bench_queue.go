@@ -84,12 +84,12 @@ func queueTable(w io.Writer, f bench.QueueFigures) {
 	heads := []string{"VIA", "CALLERS", "TASKS", "DELAY", "OPS/S", "RAW TXN/S", "RATIO", "OVER LITERAL", "P50 MS", "P99 MS", "OPS/TXN", "CPU US/OP", "MASTER", "ETCD", "LOAD", "STATE B", "WAL B/TASK", "PUT B/TASK"}
 	fmt.Fprintln(w, strings.Join(heads, "\t"))
 	for _, r := range f.Rows {
-		over := "-"
+		ratio := "-"
 		if r.OverLiteral > 0 {
-			over = fmt.Sprintf("%.0f", r.OverLiteral)
+			ratio = fmt.Sprintf("%.0f", r.OverLiteral)
 		}
 		fmt.Fprintf(w, "%s\t%d\t%d\t%.3g ms\t%.4g\t%.4g\t%.2f\t%s\t%.2f\t%.2f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.0f\t%.0f\t%.0f\n",
-			r.Via, r.Callers, r.Tasks, r.EtcdDelayMS, r.OpsPerS, r.RawTxnPerS, r.Ratio, over, r.P50MS, r.P99MS, r.OpsPerTxn,
+			r.Via, r.Callers, r.Tasks, r.EtcdDelayMS, r.OpsPerS, r.RawTxnPerS, r.Ratio, ratio, r.P50MS, r.P99MS, r.OpsPerTxn,
 			r.CPUMicrosPerOp, r.CPU.Master, r.CPU.Etcd, r.CPU.Load, r.StateBytes, r.BytesPerTask, r.PutBytesPerTask)
 	}
 	fmt.Fprintf(w, "\n%s; medians of %d rounds of %.3g s\n", machine(f.Processors, f.Disk), f.Rounds, f.Seconds)

@@ -248,15 +248,15 @@ func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) (err error)
 		}
 	}
 	before, err := admin.StoredOutcome(ctx, store)
-	over := err == nil && before.Ended()
-	if over {
+	ended := err == nil && before.Ended()
+	if ended {
 		log.Warnf("job %q already %v; to start over, choose another --job, or another --data-dir", s.etcd.Job, before)
 	}
 	if err := s.serve(ctx, listener, face, store, log); err != nil { // also of a job that has ended: trainers may not know it yet
 		return err
 	}
 	from := admin.Location{Etcd: s.etcd, DataDir: &s.dataDir}
-	if over {
+	if ended {
 		bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), admin.OutcomeTimeout)
 		defer cancel()
 		return admin.ReportSetAside(bounded, store, before, from, log)

@@ -41,9 +41,9 @@ neither answers, the error names the newest run that no process uses, and the co
 		defer l.Close()
 		return v.Show(cmd, func() (any, func(io.Writer), bool, error) {
 			s, err := admin.AskStatus(cmd.Context(), l)
-			_, over := errors.AsType[*admin.EndedError](err)
+			_, ended := errors.AsType[*admin.EndedError](err)
 			_, stopped := errors.AsType[*admin.StoppedError](err)
-			if over || stopped {
+			if ended || stopped {
 				s, err = admin.StoredStatus(cmd.Context(), l)
 			}
 			return s, s.Table, stopped || s.Ended() || err != nil && l.HasEnded(cmd.Context()), err

@@ -144,12 +144,12 @@ func (l *tracker) gone(at spot, e *taskqueue.LedgerEvent, why string) {
 
 // close removes the ended passes: all their tasks are counted or set aside.
 func (l *tracker) close(sets []taskqueue.SetSnapshot) {
-	over := func(at spot) bool {
+	closed := func(at spot) bool {
 		return at.set >= len(sets) || !slices.ContainsFunc(sets[at.set].Open, func(p taskqueue.OpenPass) bool { return p.Pass == at.pass })
 	}
-	maps.DeleteFunc(l.watched, func(at spot, _ bool) bool { return over(at) })
-	maps.DeleteFunc(l.held, func(at spot, _ []holder) bool { return over(at) })
-	maps.DeleteFunc(l.back, func(at spot, _ back) bool { return over(at) })
+	maps.DeleteFunc(l.watched, func(at spot, _ bool) bool { return closed(at) })
+	maps.DeleteFunc(l.held, func(at spot, _ []holder) bool { return closed(at) })
+	maps.DeleteFunc(l.back, func(at spot, _ back) bool { return closed(at) })
 }
 
 // settled reports whether the session of the killed trainer has ended, and all tasks that were held at the fault, or returned since,

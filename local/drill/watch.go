@@ -10,8 +10,8 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// errOver is the error of a job that has ended.
-var errOver = errors.New("the job has ended: use a job with more passes")
+// errEnded is the error of a job that has ended.
+var errEnded = errors.New("the job has ended: use a job with more passes")
 
 // look waits for the next state of the job.
 func (d *Drill) look(ctx context.Context) error {
@@ -38,7 +38,7 @@ func (d *Drill) look(ctx context.Context) error {
 	}
 }
 
-func (d *Drill) over() bool {
+func (d *Drill) hasEnded() bool {
 	return d.last.Status == taskqueue.Ended || d.last.Status == taskqueue.Failed
 }
 
@@ -52,8 +52,8 @@ func (d *Drill) awaitWork(ctx context.Context) error {
 			return err
 		}
 		switch {
-		case d.over():
-			return errOver
+		case d.hasEnded():
+			return errEnded
 		case d.last.Status == taskqueue.Paused:
 			return fmt.Errorf("the job is paused (%s): resume it with `master resume`", d.last.Reason)
 		case len(d.last.Sets) == 0:
@@ -134,8 +134,8 @@ func (d *Drill) settle(ctx context.Context) error {
 		switch {
 		case d.tracker.settled():
 			return nil
-		case d.over():
-			return errOver
+		case d.hasEnded():
+			return errEnded
 		}
 		pause := time.NewTimer(lookEvery)
 		select {

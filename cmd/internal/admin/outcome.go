@@ -74,19 +74,19 @@ func ReportSetAside(ctx context.Context, store *etcdstore.Store, o JobOutcome, f
 	if o.Status != taskqueue.Ended {
 		return nil
 	}
-	aside, err := local.SetAsideTasks(ctx, store)
+	setAside, err := local.SetAsideTasks(ctx, store)
 	if err != nil {
 		log.WithError(err).Warn("set-aside tasks unknown")
 		return nil
 	}
-	for i, d := range aside {
+	for i, d := range setAside {
 		if i == setAsideShown {
-			log.WithField("tasks", len(aside)-i).Error("more tasks set aside")
+			log.WithField("tasks", len(setAside)-i).Error("more tasks set aside")
 			break
 		}
 		log.WithFields(logrus.Fields{"task": d.Task, "pass": d.Pass, "failures": d.Failures, "losses": d.Losses, "holder": d.Holder, "error": d.Error}).Error("task set aside")
 	}
-	return SetAsideError(len(aside), "master queues --literal "+from.Flags())
+	return SetAsideError(len(setAside), "master queues --literal "+from.Flags())
 }
 
 const setAsideShown = 10 // in the last lines of the log

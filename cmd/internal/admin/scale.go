@@ -38,7 +38,7 @@ func Scale(cmd *cobra.Command, l *Leader, n uint32) error {
 			return err
 		})
 		taken := request.GetParameterServers() == 0
-		_, isOver := errors.AsType[*EndedError](err)
+		_, ended := errors.AsType[*EndedError](err)
 		switch {
 		case err == nil && taken && reply.GetGoal() != n:
 			return fmt.Errorf("number of parameter servers: another request has changed it to %d", reply.GetGoal())
@@ -50,7 +50,7 @@ func Scale(cmd *cobra.Command, l *Leader, n uint32) error {
 			say(l.progressOf(reply))
 		case taken && cmd.Context().Err() != nil:
 			return l.stoppedWatching(was, n)
-		case !taken || isOver:
+		case !taken || ended:
 			return err
 		case time.Since(heard) > scalePatience:
 			return fmt.Errorf("request stored; no progress report for %v: %w", scalePatience, err)

@@ -17,22 +17,22 @@ type SetAside struct {
 }
 
 // finished reads the set-aside tasks and the number of tasks of a pass from etcd.
-func (j *Job) finished(ctx context.Context) (aside SetAside, tasks int, err error) {
+func (j *Job) finished(ctx context.Context) (setAside SetAside, tasks int, err error) {
 	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{j.endpoint}})
 	if err != nil {
-		return aside, 0, err
+		return setAside, 0, err
 	}
 	defer store.Close()
 	state, err := readState(ctx, store)
 	if err != nil {
-		return aside, 0, err
+		return setAside, 0, err
 	}
 	if len(state.Sets) > 0 {
 		tasks = state.Sets[0].Tasks
 	}
 	list, err := SetAsideTasks(ctx, store)
 	if err != nil || len(list) == 0 {
-		return aside, tasks, err
+		return setAside, tasks, err
 	}
 	return SetAside{Tasks: len(list), Example: list[0].Error}, tasks, nil
 }
