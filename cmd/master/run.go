@@ -155,7 +155,9 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 		if c.Settings = runSettings(cmd); !c.Deterministic || cmd.Flags().Changed("on-trainer-loss") {
 			c.OnTrainerLoss = *lostTask
 		}
-		if err := (master.Config{Sync: c.Sync, Backups: c.Backups, Deterministic: c.Deterministic}).Validate(); err != nil {
+		check := master.Config{Sync: c.Sync, Backups: c.Backups, Deterministic: c.Deterministic}
+		check.Queue.ExplicitCommit, check.Queue.Cuts = c.Sync, c.Sync // as in daemonSettings.validate
+		if err := check.Validate(); err != nil {
 			return cli.UsageErrorf("--%v", err)
 		}
 		if err := c.Validate(); err != nil {

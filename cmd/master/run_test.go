@@ -40,6 +40,18 @@ func TestRunChecksBeforeItBegins(t *testing.T) {
 	}
 }
 
+// Synchronous settings are valid: the first error is the directory of runs.
+func TestRunAcceptsSynchronousSettings(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, flags := range [][]string{{}, {"--backup-workers", "1"}, {"--deterministic"}} {
+		args := append([]string{"run", "--update-mode", "sync", "--dir", filepath.Join(file, "runs")}, flags...)
+		runArgs(t, args...).wants(t, cli.ExitFailed, "--dir", "expected a directory that can be written")
+	}
+}
+
 // The error of a setting that a resumed run cannot change has its value, or "the default".
 func TestResumeRefusesOtherSettings(t *testing.T) {
 	dir := t.TempDir()
