@@ -15,7 +15,7 @@ import (
 func benchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "bench",
-		Short: "Measure what the figures of this project are on this machine",
+		Short: "Run the benchmarks of this project",
 		Long: `Bench measures on this machine what the project promises as figures. Nothing that runs is touched. Absolute speeds shift from
 machine to machine, ratios and processor time less so. docs/benchmarks.md in the source has figures and how they were made.`,
 		Example: `  master bench queue --via inproc,netrpc --callers 1,16,64

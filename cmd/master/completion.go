@@ -17,7 +17,7 @@ import (
 func completionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "completion bash|zsh|fish|powershell",
-		Short: "Print a script that completes commands and flags in your shell",
+		Short: "Print a shell completion script",
 		Long: `Completion prints a script for your shell. Once the shell has read it, the tab key completes commands, flags,
 the values of flags that take one of a few words, and the names of a job's trainers.`,
 		Example: `  # this shell only

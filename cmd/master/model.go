@@ -42,7 +42,7 @@ type exported struct {
 func modelExportCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "export DIR|SET",
-		Short: "Make one safetensors file of a set of checkpoints",
+		Short: "Export a checkpoint set to a safetensors file",
 		Long: `Export joins the shares of all parameter servers: each tensor is whole in the file, under its own name,
 and each table of embeddings is NAME.ids, ascending, with NAME.rows. With --layout pytorch each matrix that is
 named NAME.weight is transposed to [outputs, inputs], the shape of PyTorch's nn.Linear, so that
@@ -94,7 +94,7 @@ A file of that name is kept unless --force is given.`,
 func modelInspectCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "inspect DIR|SET",
-		Short: "Say what sets of checkpoints there are, and whether they are whole",
+		Short: "List checkpoint sets and check their files",
 		Long: `Inspect reads all files of each set and checks their digests: the sets of a directory, or one. It exits with 1 when one of them
 is damaged or not complete, and names what is.`,
 		Example: `  master model inspect checkpoints

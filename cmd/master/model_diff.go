@@ -14,7 +14,7 @@ import (
 func modelDiffCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "diff A B",
-		Short: "List the tensors and tables in which two models differ",
+		Short: "Compare two models",
 		Long: `Diff compares parameters element by element, bit by bit except the sign of 0. A and B are folders or URLs of checkpoints, files of
 sets, or safetensors files of float32. It prints the largest absolute difference and the relative L2 difference of each tensor that
 differs, and exits with 1 when there is one. Tables of embeddings are compared row by row, by id.`,

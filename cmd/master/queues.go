@@ -12,7 +12,7 @@ import (
 func queuesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "queues",
-		Short: "List the tasks that are dispatched, to be retried or set aside",
+		Short: "List dispatched, waiting and set-aside tasks",
 		Long: `Queues asks the master that leads a job where its tasks are: how many of each dataset are to do and done, which ones are
 dispatched and to whom, which ones wait to be dispatched again, and which ones were set aside and why.
 

@@ -16,7 +16,7 @@ import (
 func recordioCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "recordio",
-		Short: "Make, check and look into RecordIO files",
+		Short: "Create, check and inspect RecordIO files",
 		Long: `Recordio makes, checks and looks into RecordIO files, the form in which training data is read. All layouts of the format
 are read; recordio/FORMAT.md in the source draws their bytes.`,
 		Example: `  # shards of the digits, a fifth of them held out
@@ -71,7 +71,7 @@ func (f chunkFlags) options() (recordio.WriterOptions, error) {
 func recordioStatCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stat FILE...",
-		Short: "Say how many chunks and records files have",
+		Short: "Show the number of chunks and records",
 		Long:  "Stat says which layout and compression files have and how many chunks and records. It reads the headers of chunks only.",
 		Example: `  master recordio stat data/digits-*
   master recordio stat -o json data/digits-00000-of-00004`,
@@ -96,7 +96,7 @@ func recordioStatCommand() *cobra.Command {
 func recordioVerifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify FILE...",
-		Short: "Read files whole and check every chunk",
+		Short: "Verify the checksums of all chunks",
 		Long: `Verify reads files from beginning to end, checks the checksum of every chunk and the length of every record, and reports
 the result. It exits with 1 if any file is damaged, naming the file and the byte offset of the chunk.`,
 		Example: `  master recordio verify data/digits-*`,

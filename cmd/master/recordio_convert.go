@@ -24,7 +24,7 @@ func recordioConvertCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:                   "convert --format csv|categorical TABLE PREFIX | --format idx IMAGES LABELS PREFIX",
 		DisableFlagsInUseLine: true, // the usage line is long without it
-		Short:                 "Turn CSV tables and MNIST's idx files into shards",
+		Short:                 "Convert CSV tables and idx files to shards",
 		Long: `Convert turns a CSV table, or images and labels in MNIST's idx format, into RecordIO shards
 PREFIX-00000-of-00004 and so on, and describes the dataset in PREFIX.dataset.json. Inputs may be
 gzipped. Each row of a table is a sample. The label is in the last column, or in that of --label. The

@@ -13,8 +13,8 @@ import (
 // The groups under which `master --help` lists the commands.
 var (
 	groupJob   = &cobra.Group{ID: "job", Title: "Run a job:"}
-	groupLook  = &cobra.Group{ID: "look", Title: "Look at a job:"}
-	groupSteer = &cobra.Group{ID: "steer", Title: "Steer a job:"}
+	groupLook  = &cobra.Group{ID: "look", Title: "Show a job:"}
+	groupSteer = &cobra.Group{ID: "steer", Title: "Control a job:"}
 	groupData  = &cobra.Group{ID: "data", Title: "Prepare data:"}
 	groupTools = &cobra.Group{ID: "tools", Title: "Measure and help:"}
 )

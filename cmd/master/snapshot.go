@@ -43,7 +43,7 @@ With --checkpoint-dir it also has the parameters, at the same cut.`,
 func snapshotSaveCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "save FILE",
-		Short: "Save a job to a file, while it runs or not",
+		Short: "Save a job to a file",
 		Long: `Save writes the state of a job in etcd, at one revision, to a file. The job may be running. An existing file is kept unless
 --force is given; it is replaced when the new file is complete. Without --endpoints it reads the embedded etcd under --data-dir,
 which no master may be using.

@@ -46,7 +46,7 @@ func steerCommand(cmd *cobra.Command, tell func(ctx context.Context, o pb.Operat
 func drainCommand() *cobra.Command {
 	return steerCommand(&cobra.Command{
 		Use:   "drain TRAINER",
-		Short: "Let a trainer finish its task and leave",
+		Short: "Drain a trainer",
 		Long: `Drain takes a trainer out of a job in order: it finishes the task that it runs, gets no other, and exits with code 0. A
 task that it has fetched but not begun goes to another trainer, without counting a failure. The other trainers continue.
 
@@ -64,7 +64,7 @@ func pauseCommand() *cobra.Command {
 	var reason string
 	cmd := steerCommand(&cobra.Command{
 		Use:   "pause",
-		Short: "Dispatch nothing more until resume",
+		Short: "Pause the dispatch of tasks",
 		Long: `Pause stops a job from dispatching tasks, until master resume. Trainers finish their tasks, and these count. The timeouts
 of tasks still apply. The job stays paused after a failover.`,
 		Example: `  master pause --reason "the disk of /data is exchanged"`,

@@ -18,7 +18,7 @@ import (
 func verifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify",
-		Short: "Prove from the ledger that every task was counted exactly once",
+		Short: "Verify that each task was counted once",
 		Long: `Verify reads the ledger of a job, which the master writes in the same transactions as the state, and checks for each pass
 that every task was counted once or set aside. Then it compares the ledger with the state. It needs no
 master, and can run while one leads. Without --endpoints it reads the embedded etcd under --data-dir, which no master may

@@ -43,7 +43,7 @@ func readVersion() buildVersion {
 func versionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Say which build this is",
+		Short: "Print version, commit and Go release",
 		Long:  "Version prints the version of this binary, the commit it was built from and the Go release that built it.",
 		Example: `  master version
   master version -o json`,

@@ -280,8 +280,10 @@ func (l *Leader) explain(addr string, err error) error {
 	case s.Code() == codes.Unavailable && l.store != nil:
 		return fmt.Errorf("the leader at %s does not answer: %s: if it has died, another master takes over when its lease expires; start a master with: master %s",
 			addr, why, l.location.Flags())
+	case s.Code() == codes.Unavailable && l.hint != "":
+		return fmt.Errorf("no run is under way in this directory, and no master answers at %s%s; for another master, give --addr or --endpoints", addr, l.hint)
 	case s.Code() == codes.Unavailable:
-		return fmt.Errorf("no master answers at %s: %s: start a master with: master --listen %s, or name its address with --addr, or its etcd with --endpoints. A job that has ended has no master: show it with master queues --literal or master verify%s", addr, why, addr, l.hint)
+		return fmt.Errorf("no master answers at %s: %s: start a master with: master --listen %s, or name its address with --addr, or its etcd with --endpoints. A job that has ended has no master: show it with master queues --literal or master verify", addr, why, addr)
 	case s.Code() == codes.Unimplemented:
 		return fmt.Errorf("the process at %s is not a master of this version: %s", addr, s.Message())
 	case s.Code() == codes.DeadlineExceeded:

@@ -22,6 +22,7 @@ type Progress struct {
 	lines  time.Time                // of the last plain line
 	last   string
 	final  bool   // the next line is the last
+	rated  bool   // a rate was reported: 0 is a standstill, not an unknown rate
 	passes uint32 // passes of the job, as a master reported
 
 	registering time.Time // since when
@@ -61,7 +62,8 @@ func (p *Progress) Show(s *pb.StatusReply) {
 		p.passes = d.Passes
 		p.warnOfIdle(s)
 		total := int64(d.Passes) * int64(d.Tasks)
-		p.draw(training(s), int64(max(d.Pass, 1)-1)*int64(d.Tasks)+int64(d.Done+d.SetAside), total)
+		p.rated = p.rated || s.GetTotals().GetRecordsPerSecond() > 0
+		p.draw(p.training(s), int64(max(d.Pass, 1)-1)*int64(d.Tasks)+int64(d.Done+d.SetAside), total)
 	}
 }
 
@@ -97,8 +99,8 @@ func (p *Progress) warnOfIdle(s *pb.StatusReply) {
 	}
 }
 
-// training says how far the first dataset is.
-func training(s *pb.StatusReply) string {
+// training is the progress of the first dataset.
+func (p *Progress) training(s *pb.StatusReply) string {
 	d := s.Datasets[0]
 	text := fmt.Sprintf("pass %d/%d  tasks %d done %d pending %d todo", d.Pass, d.Passes, d.Done, d.Pending, d.Todo+d.Retry)
 	if d.SetAside > 0 {
@@ -108,7 +110,9 @@ func training(s *pb.StatusReply) string {
 		text += fmt.Sprintf("  %s; continue it with: master resume", WithReason("PAUSED", s.Reason))
 	}
 	if s.Totals != nil {
-		text += fmt.Sprintf("  %.0f records/s", s.Totals.RecordsPerSecond)
+		if p.rated {
+			text += fmt.Sprintf("  %.0f records/s", s.Totals.RecordsPerSecond)
+		}
 		if s.Totals.MeanLoss != nil {
 			text += fmt.Sprintf("  loss %.4f", *s.Totals.MeanLoss)
 		}

@@ -1,6 +1,7 @@
 package view
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -26,6 +27,24 @@ func TestProgressOfRegistration(t *testing.T) {
 	p.Show(&pb.StatusReply{Registration: &pb.Registration{Step: "indexing the dataset", Done: 3201, Total: 10_000}})
 	if line := <-out; line != "indexing the dataset: 3,201 of 10,000\n" {
 		t.Errorf("%q", line)
+	}
+}
+
+// Before the first rate the speed is unknown, and is not shown as 0. A later 0 is a standstill.
+func TestProgressOmitsUnknownRate(t *testing.T) {
+	p := Progress{out: make(lines, 10)}
+	at := func(rate float64) string {
+		s := &pb.StatusReply{Datasets: []*pb.DatasetStatus{{Pass: 1, Passes: 1, Tasks: 4}}, Totals: &pb.JobTotals{RecordsPerSecond: rate}}
+		p.Show(s)
+		return p.training(s)
+	}
+	if text := at(0); strings.Contains(text, "records/s") {
+		t.Errorf("before a rate: %q", text)
+	}
+	for _, rate := range []float64{10, 0} {
+		if text, want := at(rate), fmt.Sprintf("  %.0f records/s", rate); !strings.Contains(text, want) {
+			t.Errorf("rate %v: %q", rate, text)
+		}
 	}
 }
 

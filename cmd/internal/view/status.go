@@ -106,7 +106,7 @@ type jobSteps struct {
 
 func (s *jobSteps) table(w io.Writer) {
 	if s != nil {
-		fmt.Fprintf(w, "steps\tthe last committed one is %s, %s tasks wait for the next; generation %d of the ring\n", cli.Thousands(s.Committed), cli.Thousands(s.Uncommitted), s.Generation)
+		fmt.Fprintf(w, "steps\t%s committed, %s tasks wait for the next; generation %d\n", cli.Thousands(s.Committed), cli.Thousands(s.Uncommitted), s.Generation)
 	}
 }
 
