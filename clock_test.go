@@ -13,7 +13,7 @@ import (
 
 // readsClock lists, for the rooms whose decisions must not hang on a wall clock (F15), the files that may ask what time it is, and
 // what for. What such a file gets is a monotonic reading: it is compared with others of the same process, and neither stored nor sent.
-// A file that is not listed asks nobody; the cores have no such file at all.
+// A file that is not listed reads no clock; the cores have no such file at all.
 var readsClock = map[string]string{
 	"master/component/component.go": "the clock that a master is given; tests and the simulator give it another one",
 	"master/election/heartbeats.go": "how long ago etcd answered, and the deadline of a write to a socket",
@@ -50,7 +50,7 @@ func TestNothingDecidesByWallClock(t *testing.T) {
 			for _, called := range timeCalls(t, file) {
 				switch {
 				case core && (clocks[called] || waits[called]):
-					t.Errorf("%s calls time.%s: a core is told what time it is", name, called)
+					t.Errorf("%s calls time.%s: a core receives the time as an argument", name, called)
 				case clocks[called] && readsClock[name] == "":
 					t.Errorf("%s calls time.%s: let the clock be given to it, or say in readsClock why it may", name, called)
 				case clocks[called]:

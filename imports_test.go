@@ -18,7 +18,7 @@ const module = "trainmaster"
 // A room is a folder, with the folders below it that have no row of their own.
 type room struct {
 	dir string
-	// may lists the rooms that it may import, besides itself.
+	// may lists the packages that it may import, besides itself.
 	may []string
 	// pure rooms decide and touch nothing: none of ioPackages, and no library from outside but those in libraries.
 	pure bool

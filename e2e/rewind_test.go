@@ -94,7 +94,7 @@ func (c counters) awaitSets(last uint64, least int) uint64 {
 }
 
 // A synchronous job gets another number of servers while it trains, by a rollback to a cut in the new placement. If a server is lost
-// afterwards, or the leader in the middle of the change, the last set is loaded in the placement by then.
+// afterwards, or the leader in the middle of the change, the last set is loaded in the new placement.
 func TestRewindWithMovedBlocks(t *testing.T) {
 	t.Parallel()
 	const passes = 8

@@ -131,7 +131,7 @@ func (s *Store) beginImport(ctx context.Context, a Import) (int64, error) {
 	case found == nil && a.Replaces != nil:
 		return 0, ErrJobRuns
 	case found == nil:
-		return 0, fmt.Errorf("%w: something stands under %s, %s or the like: choose another --job, or remove that one as docs/keys.md says", ErrOccupied, s.abs(keyJob), s.abs(keyState))
+		return 0, fmt.Errorf("%w: found keys of another job, such as %s or %s: choose another --job, or remove that job as described in docs/keys.md", ErrOccupied, s.abs(keyJob), s.abs(keyState))
 	case string(found.Value) != a.ID:
 		return 0, fmt.Errorf("%w: %s says that the restore of another file was begun here and not ended: run that again, or remove the job as docs/keys.md says", ErrOccupied, key)
 	}

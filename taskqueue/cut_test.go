@@ -173,7 +173,7 @@ func TestJobEndReleasesQuiescedTrainers(t *testing.T) {
 	}
 }
 
-// Fail ends a job with its reason and answers trainers that wait for a step or watch for a cut. It leaves a job alone that is over.
+// Fail ends a job with its reason and answers trainers that wait for a step or watch for a cut. It does not change a job that has ended.
 func TestFailEndsJobAndItsWaits(t *testing.T) {
 	q, joined := cutJobOf(t, Options{ExplicitCommit: true, Cuts: true, Sync: true})
 	a := joined[0]

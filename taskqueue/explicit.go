@@ -156,7 +156,7 @@ func (q *Queue) member(o Ordinal, incarnation uint64) (t *trainer, refused *Answ
 	if t = q.known(o, incarnation); t == nil {
 		return nil, &Answer{Kind: AnswerRejoin}
 	}
-	q.hear(t)
+	q.observe(t)
 	return t, nil
 }
 

@@ -95,10 +95,10 @@ func (q *Queue) saveTrainer(t *trainer) {
 	q.dirty = true
 }
 
-// hear records the time of a request.
+// observe records the time of a request.
 //
 //guard:reconnect-ends-grace
-func (q *Queue) hear(t *trainer) { t.seen, t.lostAt = q.clock, 0 }
+func (q *Queue) observe(t *trainer) { t.seen, t.lostAt = q.clock, 0 }
 
 // Heartbeat keeps a session alive. A task in Moving, on which the trainer made progress,
 // gets a new soft deadline, never beyond its hard one.
@@ -115,7 +115,7 @@ func (ev *Heartbeat) apply(q *Queue) Answer {
 		return Answer{Kind: AnswerRejoin}
 	}
 	//guard:heartbeat-extends-session
-	q.hear(t)
+	q.observe(t)
 	t.progress = ev.Progress
 	for _, tok := range ev.Moving {
 		_, e, status := q.locate(tok)

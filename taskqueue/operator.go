@@ -42,7 +42,7 @@ func (ev *Resume) apply(q *Queue) Answer {
 	return Answer{}
 }
 
-// Fail ends a job that cannot continue. The state Failed is final. A job that is over keeps its state.
+// Fail ends a job that cannot continue. The state Failed is final. A job that has ended keeps its state.
 type Fail struct{ Reason string }
 
 func (ev *Fail) apply(q *Queue) Answer {

@@ -40,7 +40,7 @@ func (ev *Request) apply(q *Queue) Answer {
 	t := q.trainers[ev.Trainer]
 	known := t != nil && t.incarnation == ev.Incarnation && !t.gone
 	if known {
-		q.hear(t)
+		q.observe(t)
 		t.progress = ev.Progress
 	}
 	a := Answer{}

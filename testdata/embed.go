@@ -4,7 +4,7 @@ package testdata
 
 import _ "embed"
 
-// Digits is digits.csv.gz; README.md beside it has its source and licence.
+// Digits is digits.csv.gz; README.md beside it has its source and license.
 //
 //go:embed digits.csv.gz
 var Digits []byte

@@ -26,7 +26,7 @@ func main() {
 	}
 }
 
-// work trains tasks until the job is over: then Next returns io.EOF.
+// work trains tasks until the job has ended: then Next returns io.EOF.
 func work(ctx context.Context, model *perceptron) error {
 	client, err := trainer.Join(ctx, trainer.Config{
 		ID: os.Getenv("TRAINMASTER_TRAINER"), Job: os.Getenv("TRAINMASTER_JOB"), Locate: trainer.At(os.Getenv("TRAINMASTER_ADDR")),

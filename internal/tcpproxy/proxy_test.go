@@ -63,7 +63,7 @@ func connect(t *testing.T, p *Proxy, l net.Listener) (client, server net.Conn) {
 	return client, server
 }
 
-// linked reports whether the proxy has registered its connection to server: the connection is then open.
+// linked reports whether the proxy has registered its connection to server: the connection is open after that.
 func linked(p *Proxy, server net.Conn) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -140,7 +140,7 @@ func TestInterruptCleansUp(t *testing.T) {
 	}
 }
 
-// A child ends when its parent is gone, even one that had no time to say so.
+// A child ends when its parent has ended, also if the parent was killed.
 func TestChildEndsWithItsInput(t *testing.T) {
 	p := program(t)
 	cmd := exec.Command(p[0], append(p[1:], "etcd", fmt.Sprintf(`{"Dir":%q}`, t.TempDir()))...)

@@ -28,8 +28,8 @@ const (
 	Hang   = "hang"   // SIGSTOP, and SIGCONT once another one leads
 )
 
-// Failover measures how long a job stands still when its leader goes: from the signal to the
-// next answer that a trainer gets, which is a committed dispatch by the next leader.
+// Failover measures the pause of a job whose leader stops: from the signal to the next answer to a
+// trainer, which is a committed dispatch by the next leader.
 type Failover struct {
 	Program  Program
 	Folder   string // for etcd's data
@@ -53,7 +53,7 @@ type FailoverFigures struct {
 	Disk       Disk      `json:"disk"`
 }
 
-const failoverMasters = 2 // one leads, one stands by
+const failoverMasters = 2 // a leader and a standby
 
 // Run starts etcd, the masters and a trainer, and makes the leader go N times.
 func (f *Failover) Run(ctx context.Context) (figures FailoverFigures, err error) {
@@ -194,11 +194,11 @@ func (s *scene) train(ctx context.Context) error {
 // Bounds of one round.
 const (
 	failoverPatience = 30 * time.Second
-	settleTime       = 500 * time.Millisecond // for standbys to be warm, and trainers to be steady
+	settleTime       = 500 * time.Millisecond // for standbys to load the tables, and for trainers to have tasks
 )
 
-// fault makes the leader go and returns how long no task was got. It begins when there is a
-// standby and the last forced take-over is long enough ago.
+// fault stops the leader and returns the time without a task. It begins when there is a
+// standby and the holddown of the last forced takeover has ended.
 func (s *scene) fault(ctx context.Context) (time.Duration, error) {
 	if err := s.settle(ctx); err != nil {
 		return 0, err
@@ -246,7 +246,7 @@ func (s *scene) nextAnswer(ctx context.Context, began time.Time, term uint64) (t
 	}
 }
 
-// settle waits until another fault can be judged by itself: no standby backs off any more.
+// settle waits until the next fault can be measured: no standby backs off.
 func (s *scene) settle(ctx context.Context) error {
 	if s.Mode != Resign && !s.lastFall.IsZero() {
 		if err := rest(ctx, time.Until(s.lastFall.Add(s.Holddown))); err != nil {

@@ -5,8 +5,8 @@ import (
 	"syscall"
 )
 
-// openFiles sees to it that this process may have so many files and connections open. It
-// raises the soft limit as far as that takes; the hard one is the administrator's.
+// openFiles raises the soft limit of open files and connections to n if it is lower. It does not change the
+// hard limit.
 func openFiles(need uint64) error {
 	var limit syscall.Rlimit
 	if err := syscall.Getrlimit(syscall.RLIMIT_NOFILE, &limit); err != nil {

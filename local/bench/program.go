@@ -99,7 +99,7 @@ type parent struct {
 	out *json.Encoder
 }
 
-// await returns when the parent says so, or is gone (false).
+// await returns true at the signal of the parent, or false if the parent has ended.
 func (p *parent) await() (proceed bool) {
 	_, err := p.in.ReadByte()
 	return err == nil

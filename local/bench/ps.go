@@ -138,7 +138,7 @@ func (p *PS) say(format string, args ...any) {
 	}
 }
 
-// dense lets the ways take turns.
+// dense measures the transports in alternation.
 func (p *PS) dense(ctx context.Context, folder string) (figures DenseFigures, err error) {
 	figure := map[psVia]*float64{
 		viaFrames: &figures.CPUSPerGB, viaMemory: &figures.LimitCPUSPerGB, viaGRPC: &figures.GRPCBytesCPUSPerGB, viaGob: &figures.GobFloat32CPUSPerGB,

@@ -164,7 +164,7 @@ func (w *checkpointWatch) step(ctx context.Context) (took time.Duration, err err
 	return took, w.trainer.receive(ctx, &took)
 }
 
-// between sees n steps without a checkpoint. The first one is let go by: it began beside the last.
+// between measures n steps without a checkpoint. It skips the first one, which began during the last checkpoint.
 func (w *checkpointWatch) between(ctx context.Context, n int) error {
 	if _, err := w.step(ctx); err != nil {
 		return err

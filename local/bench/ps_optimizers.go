@@ -8,8 +8,8 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// OptimizerFigures is how many elements a rule steps in a second of processor time, of a model
-// that lies in memory.
+// OptimizerFigures has the number of elements that a rule updates per second of processor time, in a model
+// that is larger than the caches.
 type OptimizerFigures struct {
 	Name                   string  `json:"name"`
 	ElementsPerSecond      float64 `json:"elements_per_s"`

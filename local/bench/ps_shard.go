@@ -134,7 +134,7 @@ func (h *heldParameters) serveGRPC(ctx context.Context, l net.Listener) error {
 	return server.Serve(l)
 }
 
-// GobBlock is a block on its way through net/rpc.
+// GobBlock is the message of a block over net/rpc.
 type GobBlock struct {
 	Index int
 	Data  []float32

@@ -103,7 +103,7 @@ func (p *PSTable) say(format string, args ...any) {
 	}
 }
 
-// rates lets lookups and updates take turns.
+// rates measures lookups and updates in alternation.
 func (p *PSTable) rates(ctx context.Context, t *tableTrainer, figures *PSTableFigures) error {
 	var lookups, updates []tableCost
 	for run := range p.Runs {

@@ -12,8 +12,7 @@ import (
 	"trainmaster/etcdstore"
 )
 
-// rawLoop sends one transaction after the other: what a commit does, with nothing to decide
-// and nobody to answer.
+// rawLoop sends sequential transactions like those of commits, without the queue and without callers.
 type rawLoop struct {
 	client       *clientv3.Client
 	lock         string // key of

@@ -21,8 +21,8 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Reconnect measures what a fail-over costs many trainers at once: all are connected to one
-// leader and work slowly when it goes, and come back to the standby.
+// Reconnect measures the failover of many trainers: all are connected to one leader and have
+// long tasks when it stops, and reconnect to the standby.
 type Reconnect struct {
 	Program  Program
 	Folder   string // for etcd's data
@@ -158,7 +158,7 @@ func (s *storm) run(ctx context.Context, data []string) (err error) {
 	return s.audit(ctx)
 }
 
-// measure goes through what the trainers say, and lets the leader go.
+// measure reads the reports of the trainers, and stops the leader.
 func (s *storm) measure(ctx context.Context) (err error) {
 	f := s.figures
 	var joined joinedReply
@@ -241,9 +241,9 @@ func (s *storm) awaitLeader(ctx context.Context) error {
 	}
 }
 
-// leader waits for one: on a busy machine the term of the last one may be over.
+// leader waits for a leader: on a busy machine the last term may have ended.
 func (s *storm) leader(ctx context.Context) (addr string, cmd *exec.Cmd, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, failoverPatience, fmt.Errorf("nobody leads within %v", failoverPatience))
+	ctx, cancel := context.WithTimeoutCause(ctx, failoverPatience, fmt.Errorf("no master leads after %v", failoverPatience))
 	defer cancel()
 	for {
 		at, err := s.store.MasterAddr(ctx)

@@ -70,7 +70,7 @@ type finished struct {
 	Position int            `json:"position"`
 }
 
-// serve is the process: join, idle, work, measure, wait for the fault to be over, measure, leave.
+// serve is the process: join, idle, work, measure, wait for the end of the fault, measure, leave.
 func (t *trainersConfig) serve(ctx context.Context, p *parent) error {
 	if err := openFiles(filesFor(t.N)); err != nil {
 		return err
@@ -130,7 +130,7 @@ func (c *crowd) run(ctx context.Context, p *parent) error {
 
 // phases says what was measured, and returns when its parent has had enough.
 func (c *crowd) phases(ctx context.Context, p *parent) error {
-	// Every trainer works when the first tasks, which all began together, are over.
+	// After the first tasks, which all began together, the trainers are spread over their tasks.
 	if err := rest(ctx, 2*c.TaskTime); err != nil {
 		return nil // the group has the reason
 	}
@@ -243,7 +243,7 @@ func maxOf(values []float64) (most float64) {
 	return most
 }
 
-// work is the life of a trainer, until ctx ends. A session that was lost is begun anew.
+// work is the life of a trainer, until ctx ends. A lost session is replaced by a new one.
 func (c *crowd) work(ctx context.Context, i int) error {
 	for {
 		err := c.session(ctx, i)
@@ -262,8 +262,8 @@ func (c *crowd) work(ctx context.Context, i int) error {
 	}
 }
 
-// session trains until it ends. What is finished is noted when the answer to the request
-// that said so has come: that is when Next returns for the second time after it.
+// session trains until it ends. A finish counts when the answer to its request has
+// arrived: when Next returns for the second time after it.
 func (c *crowd) session(ctx context.Context, i int) error {
 	var done, said *taskqueue.Task
 	for {

@@ -29,7 +29,7 @@ type Recovery struct {
 // RecoveryFigures is what Recovery measures; medians over the rounds.
 type RecoveryFigures struct {
 	Tasks           int     `json:"tasks"`
-	Seconds         float64 `json:"seconds"`       // from the lock won to the first task given out
+	Seconds         float64 `json:"seconds"`       // from the lock won to the first dispatched task
 	WholeSeconds    float64 `json:"whole_seconds"` // from the start of the process
 	CPUSeconds      float64 `json:"cpu_seconds"`   // of the process, until that answer
 	HeapBytes       int64   `json:"heap_bytes"`    // live, after that answer
@@ -83,7 +83,7 @@ func (r *Recovery) say(now string) {
 	}
 }
 
-// register stores the dataset as a report of it would, and gives out some tasks.
+// register stores the dataset like ReportDataset, and dispatches some tasks.
 func (r *Recovery) register(ctx context.Context, endpoint string, figures *RecoveryFigures) error {
 	began := time.Now()
 	s, err := startSite(ctx, endpoint, r.Tasks)

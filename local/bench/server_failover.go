@@ -149,7 +149,7 @@ func (s *serverScene) begin(ctx context.Context) (err error) {
 	return s.push(ctx)
 }
 
-// startServer starts a parameter server, which stands by if the index is held.
+// startServer starts a parameter server, which is on standby if the index is taken.
 func (s *serverScene) startServer() error {
 	log, err := os.OpenFile(filepath.Join(s.dir, "pservers.log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o644)
 	if err != nil {

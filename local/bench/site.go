@@ -27,7 +27,7 @@ type site struct {
 	err    error // of Run, once ran is closed
 }
 
-// startSite starts a master on the job of a dataset with so many tasks. The first one
+// startSite starts a master of a job whose dataset has the given number of tasks. The first master
 // registers the dataset, the others find it in etcd.
 func startSite(ctx context.Context, endpoint string, tasks int) (*site, error) {
 	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{endpoint}, Job: "tasks-" + strconv.Itoa(tasks)})

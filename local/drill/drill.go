@@ -64,8 +64,8 @@ func (g *gap) commit(now time.Time) {
 	}
 }
 
-// Run injects the fault, undoes it, and returns a report. The job must be running. If the job lost a task, the report has the
-// number, and the error is nil.
+// Run injects the fault, undoes it, and returns a report. The job must be running. If the job lost a task, the report has it, and
+// the error is nil.
 func (d *Drill) Run(ctx context.Context) (report *Report, err error) {
 	watching, stop := context.WithCancel(ctx)
 	defer stop()

@@ -41,7 +41,7 @@ type batcher struct {
 	average  time.Duration // of commits, moving
 }
 
-// committed records a commit: the number of callers that it answered, the number of callers that were waiting by then,
+// committed records a commit: the number of callers that it answered, the number of callers that were waiting at its end,
 // and its duration.
 func (b *batcher) committed(answered, waiting int, took time.Duration) {
 	b.answered = answered + waiting

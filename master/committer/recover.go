@@ -14,11 +14,11 @@ import (
 )
 
 // Recover reads the state that the previous term left, or begins a job that never ran, under a lock that is held. When ctx ends, the
-// master is to stop: an unknown outcome ends the term then. cache has task tables that are read already; nil: none. heard is called
+// master is to stop: an unknown outcome ends the term then. cache has task tables that are read already; nil: none. answered is called
 // when etcd answers, over when the term ends. A verdict on the stored state counts only while this master leads. The keys are read
 // one by one, so a master that lost the lock can read them from different commits.
-func Recover(ctx context.Context, lead store.Leadership, config Config, cache *TableCache, heard, over func()) (*Committer, error) {
-	s, err := readOrBegin(ctx, lead, config, cache, heard)
+func Recover(ctx context.Context, lead store.Leadership, config Config, cache *TableCache, answered, over func()) (*Committer, error) {
+	s, err := readOrBegin(ctx, lead, config, cache, answered)
 	//guard:interrupted-recovery-is-not-damage
 	if Fatal(err) {
 		if _, _, lost := lead.ReadState(ctx); lost != nil {
@@ -52,9 +52,9 @@ func (s *state) begin(ctx context.Context) error {
 
 // readOrBegin reads what the term before left, or begins a job that never ran. Nothing is
 // ever begun over a state that cannot be read.
-func readOrBegin(ctx context.Context, lead store.Leadership, config Config, kept *TableCache, heard func()) (*state, error) {
+func readOrBegin(ctx context.Context, lead store.Leadership, config Config, kept *TableCache, answered func()) (*state, error) {
 	store, log, began := config.Store, config.Log, config.Clock.Now()
-	s := &state{store: store, lead: lead, config: config, log: log, time: config.Clock, written: began, stopping: ctx, limit: MaxStateBytes, roster: map[string][]byte{}, heard: heard}
+	s := &state{store: store, lead: lead, config: config, log: log, time: config.Clock, written: began, stopping: ctx, limit: MaxStateBytes, roster: map[string][]byte{}, answered: answered}
 	s.tables.Store(&[]*taskqueue.Table{})
 	cluster, err := store.ClusterID(ctx)
 	if err != nil {
@@ -161,14 +161,14 @@ func readState(ctx context.Context, store store.Store, lead store.Leadership) (s
 }
 
 // errRestoring ends a term but not the master, because the restore may continue.
-var errRestoring = errors.New("the job is being restored from a backup, or that was broken off: run master snapshot restore with the same file again")
+var errRestoring = errors.New("the job is being restored from a backup, or the restore was interrupted: run master snapshot restore with the same file again")
 
 // renew stores a state that is not as this master found it before anything else is done with
 // it: once, not at every start.
 func (s *state) renew(ctx context.Context, moved bool, format int) error {
 	s.queue.Touch()
 	if err := s.save(ctx, s.queue.Ready()); err != nil {
-		return fmt.Errorf("store the state anew, as format %d: %w", taskqueue.Format, err)
+		return fmt.Errorf("store the state in format %d: %w", taskqueue.Format, err)
 	}
 	if moved {
 		s.log.Warn("a state of another etcd cluster was accepted")

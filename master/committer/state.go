@@ -41,7 +41,7 @@ type state struct {
 	proven      atomic.Pointer[provenCommit] // the last commit
 	stopping    context.Context              // ends when the master is to stop
 	refusal     atomic.Value                 // string: why the store refused the last commit; "": it did not
-	heard       func()                       // called when etcd answered
+	answered    func()                       // called when etcd answered
 	counts      counters
 }
 
@@ -94,7 +94,7 @@ func (s *state) save(ctx context.Context, ready taskqueue.Ready) error {
 	s.revision, s.stored, s.written, s.secret.stored = revision, encoded, s.time.Now(), true
 	s.committed(s.queue.Commit())
 	s.ledgerBytes.Add(uint64(len(entries)))
-	s.heard()
+	s.answered()
 	s.queue.Hold(len(encoded) > s.limit)
 	s.counts.commits.Add(1)
 	for _, w := range ready.Writes {

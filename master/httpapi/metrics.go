@@ -18,9 +18,9 @@ const collectTimeout = 5 * time.Second
 
 var (
 	descLeading  = desc("leading", "1 while this master leads the job.")
-	descWarm     = desc("warm", "1 while this master stands by with the task tables loaded.")
+	descWarm     = desc("warm", "1 while this master is on standby with the task tables loaded.")
 	descCommits  = desc("commits_total", "Commits of this term.")
-	descRefused  = desc("commits_refused_total", "Commits of this term that the store did not take; their callers were told.")
+	descRefused  = desc("commits_refused_total", "Commits of this term that the store refused; their callers received the error.")
 	descTasks    = desc("tasks", "Tasks of the oldest open pass, by state.", "dataset", "state")
 	descPass     = desc("pass", "The oldest open pass.", "dataset")
 	descCounted  = desc("commit_number", "Number of the last commit, over all terms.")

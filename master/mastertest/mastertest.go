@@ -306,7 +306,7 @@ func (t *Trainer) Take(tb testing.TB, finished ...taskqueue.Token) taskqueue.Tok
 		tb.Fatal(err)
 	}
 	if reply.Assignment == nil {
-		tb.Fatal("expected a task, was told to wait")
+		tb.Fatal("expected a task, found none available")
 	}
 	return reply.Assignment.Task.Token
 }
@@ -319,7 +319,7 @@ func (t *Trainer) Leave(tb testing.TB) {
 	}
 }
 
-// Work requests and finishes tasks until the job is over, repeats unanswered requests, and leaves.
+// Work requests and finishes tasks until the job ends, repeats unanswered requests, and leaves.
 func (t *Trainer) Work(ctx context.Context) error { return t.WorkWhile(ctx, func() {}) }
 
 // WorkWhile is Work for a trainer that calls let before each request.

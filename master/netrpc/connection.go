@@ -67,9 +67,9 @@ func (c *connection) speaksFor(t wire.Trainer) {
 	c.joined = t
 }
 
-// heard records a trainer whose request was answered. A refusal does not prove that the session exists: a forged
+// observe records a trainer whose request was answered. A refusal does not prove that the session exists: a forged
 // request would exempt its connection from the idle limit.
-func (c *connection) heard(t wire.Trainer, err error) {
+func (c *connection) observe(t wire.Trainer, err error) {
 	//guard:refused-trainers-not-noted
 	if err == nil {
 		c.speaksFor(t)
@@ -148,7 +148,7 @@ func (c *connection) Next(req wire.NextRequest, reply *wire.NextReply) (err erro
 		Trainer: req.Ordinal, Incarnation: req.Incarnation, Seq: req.Seq, Ack: req.Ack, Held: req.Held,
 		Finished: req.Finished, Want: req.Want, Progress: req.Progress, SeenCommit: req.SeenCommit, SeenProof: req.SeenProof, JobID: req.JobID, Epoch: req.Epoch,
 	})
-	c.heard(req.Trainer, err)
+	c.observe(req.Trainer, err)
 	if err != nil {
 		return words(err)
 	}
@@ -191,7 +191,7 @@ func (c *connection) Heartbeat(req wire.HeartbeatRequest, reply *int) (err error
 	draining, err := c.server.Master.Heartbeat(c.ctx, &taskqueue.Heartbeat{
 		Trainer: req.Ordinal, Incarnation: req.Incarnation, Moving: req.Moving, Progress: req.Progress,
 	})
-	c.heard(req.Trainer, err)
+	c.observe(req.Trainer, err)
 	if *reply = wire.HeartbeatGoOn; draining {
 		*reply = wire.HeartbeatDraining
 	}

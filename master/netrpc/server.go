@@ -247,7 +247,7 @@ func (c *connection) closed() {
 			continue
 		}
 		if err := c.server.Master.Disconnected(ctx, who.Ordinal, who.Incarnation); err != nil && !errors.Is(err, master.ErrNotLeader) && !errors.Is(err, master.ErrRejoin) {
-			c.server.Log.WithError(err).Warn("a closed connection could not be taken note of; its tasks wait for their time-out")
+			c.server.Log.WithError(err).Warn("the end of a connection was not committed; its tasks wait for their timeout")
 		}
 	}
 }

@@ -59,7 +59,7 @@ func (c *connection) Rollback(req wire.StepRequest, reply *wire.StepReply) (err 
 }
 
 func (c *connection) stepped(who wire.Trainer, reply *wire.StepReply, err error) error {
-	c.heard(who, err)
+	c.observe(who, err)
 	reply.Done = err == nil
 	return words(err)
 }

@@ -113,7 +113,7 @@ func Plain(addr string) Trainer { return &plain{connection: connection{addr: add
 
 func (t *plain) Join(ctx context.Context) error { return t.dial(ctx) }
 
-// Op takes a finish for counted where GetTask gave no error: nobody else holds the task.
+// Op counts a finish if GetTask returned no error: no other trainer holds the task.
 func (t *plain) Op(context.Context) (bool, error) {
 	var task taskqueue.Task
 	if err := t.call("GetTask", &t.finished, &task); err != nil {

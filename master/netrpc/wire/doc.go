@@ -8,7 +8,7 @@
 //	GetTask(finished *taskqueue.Task, result *taskqueue.Task) error
 //
 // GetTask with &taskqueue.Task{} means that no task is finished. A result with Index -1 and no chunks means that no
-// task is available: ask again. When the job is over, the error begins with "job finished". Declare the result inside
+// task is available: ask again. When the job has ended, the error begins with "job finished". Declare the result inside
 // the loop, because gob keeps the old value of a field that is zero in the message. A client with a reused result gets
 // tasks again that it has already trained; the counts stay correct.
 //
