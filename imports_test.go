@@ -67,6 +67,7 @@ var house = []room{
 	{dir: "recordio/tool", may: []string{"recordio", "dataset"}},
 	{dir: "internal/usage", pure: true},
 	{dir: "internal/filekind"},
+	{dir: "internal/objectstore"},
 	// faces and adapters
 	{dir: "etcdstore", may: []string{"taskqueue", "ledger", "etcdstore/fence", "master/store"}},
 	{dir: "master/netrpc", may: []string{"master", "recordio", "dataset", "taskqueue", "master/netrpc/wire"}},
@@ -75,7 +76,7 @@ var house = []room{
 	{dir: "pserver/checkpoint", may: []string{"internal/safetensors", "internal/failpoint", "pserver/wire", "pserver/model", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness"}},
 	{dir: "pserver", may: []string{"internal/safetensors", "internal/failpoint", "pserver/checkpoint", "proto", "pserver/model", "pserver/model/onwire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/table", "pserver/table/onwire", "pserver/staleness", "internal/portsplit", "pserver/checkpoint/storage", "pserver/placement/onwire"}},
 	{dir: "trainer", may: []string{"trainer/params/plan", "recordio", "dataset", "taskqueue", "internal/safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/table", "pserver/table/onwire", "pserver/staleness", "trainer/session", "pserver/placement/onwire"}},
-	{dir: "pserver/checkpoint/storage", may: []string{"pserver/checkpoint", "internal/freeport", "scripts"}},
+	{dir: "pserver/checkpoint/storage", may: []string{"internal/objectstore", "pserver/checkpoint", "internal/freeport", "scripts"}},
 	{dir: "master/shards", may: []string{"master", "proto", "pserver/checkpoint", "pserver/placement", "pserver/placement/onwire", "taskqueue"}},
 	{dir: "pserver/checkpoint/modelfile", may: []string{"internal/filekind", "internal/safetensors", "internal/usage", "pserver/checkpoint", "pserver/checkpoint/storage", "pserver/wire"}},
 	{dir: "master/restore", may: []string{"dataset", "etcdstore", "internal/usage", "ledger", "master", "master/committer", "master/snapshot", "pserver/checkpoint", "pserver/checkpoint/storage", "taskqueue"}},

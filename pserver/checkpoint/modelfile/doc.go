@@ -2,5 +2,5 @@
 // safetensors files, and compares models.
 //
 // All digests are verified while a set is read. An exported file appears under its name only when it is complete. If a set is damaged, the
-// error says so and names the file; if the store does not answer, the error is [checkpoint.ErrUnavailable].
+// error names the file. If the store does not answer, the error is [checkpoint.ErrUnavailable].
 package modelfile

@@ -109,7 +109,7 @@ func (o *object) seekLocked(off int64) error {
 		}
 		o.dropLocked()
 	}
-	stream, err := o.bucket.objects.NewRangeReader(o.ctx, o.name, off, -1, nil)
+	stream, err := o.bucket.Objects.NewRangeReader(o.ctx, o.name, off, -1, nil)
 	if err != nil {
 		return err
 	}

@@ -1,74 +1,19 @@
 package storage
 
 import (
-	"context"
-	"errors"
 	"fmt"
-	"io"
 	"io/fs"
-	"net"
-	"slices"
-	"strings"
 
-	"github.com/aws/smithy-go"
-
+	"trainmaster/internal/objectstore"
 	"trainmaster/pserver/checkpoint"
 )
 
-// advice is what to do about the answers of stores, by their code.
-var advice = []struct {
-	codes []string
-	do    string
-}{
-	{[]string{"NoSuchBucket"},
-		"there is no such bucket: create it, or correct the URL"},
-	{[]string{"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidClientTokenId"},
-		"the store does not know these credentials: correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, ~/.aws or the machine's role"},
-	{[]string{"AccessDenied", "Forbidden", "AllAccessDisabled", "AccountProblem"},
-		"these credentials may not do that: they need s3:ListBucket on the bucket, and s3:GetObject, s3:PutObject, s3:DeleteObject and s3:AbortMultipartUpload on the objects below the prefix"},
-	{[]string{"PermanentRedirect", "TemporaryRedirect", "MovedPermanently", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"},
-		"the bucket is in another region: add region=NAME to the URL, or set AWS_REGION"},
-	{[]string{"NotImplemented", "MethodNotAllowed", "InvalidRequest", "XAmzContentSHA256Mismatch"},
-		"the store does not know a request of S3's: it needs conditional writes (If-None-Match); for want of checksums add request_checksum_calculation=when_required to the URL"},
-	{[]string{"RequestTimeTooSkewed"},
-		"the clock of this machine is wrong: correct it"},
-}
-
 // failed names the operation, the object, the cause and the remedy.
 func (b *bucket) failed(do, key string, err error) error {
-	api, answered := errors.AsType[smithy.APIError](err)
-	code := ""
-	if answered {
-		code = api.ErrorCode()
+	if objectstore.IsNotFound(err) {
+		return fmt.Errorf("%s %s: %w", do, b.URL(key), fs.ErrNotExist)
 	}
-	if code == "NoSuchKey" || code == "NotFound" { // other 404 errors can come from another service at that address
-		return fmt.Errorf("%s %s: %w", do, b.url(key), fs.ErrNotExist)
-	}
-	at := b.url(key)
-	if b.endpoint != "" {
-		at += " at " + b.endpoint
-	}
-	if errors.Is(err, errNoCredentials) {
-		err = errNoCredentials // the library's words around it are about its own parts
-	}
+	action, err := objectstore.Explain(err)
 	//guard:unavailable-is-not-damaged
-	return fmt.Errorf("%w: %s %s: %s: %w", checkpoint.ErrUnavailable, do, at, whatToDo(code, err), err)
-}
-
-func whatToDo(code string, err error) string {
-	for _, a := range advice {
-		if slices.Contains(a.codes, code) {
-			return a.do
-		}
-	}
-	if errors.Is(err, errNoCredentials) || strings.Contains(err.Error(), "get credentials") {
-		return "found no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for the role of a machine of Amazon set AWS_EC2_METADATA_DISABLED=false"
-	}
-	if errors.Is(err, context.Canceled) {
-		return "it was given up"
-	}
-	if _, network := errors.AsType[net.Error](err); network || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return "the store does not answer: is its address right, and does it run?"
-	}
-	return "the store refused"
+	return fmt.Errorf("%w: %s %s: %s: %w", checkpoint.ErrUnavailable, do, b.At(key), action, err)
 }

@@ -13,6 +13,7 @@ import (
 	"net/url"
 	"strings"
 
+	"trainmaster/internal/objectstore"
 	"trainmaster/pserver/checkpoint"
 )
 
@@ -29,7 +30,7 @@ func Open(where string) (checkpoint.Place, error) {
 	if u.User != nil {
 		return nil, fmt.Errorf("%q: expected a URL without credentials; they come from the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY), ~/.aws or the machine's role", u.Redacted())
 	}
-	if u.Scheme != s3Scheme || u.Host == "" {
+	if u.Scheme != objectstore.Scheme || u.Host == "" {
 		return nil, fmt.Errorf("%q: expected a directory or s3://bucket/prefix, with ?endpoint=URL for a store other than Amazon's", where)
 	}
 	return openBucket(u)

@@ -40,7 +40,7 @@ func (b *bucket) Create(ctx context.Context, name string, size int64, kind check
 	u.ctx, u.cancel = context.WithCancel(ctx)
 	var err error
 	//guard:final-object-not-overwritten
-	if u.writer, err = b.objects.NewWriter(u.ctx, name, &blob.WriterOptions{
+	if u.writer, err = b.Objects.NewWriter(u.ctx, name, &blob.WriterOptions{
 		BufferSize: int(max(leastPart, size/mostParts)), MaxConcurrency: partsOnTheirWay,
 		ContentType: "application/octet-stream", IfNotExist: kind == checkpoint.Final,
 	}); err != nil {
@@ -85,7 +85,7 @@ func (u *upload) compare() error {
 		return err
 	}
 	if !bytes.Equal(sum.Sum(nil), u.sum.Sum(nil)) {
-		return fmt.Errorf("write %s: another process has written it: %w", u.bucket.url(u.name), fs.ErrExist)
+		return fmt.Errorf("write %s: another process has written it: %w", u.bucket.URL(u.name), fs.ErrExist)
 	}
 	return nil
 }

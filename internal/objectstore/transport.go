@@ -1,4 +1,4 @@
-package storage
+package objectstore
 
 import (
 	"context"
@@ -11,11 +11,8 @@ import (
 
 const dialLimit = 10 * time.Second
 
-// stallLimit is the time after which a connection that transfers no byte fails. A variable for tests.
-var stallLimit = 30 * time.Second
-
-// newHTTPClient returns the client of the SDK, except that stalled connections fail.
-func newHTTPClient() *http.Client {
+// newHTTPClient returns the client of the SDK, except that a connection that transfers no byte for stallLimit fails.
+func newHTTPClient(stallLimit time.Duration) *http.Client {
 	transport := awshttp.NewBuildableClient().WithDialerOptions(func(d *net.Dialer) { d.Timeout = dialLimit }).GetTransport()
 	dial := transport.DialContext
 	transport.DialContext = func(ctx context.Context, network, addr string) (net.Conn, error) {

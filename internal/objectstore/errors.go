@@ -1,0 +1,68 @@
+package objectstore
+
+import (
+	"context"
+	"errors"
+	"io"
+	"net"
+	"slices"
+	"strings"
+
+	"github.com/aws/smithy-go"
+)
+
+// advice is what to do about the answers of stores, by their code.
+var advice = []struct {
+	codes []string
+	do    string
+}{
+	{[]string{"NoSuchBucket"},
+		"there is no such bucket: create it, or correct the URL"},
+	{[]string{"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidClientTokenId"},
+		"the store does not know these credentials: correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, ~/.aws or the machine's role"},
+	{[]string{"AccessDenied", "Forbidden", "AllAccessDisabled", "AccountProblem"},
+		"these credentials may not do that: they need s3:ListBucket on the bucket, and s3:GetObject, s3:PutObject, s3:DeleteObject and s3:AbortMultipartUpload on the objects below the prefix"},
+	{[]string{"PermanentRedirect", "TemporaryRedirect", "MovedPermanently", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"},
+		"the bucket is in another region: add region=NAME to the URL, or set AWS_REGION"},
+	{[]string{"NotImplemented", "MethodNotAllowed", "InvalidRequest", "XAmzContentSHA256Mismatch"},
+		"the store does not know a request of S3's: it needs conditional writes (If-None-Match); for want of checksums add request_checksum_calculation=when_required to the URL"},
+	{[]string{"RequestTimeTooSkewed"},
+		"the clock of this machine is wrong: correct it"},
+}
+
+// IsNotFound reports whether the store has answered that there is no such object. Other 404 errors can come from another service at that
+// address.
+func IsNotFound(err error) bool {
+	api, answered := errors.AsType[smithy.APIError](err)
+	return answered && (api.ErrorCode() == "NoSuchKey" || api.ErrorCode() == "NotFound")
+}
+
+// Explain returns the action that repairs the cause of an error of the store, and the error without the internal terms of the SDK.
+func Explain(err error) (action string, cause error) {
+	code := ""
+	if api, answered := errors.AsType[smithy.APIError](err); answered {
+		code = api.ErrorCode()
+	}
+	if errors.Is(err, errNoCredentials) {
+		err = errNoCredentials
+	}
+	return whatToDo(code, err), err
+}
+
+func whatToDo(code string, err error) string {
+	for _, a := range advice {
+		if slices.Contains(a.codes, code) {
+			return a.do
+		}
+	}
+	if errors.Is(err, errNoCredentials) || strings.Contains(err.Error(), "get credentials") {
+		return "found no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for the role of a machine of Amazon set AWS_EC2_METADATA_DISABLED=false"
+	}
+	if errors.Is(err, context.Canceled) {
+		return "it was given up"
+	}
+	if _, network := errors.AsType[net.Error](err); network || errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+		return "the store does not answer: is its address right, and does it run?"
+	}
+	return "the store refused"
+}
