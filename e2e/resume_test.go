@@ -57,6 +57,9 @@ func (c counters) wantAtLeast(passes int) {
 		c.t.Fatal(err)
 	}
 	for _, tensor := range tensors {
+		if tensor.DType == safetensors.I64 {
+			continue // ids of a table
+		}
 		values, err := tensor.Float32()
 		if err != nil || slices.Min(values) < float32(passes) {
 			c.t.Errorf("%s: a record was trained %v times, expected at least %d: %v", tensor.Name, slices.Min(values), passes, err)
