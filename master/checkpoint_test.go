@@ -15,6 +15,7 @@ import (
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
+	"trainmaster/master/pscontrol"
 	"trainmaster/taskqueue"
 )
 
@@ -22,15 +23,15 @@ const midStep = "in the middle of a step"
 
 // cutting implements parameter servers that record their calls.
 type cutting struct {
-	None  // the rest
-	store *memory
+	pscontrol.None // the rest
+	store          *memory
 
 	mu      sync.Mutex
 	events  []string
 	number  uint64
 	failing string // name of the call that fails
 	telling bool   // a CommitStep is under way
-	abouts  map[uint64]About
+	abouts  map[uint64]pscontrol.About
 
 	versions map[uint64]uint64 // versions by set
 }
@@ -74,7 +75,7 @@ func (s *cutting) CommitStep(ctx context.Context, _ taskqueue.Step) error {
 	return nil
 }
 
-func (s *cutting) Begin(_ context.Context, _ uint64, _ uint32, number func(uint64) uint64) (Cut, error) {
+func (s *cutting) Begin(_ context.Context, _ uint64, _ uint32, number func(uint64) uint64) (pscontrol.Cut, error) {
 	s.mu.Lock()
 	s.number = number(s.number)
 	s.mu.Unlock()
@@ -86,23 +87,23 @@ func (s *cutting) Begin(_ context.Context, _ uint64, _ uint32, number func(uint6
 
 func (s *cutting) Number() uint64 { return s.number }
 
-func (s *cutting) Write(_ context.Context, about About) ([]byte, error) {
+func (s *cutting) Write(_ context.Context, about pscontrol.About) ([]byte, error) {
 	s.mu.Lock()
 	if s.abouts == nil {
-		s.abouts = map[uint64]About{}
+		s.abouts = map[uint64]pscontrol.About{}
 	}
 	s.abouts[s.number] = about
 	s.mu.Unlock()
 	return fmt.Appendf(nil, "set %d", s.number), s.note("write")
 }
 
-func (s *cutting) SetAt(set []byte) (at SetAt, err error) {
+func (s *cutting) SetAt(set []byte) (at pscontrol.SetAt, err error) {
 	if _, err = fmt.Sscanf(string(set), "set %d", &at.Number); err != nil {
 		return at, err
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at.Version, at.Position = s.versions[at.Number], &Position{}
+	at.Version, at.Position = s.versions[at.Number], &pscontrol.Position{}
 	return at, json.Unmarshal(s.abouts[at.Number].Position, at.Position)
 }
 
@@ -113,7 +114,7 @@ func (s *cutting) Discard(_ context.Context, _ uint64, latest []byte) error {
 func (s *cutting) Abort(context.Context) error { return s.note("abort") }
 
 func (s *cutting) Prune(ctx context.Context, keep int) error {
-	latest, _, err := s.store.Value(ctx, LatestSetKey)
+	latest, _, err := s.store.Value(ctx, pscontrol.LatestSetKey)
 	return errors.Join(err, s.note(fmt.Sprintf("%s latest, keep %d,", latest, keep)))
 }
 
@@ -123,7 +124,7 @@ func TestCheckpoints(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
 		s := &cutting{store: store}
-		m, stop, _ := leads(t, store, Config{CheckpointEvery: Cadence{Time: time.Minute}, CheckpointKeep: 3}, s)
+		m, stop, _ := leads(t, store, Config{}, s, pscontrol.Config{CheckpointEvery: pscontrol.Cadence{Time: time.Minute}, CheckpointKeep: 3})
 		defer stop()
 		want := func(what, events string, set uint64, failure string) {
 			t.Helper()
@@ -150,7 +151,7 @@ func TestCheckpoints(t *testing.T) {
 			t.Errorf("server with a full disk: %s", got)
 		}
 		want("server with a full disk", "", 2, "disk full")
-		if latest, _, _ := store.Value(t.Context(), LatestSetKey); string(latest) != "set 2" {
+		if latest, _, _ := store.Value(t.Context(), pscontrol.LatestSetKey); string(latest) != "set 2" {
 			t.Errorf("latest set: found %s, expected set 2", latest)
 		}
 		s.fail("")
@@ -175,7 +176,7 @@ func TestCheckpointsBetweenSteps(t *testing.T) {
 		store.keys[taskqueue.StepKey] = taskqueue.Step{Version: 3, Epoch: 1}.Encode() // resent every 5 s
 		s := &cutting{store: store}
 		servers := &retiringTogether{cutTogether: cutTogether{s}}
-		_, stop, ended := leads(t, store, synchronous(Config{CheckpointEvery: Cadence{Time: 300 * time.Millisecond}}), servers)
+		_, stop, ended := leads(t, store, synchronous(Config{}), servers, pscontrol.Config{CheckpointEvery: pscontrol.Cadence{Time: 300 * time.Millisecond}})
 		defer func() {
 			stop()
 			<-ended // a step may be under way
@@ -194,42 +195,13 @@ func TestCheckpointsBetweenSteps(t *testing.T) {
 	})
 }
 
-// After failed attempts that leave files on the disk, the pauses grow. After attempts that leave no files, and after
-// a success, the next attempt follows soon.
-func TestPaceOfFailedCheckpoints(t *testing.T) {
-	now := time.Unix(0, 0)
-	var p pace
-	if p.tooSoon(now) {
-		t.Error("first attempt: expected no pause")
-	}
-	full := errors.New("disk full")
-	for i, want := range []struct {
-		err   error
-		pause time.Duration
-	}{
-		{full, time.Second}, {full, 2 * time.Second}, {full, 4 * time.Second}, {ErrNothingToCut, time.Second}, {full, 2 * time.Second},
-		{fmt.Errorf("cut 3: %w", errNotFlushed), time.Second},
-	} {
-		p.failed(now, want.err)
-		if !p.tooSoon(now.Add(want.pause-1)) || p.tooSoon(now.Add(want.pause)) {
-			t.Errorf("after failure %d the pause is %v, expected %v", i+1, p.pause, want.pause)
-		}
-	}
-	for range 20 {
-		p.failed(now, full)
-	}
-	if p.pause != checkpointPause {
-		t.Errorf("the longest pause is %v, expected %v", p.pause, checkpointPause)
-	}
-}
-
 // A leader continues the cadence from the latest set of the previous leader.
 func TestCadenceOverLeaders(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
 		s := &cutting{store: store}
 		lead := func(lasts time.Duration) (events string) {
-			m, stop, ended := leads(t, store, Config{CheckpointEvery: Cadence{Time: time.Minute}}, s)
+			m, stop, ended := leads(t, store, Config{}, s, pscontrol.Config{CheckpointEvery: pscontrol.Cadence{Time: time.Minute}})
 			for began := time.Now(); time.Since(began) < lasts; time.Sleep(time.Second) {
 				if _, err := m.Join(t.Context(), "a", ""); err != nil { // the job clock advances while a trainer has a session
 					t.Fatal(err)
@@ -257,9 +229,9 @@ func TestCadenceOverLeaders(t *testing.T) {
 func TestPassesSinceTheLatestSet(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
-		s := &cutting{store: store, number: 4, abouts: map[uint64]About{4: {Position: []byte(`{"datasets": [{"pass": 0}]}`)}}}
-		store.keys[LatestSetKey] = []byte("set 4")
-		m, stop, ended := leads(t, store, Config{CheckpointEvery: Cadence{Passes: 2}, Queue: taskqueue.Options{Passes: 3}}, s)
+		s := &cutting{store: store, number: 4, abouts: map[uint64]pscontrol.About{4: {Position: []byte(`{"datasets": [{"pass": 0}]}`)}}}
+		store.keys[pscontrol.LatestSetKey] = []byte("set 4")
+		m, stop, ended := leads(t, store, Config{Queue: taskqueue.Options{Passes: 3}}, s, pscontrol.Config{CheckpointEvery: pscontrol.Cadence{Passes: 2}})
 		defer func() {
 			stop()
 			<-ended
@@ -278,9 +250,9 @@ type absent struct {
 	missing atomic.Bool
 }
 
-func (s *absent) Begin(ctx context.Context, term uint64, epoch uint32, number func(uint64) uint64) (Cut, error) {
+func (s *absent) Begin(ctx context.Context, term uint64, epoch uint32, number func(uint64) uint64) (pscontrol.Cut, error) {
 	if s.missing.Load() {
-		return nil, fmt.Errorf("parameter server with index 1 %w", ErrServerMissing)
+		return nil, fmt.Errorf("parameter server with index 1 %w", pscontrol.ErrServerMissing)
 	}
 	return s.cutting.Begin(ctx, term, epoch, number)
 }
@@ -292,7 +264,7 @@ func TestFirstCheckpointWaitsForServers(t *testing.T) {
 		s := &absent{cutting: &cutting{store: store}}
 		s.missing.Store(true)
 		logger, hook := logtest.NewNullLogger()
-		m, err := New(Config{Store: store, Servers: s, Log: logrus.NewEntry(logger), CheckpointEvery: Cadence{Time: time.Minute}})
+		m, err := New(controlled(Config{Store: store, Log: logrus.NewEntry(logger)}, s, pscontrol.Config{CheckpointEvery: pscontrol.Cadence{Time: time.Minute}}))
 		if err != nil {
 			t.Fatal(err)
 		}

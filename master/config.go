@@ -10,19 +10,19 @@ import (
 
 	"trainmaster/master/committer"
 	"trainmaster/master/component"
+	"trainmaster/master/pscontrol"
 	"trainmaster/taskqueue"
 )
 
 // Config holds the dependencies and the settings of a master. The zero value of a field means its default; Store has none.
 type Config struct {
-	Store    store.Store
-	Servers  Servers         // default [None]
-	Registry store.Servers   // to evict parameter servers that died; nil: their leases run out
-	Ledger   Sealer          // seals the ledger; nil: it stays in the store
-	Clock    component.Clock // default: the clock of the machine
-	Log      *logrus.Entry   // default: the standard logger
+	Store   store.Store
+	Servers *pscontrol.Control // of the parameter servers; nil: the job has none. Its components must be among Components
+	Ledger  Sealer             // seals the ledger; nil: it stays in the store
+	Clock   component.Clock    // default: the clock of the machine
+	Log     *logrus.Entry      // default: the standard logger
 
-	Components []component.Component // further ones
+	Components []component.Component // in addition to those of every master
 
 	Job       string // name; default "default"
 	Advertise string // address that trainers dial: host:port
@@ -35,9 +35,6 @@ type Config struct {
 	Sync          bool // gradients are applied in synchronous steps
 	Backups       int  // trainers that a synchronous step does not wait for
 	Deterministic bool // two runs make the same synchronous steps: as many trainers as Trainers says, no more and no fewer
-
-	CheckpointEvery Cadence // zero: never
-	CheckpointKeep  int     // sets of checkpoints; default 2
 
 	LeaseTTL time.Duration // of the leader's lock; default 5 s
 	Holddown time.Duration // minimum time between two forced takeovers; default 10 s
@@ -55,8 +52,9 @@ const (
 	saveLease       = 60 * time.Second
 )
 
-// committer returns the part of the configuration that the committer uses.
-func (c Config) committer() committer.Config {
+// Committer returns the configuration of the committer.
+func (c Config) Committer() committer.Config {
+	c = c.withDefaults()
 	return committer.Config{
 		Store: c.Store, Clock: c.Clock, Log: c.Log,
 		Job: c.Job, Queue: c.Queue, Sync: c.Sync, AcceptCluster: c.AcceptCluster, NoLedger: c.NoLedger,
@@ -64,9 +62,6 @@ func (c Config) committer() committer.Config {
 }
 
 func (c Config) withDefaults() Config {
-	if c.Servers == nil {
-		c.Servers = None{}
-	}
 	if c.Clock == nil {
 		c.Clock = component.MachineClock{}
 	}
@@ -78,9 +73,6 @@ func (c Config) withDefaults() Config {
 	}
 	if c.Trainers == 0 {
 		c.Trainers = 8
-	}
-	if c.CheckpointKeep == 0 {
-		c.CheckpointKeep = 2
 	}
 	if c.Holddown == 0 {
 		c.Holddown = 10 * time.Second
@@ -121,10 +113,6 @@ func (c Config) Validate() error {
 		return errors.New("deterministic: expected no speculation, in which the faster of two trainers is counted")
 	case c.Sync && !c.Queue.Cuts:
 		return errors.New("update-mode: expected cuts with sync, found none: a synchronous job rolls back as a whole")
-	case c.CheckpointKeep < 0:
-		return fmt.Errorf("checkpoint-keep: expected 0 (the default) or more, found %d", c.CheckpointKeep)
-	case c.CheckpointEvery.Steps > 0 && !c.Sync:
-		return errors.New("checkpoint-every: expected no steps: the master counts them in synchronous mode only")
 	case c.Linger < 0:
 		return fmt.Errorf("linger: expected 0 or more, found %v", c.Linger)
 	}

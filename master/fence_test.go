@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"trainmaster/master/pscontrol"
 	"trainmaster/taskqueue"
 )
 
@@ -23,10 +24,10 @@ type cuts struct {
 func leadsWithCuts(t *testing.T) *cuts {
 	t.Helper()
 	store := newMemory()
-	shards := &cutting{store: store, abouts: map[uint64]About{}, versions: map[uint64]uint64{}}
-	config := Config{CheckpointEvery: Cadence{Time: time.Minute}, CheckpointKeep: 1, Queue: taskqueue.Options{Cuts: true, ExplicitCommit: true, SessionTTL: 20 * time.Second}}
+	shards := &cutting{store: store, abouts: map[uint64]pscontrol.About{}, versions: map[uint64]uint64{}}
+	config := Config{Queue: taskqueue.Options{Cuts: true, ExplicitCommit: true, SessionTTL: 20 * time.Second}}
 	servers := &retiringTogether{cutTogether: cutTogether{shards}, absent: true}
-	m, stop, ended := leads(t, store, config, servers)
+	m, stop, ended := leads(t, store, config, servers, pscontrol.Config{CheckpointEvery: pscontrol.Cadence{Time: time.Minute}, CheckpointKeep: 1})
 	ctx, cancel := context.WithCancel(t.Context())
 	t.Cleanup(func() {
 		cancel()
@@ -69,7 +70,7 @@ func (c *cuts) sessions() (n int) {
 func (c *cuts) wantCutAndOneSession(d time.Duration) {
 	c.t.Helper()
 	time.Sleep(d) // virtual time
-	if s := c.Master.servers.current.Load().checkpoints.status(); s.Set == 0 || s.Failure != "" {
+	if s := c.Master.config.Servers.Checkpoint(); s.Set == 0 || s.Failure != "" {
 		c.t.Errorf("expected a cut within %v, found %+v", d, s)
 	}
 	if n := c.sessions(); n != 1 {
@@ -162,14 +163,14 @@ func TestCutWaitsForRetirementOfFencedTrainers(t *testing.T) {
 		if n := c.sessions(); n != 1 {
 			t.Errorf("%d sessions, expected 1", n)
 		}
-		if s := c.Master.servers.current.Load().checkpoints.status(); s.Set != 0 {
+		if s := c.Master.config.Servers.Checkpoint(); s.Set != 0 {
 			t.Errorf("expected no cut before all servers received the ended sessions, found %+v", s)
 		}
 		c.servers.mu.Lock()
 		c.servers.unreachable = nil
 		c.servers.mu.Unlock()
 		time.Sleep(2 * checkpointPause)
-		if s := c.Master.servers.current.Load().checkpoints.status(); s.Set == 0 || s.Failure != "" {
+		if s := c.Master.config.Servers.Checkpoint(); s.Set == 0 || s.Failure != "" {
 			t.Errorf("expected a cut after the servers received the ended sessions, found %+v", s)
 		}
 		if !c.servers.overAtBegin(hangs.Incarnation) {

@@ -31,7 +31,7 @@ type sealing struct {
 }
 
 func newSealing(config Config) *sealing {
-	return &sealing{sealer: config.Ledger, log: config.Log, checking: detached{newTurn()}, running: detached{newTurn()}}
+	return &sealing{sealer: config.Ledger, log: config.Log, checking: detached{component.NewSemaphore()}, running: detached{component.NewSemaphore()}}
 }
 
 // Name implements [component.Component].
@@ -78,20 +78,20 @@ const (
 )
 
 // detached runs calls that may not return: their file system hangs, and no context ends a system call.
-// One runs at a time; a call that its caller no longer waits for keeps the turn until it returns.
-type detached struct{ turn }
+// One runs at a time; a call that its caller no longer waits for keeps the semaphore until it returns.
+type detached struct{ component.Semaphore }
 
 var errHangs = errors.New("call has not returned")
 
 // do runs call and waits for it, up to patience after ctx ends.
 func (d detached) do(ctx context.Context, patience time.Duration, call func(context.Context) error) error {
-	if err := d.take(ctx); err != nil {
+	if err := d.Acquire(ctx); err != nil {
 		return fmt.Errorf("wait for an earlier call: %w", err)
 	}
 	done := make(chan error, 1)
 	go func() {
 		err := call(ctx)
-		d.give()
+		d.Release()
 		done <- err
 	}()
 	select {

@@ -14,6 +14,7 @@ import (
 	"trainmaster/master/committer"
 	"trainmaster/master/component"
 	"trainmaster/master/election"
+	"trainmaster/master/pscontrol"
 	"trainmaster/master/store"
 )
 
@@ -27,7 +28,6 @@ type Master struct {
 	tables   atomic.Pointer[committer.TableCache] // of a standby; nil: none is loaded
 	ended    atomic.Pointer[chan struct{}]        // closes when the current or the next term ends
 
-	servers    *serverControl
 	unused     *unusedParts
 	components []component.Component
 	waiting    atomic.Value // string: why this master does not lead
@@ -45,23 +45,26 @@ func New(config Config) (*Master, error) {
 	if err := config.Validate(); err != nil {
 		return nil, err
 	}
-	if hasNone := config.Servers == Servers(None{}); hasNone && config.Sync {
+	switch hasNone := config.Servers == nil; {
+	case hasNone && config.Sync:
 		return nil, errors.New("synchronous steps need parameter servers")
-	} else if hasNone && config.Queue.Cuts {
+	case hasNone && config.Queue.Cuts:
 		return nil, errors.New("cuts need parameter servers")
+	case hasNone:
+		config.Servers = pscontrol.New(pscontrol.Config{})
 	}
 	m := &Master{config: config, election: election.New(election.Config{
 		Store: config.Store, Log: config.Log, Address: config.Advertise, LeaseTTL: config.LeaseTTL, Holddown: config.Holddown,
 	})}
 	ended := make(chan struct{})
 	m.ended.Store(&ended)
-	m.reports.one, m.reports.source = newTurn(), dataset.Source{Roots: config.Roots}
-	m.servers, m.unused = &serverControl{config: config}, &unusedParts{log: config.Log}
+	m.reports.one, m.reports.source = component.NewSemaphore(), dataset.Source{Roots: config.Roots}
+	m.unused = &unusedParts{log: config.Log}
 	if config.seals() {
 		m.components = append(m.components, newSealing(config))
 	}
 	m.components = append(m.components, config.Components...)
-	m.components = append(m.components, m.servers, m.unused, &jobEnd{linger: config.Linger, before: m.servers.lastCheckpoint})
+	m.components = append(m.components, m.unused, &jobEnd{linger: config.Linger, before: config.Servers.LastCheckpoint})
 	return m, nil
 }
 
@@ -106,7 +109,7 @@ func (m *Master) Run(ctx context.Context) error {
 		}
 		m.waiting.Store(err.Error())
 		m.config.Log.WithError(err).Warn("term over, campaigning again")
-		pause(ctx, termPause)
+		component.MachineClock{}.Sleep(ctx, termPause)
 	}
 }
 

@@ -18,6 +18,8 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/ledger"
 	"trainmaster/master/committer"
+	"trainmaster/master/component"
+	"trainmaster/master/pscontrol"
 	"trainmaster/master/store"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
@@ -221,9 +223,9 @@ func bubble(t *testing.T, test func(t *testing.T)) {
 }
 
 // leads starts a master and waits until it leads.
-func leads(t *testing.T, store *memory, config Config, servers Servers) (m *Master, stop func(), ended <-chan error) {
+func leads(t *testing.T, store *memory, config Config, servers pscontrol.Servers, checkpoints ...pscontrol.Config) (m *Master, stop func(), ended <-chan error) {
 	t.Helper()
-	m, stop, ended = starts(t, store, config, servers)
+	m, stop, ended = starts(t, store, config, servers, checkpoints...)
 	for limit := time.Now().Add(time.Minute); !m.Leading(); time.Sleep(time.Millisecond) { // virtual time
 		if time.Now().After(limit) {
 			t.Fatal("expected leadership within a minute")
@@ -233,10 +235,10 @@ func leads(t *testing.T, store *memory, config Config, servers Servers) (m *Mast
 }
 
 // starts starts a master in a bubble. stop stops the master; ended receives the result of Run.
-func starts(t *testing.T, store *memory, config Config, servers Servers) (m *Master, stop func(), ended <-chan error) {
+func starts(t *testing.T, store *memory, config Config, servers pscontrol.Servers, checkpoints ...pscontrol.Config) (m *Master, stop func(), ended <-chan error) {
 	t.Helper()
-	config.Store, config.Servers, config.Log = store, servers, quiet()
-	m, err := New(config)
+	config.Store, config.Log = store, quiet()
+	m, err := New(controlled(config, servers, checkpoints...))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -251,6 +253,19 @@ func starts(t *testing.T, store *memory, config Config, servers Servers) (m *Mas
 	return m, stop, done
 }
 
+// controlled adds the control of parameter servers to a configuration. checkpoints has its settings, if there are any.
+func controlled(config Config, servers pscontrol.Servers, checkpoints ...pscontrol.Config) Config {
+	var c pscontrol.Config
+	if len(checkpoints) > 0 {
+		c = checkpoints[0]
+	}
+	c.Servers, c.Store, c.Log = servers, config.Store, config.Log
+	c.Sync, c.Cuts, c.Backups = config.Sync, config.Queue.Cuts, config.Backups
+	config.Servers = pscontrol.New(c)
+	config.Components = append(config.Components, config.Servers.Components()...)
+	return config
+}
+
 func quiet() *logrus.Entry {
 	logger, _ := logtest.NewNullLogger()
 	return logrus.NewEntry(logger)
@@ -258,14 +273,19 @@ func quiet() *logrus.Entry {
 
 // driven is a term whose rounds the test runs.
 type driven struct {
-	*Driven
+	*committer.Committer
 	t *testing.T
+}
+
+// recoverTerm recovers a term without goroutines and components.
+func recoverTerm(ctx context.Context, lead store.Leadership, config Config) (*committer.Committer, error) {
+	return committer.Recover(ctx, lead, config.Committer(), nil, func() {}, func() {})
 }
 
 func drives(t *testing.T, store *memory, config Config) driven {
 	t.Helper()
 	config.Store, config.Log = store, quiet()
-	term, err := Drive(t.Context(), store, config)
+	term, err := recoverTerm(t.Context(), store, config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -393,3 +413,15 @@ func (w *worker) beats(ctx context.Context, moving bool) {
 		}
 	}()
 }
+
+// The times of package pscontrol.
+const (
+	resendEvery     = 5 * time.Second
+	beginTimeout    = 10 * time.Second
+	checkpointPause = time.Minute
+	statesRetry     = 200 * time.Millisecond
+	stepTimeout     = 10 * time.Second
+	stepRetry       = 500 * time.Millisecond
+)
+
+func pause(ctx context.Context, d time.Duration) { component.MachineClock{}.Sleep(ctx, d) }

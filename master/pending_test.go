@@ -136,7 +136,7 @@ func TestManyJoinsFitTheirTransactions(t *testing.T) {
 			bubble(t, func(t *testing.T) {
 				store := &measured{memory: newMemory()}
 				logger, _ := logtest.NewNullLogger()
-				term, err := Drive(t.Context(), store, Config{Store: store, Log: logrus.NewEntry(logger)})
+				term, err := recoverTerm(t.Context(), store, Config{Store: store, Log: logrus.NewEntry(logger)})
 				if err != nil {
 					t.Fatal(err)
 				}

@@ -8,6 +8,7 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
+	"trainmaster/master/committer"
 	"trainmaster/master/mastertest"
 	"trainmaster/master/store"
 	"trainmaster/taskqueue"
@@ -40,7 +41,7 @@ func TestDeposedWhileRecovering(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	_, err = master.Drive(t.Context(), lead, master.Config{Store: slow})
+	_, err = committer.Recover(t.Context(), lead, master.Config{Store: slow}.Committer(), nil, func() {}, func() {})
 	if !errors.Is(err, taskqueue.ErrFenced) || errors.Is(err, taskqueue.ErrDamaged) {
 		t.Fatalf("got %v, expected %v alone", err, taskqueue.ErrFenced)
 	}

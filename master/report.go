@@ -20,7 +20,7 @@ import (
 // reporter registers the dataset. Reports that come while the files of another one are read
 // wait for it, so that concurrent first reports share one scan. The wait ends with the caller.
 type reporter struct {
-	one     turn
+	one     component.Semaphore
 	checked recentReports
 	indexer dataset.Indexer
 	source  dataset.Source
@@ -41,13 +41,13 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 	if digest, known, err := t.dataset(ctx); err != nil || known && m.reports.checked.has(digest, given) {
 		return err
 	}
-	if err := m.reports.one.take(ctx); err != nil {
+	if err := m.reports.one.Acquire(ctx); err != nil {
 		return err
 	}
-	defer m.reports.one.give()
+	defer m.reports.one.Release()
 	began := time.Now()
 	digest, known, err := t.dataset(ctx)
-	if err != nil || known && m.reports.checked.has(digest, given) { // by the report that had the turn before
+	if err != nil || known && m.reports.checked.has(digest, given) { // by the report that had the semaphore before
 		return err
 	}
 	m.reports.source.Progress = nil
@@ -222,7 +222,7 @@ func (u *unusedParts) remove(ctx context.Context, t component.Term, parts []task
 		for i, key := range some {
 			writes[i] = taskqueue.Write{Key: key, Delete: true}
 		}
-		if err := publish(ctx, t, writes...); err != nil {
+		if _, err := t.Submit(ctx, &taskqueue.StoreKeys{Writes: writes}); err != nil {
 			return err
 		}
 		u.keys = u.keys[len(some):]

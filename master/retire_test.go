@@ -55,12 +55,12 @@ func TestServersReceiveEndedSessions(t *testing.T) {
 				}
 			}
 		}
-		time.Sleep(retireEvery + time.Second)
+		time.Sleep(resendEvery + time.Second)
 		want("one left", false, true, false)
 		time.Sleep(time.Minute)
 		want("one is silent", false, true, true)
 		again := joins(t, m, "leaves")
-		time.Sleep(retireEvery + time.Second)
+		time.Sleep(resendEvery + time.Second)
 		if want("one returned", false, true, true); s.over(again.Incarnation) {
 			t.Error("expected the returned trainer to have a session")
 		}
@@ -76,7 +76,7 @@ func TestServersReceiveTheEndOfASessionAtOnce(t *testing.T) {
 		if err := m.Leave(t.Context(), a.Ordinal, a.Incarnation); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(100 * time.Millisecond) // virtual time, far less than retireEvery
+		time.Sleep(100 * time.Millisecond) // virtual time, far less than resendEvery
 		if !s.over(a.Incarnation) || s.over(b.Incarnation) {
 			t.Errorf("sessions over: a %v, b %v; expected a alone", s.over(a.Incarnation), s.over(b.Incarnation))
 		}

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"trainmaster/master/pscontrol"
 	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
@@ -21,13 +22,13 @@ type rollingBack struct {
 	epochs  []uint32
 }
 
-func (s *rollingBack) States(context.Context) ([]ShardState, error) {
+func (s *rollingBack) States(context.Context) ([]pscontrol.ServerState, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return []ShardState{{Present: !s.absent, Ready: true, Rewound: s.rewound, KeepsCheckpoints: true}}, nil
+	return []pscontrol.ServerState{{Present: !s.absent, Ready: true, Epoch: s.rewound, KeepsCheckpoints: true}}, nil
 }
 
-func (s *rollingBack) Rewind(_ context.Context, _ uint64, epoch uint32, _, _ []byte) error {
+func (s *rollingBack) Rollback(_ context.Context, _ uint64, epoch uint32, _, _ []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.rewound, s.epochs = epoch, append(s.epochs, epoch)
@@ -46,10 +47,12 @@ func (s *rollingBack) last() uint32 {
 	return s.rewound
 }
 
-var cutsEveryHour = Config{CheckpointEvery: Cadence{Time: time.Hour}, CheckpointKeep: 1, Queue: taskqueue.Options{Cuts: true, ExplicitCommit: true}}
+var cutsEveryHour = Config{Queue: taskqueue.Options{Cuts: true, ExplicitCommit: true}}
+
+var hourly = pscontrol.Config{CheckpointEvery: pscontrol.Cadence{Time: time.Hour}, CheckpointKeep: 1}
 
 func newRollingBack(store *memory) *rollingBack {
-	return &rollingBack{cutTogether: cutTogether{&cutting{store: store, abouts: map[uint64]About{}, versions: map[uint64]uint64{}}}, rewound: 1}
+	return &rollingBack{cutTogether: cutTogether{&cutting{store: store, abouts: map[uint64]pscontrol.About{}, versions: map[uint64]uint64{}}}, rewound: 1}
 }
 
 // losesATask lets a trainer leave while it holds a task.
@@ -76,7 +79,7 @@ func TestLostTaskRollsTheJobBackAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
 		servers := newRollingBack(store)
-		m, stop, ended := leads(t, store, cutsEveryHour, servers)
+		m, stop, ended := leads(t, store, cutsEveryHour, servers, hourly)
 		defer func() { stop(); <-ended }()
 		time.Sleep(soon) // after the first cut
 		losesATask(t, m)
@@ -92,13 +95,13 @@ func TestNextLeaderRollsTheJobBackFromOutstandingAlone(t *testing.T) {
 		store := newMemory()
 		servers := newRollingBack(store)
 		servers.set(true, 1) // the first leader cannot roll back
-		m, stop, ended := leads(t, store, cutsEveryHour, servers)
+		m, stop, ended := leads(t, store, cutsEveryHour, servers, hourly)
 		losesATask(t, m)
 		stop()
 		<-ended
 		store = store.copied()
 		servers = newRollingBack(store)
-		_, stop, ended = leads(t, store, cutsEveryHour, servers)
+		_, stop, ended = leads(t, store, cutsEveryHour, servers, hourly)
 		defer func() { stop(); <-ended }()
 		time.Sleep(soon)
 		if got := servers.last(); got != 2 {
@@ -132,7 +135,8 @@ func TestServerThatRegistersIsRolledBackAtOnce(t *testing.T) {
 				store := newMemory()
 				servers, registry := newRollingBack(store), make(registered)
 				config := cutsEveryHour
-				config.Store, config.Servers, config.Registry, config.Log = store, servers, registry, quiet()
+				config.Store, config.Log = store, quiet()
+				config = controlled(config, servers, pscontrol.Config{Registry: registry, CheckpointEvery: hourly.CheckpointEvery, CheckpointKeep: 1})
 				m, err := New(config)
 				if err != nil {
 					t.Fatal(err)
@@ -166,7 +170,7 @@ func TestPassEndTriggersCheckpoint(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
 		s := &cutting{store: store}
-		m, stop, ended := leads(t, store, Config{CheckpointEvery: Cadence{Passes: 1}, Queue: taskqueue.Options{Passes: 3}}, s)
+		m, stop, ended := leads(t, store, Config{Queue: taskqueue.Options{Passes: 3}}, s, pscontrol.Config{CheckpointEvery: pscontrol.Cadence{Passes: 1}})
 		defer func() { stop(); <-ended }()
 		register(t, m, 1)
 		a := joins(t, m, "a")
@@ -190,10 +194,10 @@ type unsavedServers struct {
 	lost bool // one of them is not registered
 }
 
-func (s *unsavedServers) States(context.Context) ([]ShardState, error) {
+func (s *unsavedServers) States(context.Context) ([]pscontrol.ServerState, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return []ShardState{{Present: true, Ready: true, Rewound: s.rewound}, {Present: !s.lost, Ready: true, Rewound: s.rewound}}, nil
+	return []pscontrol.ServerState{{Present: true, Ready: true, Epoch: s.rewound}, {Present: !s.lost, Ready: true, Epoch: s.rewound}}, nil
 }
 
 func (s *unsavedServers) lose() {
@@ -218,7 +222,7 @@ func TestJobWithoutCheckpointsFailsWhenItMustRollBack(t *testing.T) {
 				servers.set(false, 0)
 				config := cutsEveryHour
 				config.Sync = true
-				m, stop, ended := leads(t, store, config, servers)
+				m, stop, ended := leads(t, store, config, servers, hourly)
 				defer stop()
 				time.Sleep(soon)
 				if got := servers.last(); got != 2 {

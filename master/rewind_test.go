@@ -8,17 +8,18 @@ import (
 	"testing"
 	"time"
 
+	"trainmaster/master/pscontrol"
 	"trainmaster/taskqueue"
 )
 
 // cutTogether implements parameter servers of a job with rollbacks. They are always at the epoch of the job.
 type cutTogether struct{ *cutting }
 
-func (cutTogether) States(context.Context) ([]ShardState, error) {
-	return []ShardState{{Present: true, Ready: true, Rewound: 1, KeepsCheckpoints: true}}, nil
+func (cutTogether) States(context.Context) ([]pscontrol.ServerState, error) {
+	return []pscontrol.ServerState{{Present: true, Ready: true, Epoch: 1, KeepsCheckpoints: true}}, nil
 }
 
-func (cutTogether) Rewind(context.Context, uint64, uint32, []byte, []byte) error { return nil }
+func (cutTogether) Rollback(context.Context, uint64, uint32, []byte, []byte) error { return nil }
 
 // retiringTogether records the ended sessions at the beginning of a cut.
 type retiringTogether struct {
@@ -33,14 +34,14 @@ type retiringTogether struct {
 	sparedAtBegin []uint64
 }
 
-func (s *retiringTogether) States(ctx context.Context) ([]ShardState, error) {
+func (s *retiringTogether) States(ctx context.Context) ([]pscontrol.ServerState, error) {
 	s.mu.Lock()
 	takes := s.statesTake
 	s.mu.Unlock()
 	pause(ctx, takes)
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return []ShardState{{Present: !s.absent, Ready: true, Rewound: 1, KeepsCheckpoints: true}}, nil
+	return []pscontrol.ServerState{{Present: !s.absent, Ready: true, Epoch: 1, KeepsCheckpoints: true}}, nil
 }
 
 func (s *retiringTogether) Retire(_ context.Context, _ uint64, _ [16]byte, floor uint64, spared []uint64, _ *uint64) error {
@@ -53,7 +54,7 @@ func (s *retiringTogether) Retire(_ context.Context, _ uint64, _ [16]byte, floor
 	return nil
 }
 
-func (s *retiringTogether) Begin(ctx context.Context, term uint64, epoch uint32, number func(uint64) uint64) (Cut, error) {
+func (s *retiringTogether) Begin(ctx context.Context, term uint64, epoch uint32, number func(uint64) uint64) (pscontrol.Cut, error) {
 	s.mu.Lock()
 	s.floorAtBegin, s.sparedAtBegin = s.floor, s.spared
 	s.mu.Unlock()
@@ -78,10 +79,10 @@ func testSilentAtACut(t *testing.T, withTask bool) {
 	t.Helper()
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
-		shards := &cutting{store: store, abouts: map[uint64]About{}, versions: map[uint64]uint64{}}
-		config := Config{CheckpointEvery: Cadence{Time: time.Minute}, CheckpointKeep: 1, Queue: taskqueue.Options{Cuts: true, ExplicitCommit: true, SessionTTL: 20 * time.Second}}
+		shards := &cutting{store: store, abouts: map[uint64]pscontrol.About{}, versions: map[uint64]uint64{}}
+		config := Config{Queue: taskqueue.Options{Cuts: true, ExplicitCommit: true, SessionTTL: 20 * time.Second}}
 		servers := &retiringTogether{cutTogether: cutTogether{shards}, absent: true}
-		m, stop, ended := leads(t, store, config, servers)
+		m, stop, ended := leads(t, store, config, servers, pscontrol.Config{CheckpointEvery: pscontrol.Cadence{Time: time.Minute}, CheckpointKeep: 1})
 		defer func() {
 			stop()
 			<-ended
@@ -122,7 +123,7 @@ func testSilentAtACut(t *testing.T, withTask bool) {
 		servers.absent = false // the first cut is due immediately
 		servers.mu.Unlock()
 		time.Sleep(2*beginTimeout + statesRetry)
-		s := m.servers.current.Load().checkpoints.status()
+		s := m.config.Servers.Checkpoint()
 		if withTask {
 			if !strings.Contains(s.Failure, "waited for hangs: if") {
 				t.Errorf("hung trainer: expected its name in the failure, found %q", s.Failure)
@@ -147,10 +148,10 @@ func testSilentAtACut(t *testing.T, withTask bool) {
 func TestStagingTrainersFlushACut(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
-		shards := &cutting{store: store, abouts: map[uint64]About{}, versions: map[uint64]uint64{}}
-		config := Config{Sync: true, CheckpointEvery: Cadence{Time: time.Minute}, CheckpointKeep: 1, Queue: taskqueue.Options{Cuts: true, ExplicitCommit: true, SessionTTL: 20 * time.Second}}
+		shards := &cutting{store: store, abouts: map[uint64]pscontrol.About{}, versions: map[uint64]uint64{}}
+		config := Config{Sync: true, Queue: taskqueue.Options{Cuts: true, ExplicitCommit: true, SessionTTL: 20 * time.Second}}
 		servers := &retiringTogether{cutTogether: cutTogether{shards}, absent: true}
-		m, stop, ended := leads(t, store, config, servers)
+		m, stop, ended := leads(t, store, config, servers, pscontrol.Config{CheckpointEvery: pscontrol.Cadence{Time: time.Minute}, CheckpointKeep: 1})
 		defer func() {
 			stop()
 			<-ended
@@ -201,7 +202,7 @@ func TestStagingTrainersFlushACut(t *testing.T) {
 		servers.absent = false // the first cut is due immediately
 		servers.mu.Unlock()
 		waits.Wait()
-		if s := m.servers.current.Load().checkpoints.status(); s.Failure != "" {
+		if s := m.config.Servers.Checkpoint(); s.Failure != "" {
 			t.Errorf("the cut failed: %q", s.Failure)
 		}
 	})

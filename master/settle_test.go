@@ -80,10 +80,10 @@ func TestStoppedMasterGivesUpAnUnknownOutcome(t *testing.T) {
 func TestReportThatWaitsCanBeCanceled(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		m, _, _ := leads(t, newMemory(), Config{}, nil)
-		if err := m.reports.one.take(t.Context()); err != nil {
+		if err := m.reports.one.Acquire(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		defer m.reports.one.give()
+		defer m.reports.one.Release()
 		ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 		defer cancel()
 		if err := m.ReportDataset(ctx, []string{"/data/a"}); !errors.Is(err, context.DeadlineExceeded) {

@@ -6,6 +6,7 @@ import (
 	"fmt"
 
 	"trainmaster/ledger"
+	"trainmaster/master/pscontrol"
 	"trainmaster/taskqueue"
 )
 
@@ -19,7 +20,7 @@ type Status struct {
 	Refusal string         // why it did not take the last commit; "": it did
 	Ledger  *ledger.Status // nil: this master writes no ledger
 
-	Checkpoint *CheckpointStatus // nil: this master takes none
+	Checkpoint *pscontrol.CheckpointStatus // nil: this master takes none
 
 	Registration Registration // of a dataset; zero when there is none under way
 }
@@ -33,14 +34,10 @@ func (m *Master) Status(ctx context.Context) (Status, error) {
 		}
 		return Status{}, err
 	}
-	s := Status{Leader: m.config.Advertise, Term: uint64(t.Number()), Registration: m.reports.now.status()}
+	s := Status{Leader: m.config.Advertise, Term: uint64(t.Number()), Registration: m.reports.now.status(), Checkpoint: m.config.Servers.Checkpoint()}
 	if m.config.seals() {
 		status := m.config.Ledger.Status()
 		s.Ledger = &status
-	}
-	if c := m.servers.current.Load().checkpoints; c != nil {
-		status := c.status()
-		s.Checkpoint = &status
 	}
 	err = t.Read(ctx, func(q *taskqueue.Queue) {
 		counts := t.Counts()
@@ -50,6 +47,14 @@ func (m *Master) Status(ctx context.Context) (Status, error) {
 		return Status{}, err // look may still be writing s
 	}
 	return s, nil
+}
+
+// Servers returns the status of the parameter servers.
+func (m *Master) Servers(ctx context.Context) (pscontrol.Status, error) {
+	if _, err := m.leading(); err != nil {
+		return pscontrol.Status{}, err
+	}
+	return m.config.Servers.Status(ctx), nil
 }
 
 // Tasks lists the tasks with a state of their own. All other tasks are todo or done.

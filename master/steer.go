@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"trainmaster/master/pscontrol"
 	"trainmaster/taskqueue"
 )
 
@@ -66,4 +67,12 @@ func (m *Master) RetryAllTasks(ctx context.Context, set int) (retried int, err e
 // DropTask excludes a set-aside task permanently.
 func (m *Master) DropTask(ctx context.Context, set, index int) error {
 	return m.send(ctx, &taskqueue.DropTask{Set: set, Index: index})
+}
+
+// Scale sets the target number of parameter servers, unless servers is 0, and returns the progress.
+func (m *Master) Scale(ctx context.Context, servers int) (pscontrol.Scaling, error) {
+	if _, err := m.leading(); err != nil {
+		return pscontrol.Scaling{}, err
+	}
+	return m.config.Servers.Scale(ctx, servers)
 }

@@ -37,7 +37,7 @@ func (m *Master) lead(ctx context.Context, lead store.Leadership, kept *committe
 	if err := m.config.Store.EnsureJob(ctx, m.config.Job, m.config.Settings()); err != nil {
 		return err
 	}
-	c, err := committer.Recover(ctx, lead, m.config.committer(), kept, m.election.Heard, m.termOver)
+	c, err := committer.Recover(ctx, lead, m.config.Committer(), kept, m.election.Heard, m.termOver)
 	if err != nil {
 		return err
 	}

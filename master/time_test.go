@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"trainmaster/master/committer"
+	"trainmaster/master/pscontrol"
 	"trainmaster/taskqueue"
 )
 
@@ -394,8 +395,8 @@ func TestFinishedJobLingers(t *testing.T) {
 
 // told implements parameter servers that record the steps.
 type told struct {
-	None  // the rest
-	block bool
+	pscontrol.None // the rest
+	block          bool
 
 	mu    sync.Mutex
 	steps []taskqueue.Step
@@ -420,8 +421,8 @@ func (s *told) CommitStep(ctx context.Context, step taskqueue.Step) error {
 }
 
 // States returns a server without checkpoints: cuts contain the data alone.
-func (s *told) States(context.Context) ([]ShardState, error) {
-	return []ShardState{{Present: true, Ready: true, Rewound: 1}}, nil
+func (s *told) States(context.Context) ([]pscontrol.ServerState, error) {
+	return []pscontrol.ServerState{{Present: true, Ready: true, Epoch: 1}}, nil
 }
 
 // synchronous returns the configuration of a synchronous job.

@@ -13,7 +13,7 @@ import (
 	"time"
 
 	"trainmaster/internal/tcpproxy"
-	lead "trainmaster/master"
+	"trainmaster/master/pscontrol"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
 	"trainmaster/pserver/checkpoint"
@@ -183,8 +183,8 @@ func TestKilledInAnUpload(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	go cut.Write(within(t), lead.About{Job: "test"}) //nolint:errcheck // the server is killed during the call
-	for len(filesIn(t, s.Path(""))) < before+2 {     // the claim, and a part
+	go cut.Write(within(t), pscontrol.About{Job: "test"}) //nolint:errcheck // the server is killed during the call
+	for len(filesIn(t, s.Path(""))) < before+2 {          // the claim, and a part
 		time.Sleep(5 * time.Millisecond)
 	}
 	victim.cmd.Process.Signal(syscall.SIGKILL)

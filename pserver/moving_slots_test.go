@@ -10,7 +10,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"trainmaster/master/shards"
+	"trainmaster/master/psclient"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
 	"trainmaster/pserver/placement"
@@ -26,7 +26,7 @@ type slotsJob struct {
 	scans   *params.Client // who does nothing but scan
 	want    []*reference
 	steps   [2]uint64
-	placer  *shards.Client
+	placer  *psclient.Client
 	stored  []byte
 	term    uint64
 }
@@ -183,7 +183,7 @@ func (j *slotsJob) tell(t testing.TB, stored []byte) {
 	j.book.mu.Lock()
 	j.book.job.Placement = stored
 	j.book.mu.Unlock()
-	if err := j.placer.Tell(within(t), j.term, stored); err != nil {
+	if err := j.placer.SendPlacement(within(t), j.term, stored); err != nil {
 		t.Fatal(err)
 	}
 	j.stored = stored

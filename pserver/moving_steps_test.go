@@ -4,7 +4,7 @@ import (
 	"slices"
 	"testing"
 
-	"trainmaster/master/shards"
+	"trainmaster/master/psclient"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/placement"
 )
@@ -13,7 +13,7 @@ import (
 type handMove struct {
 	t      testing.TB
 	book   *book
-	placer *shards.Client
+	placer *psclient.Client
 	term   uint64
 	layout *placement.Layout // committed
 

@@ -8,7 +8,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
-	"trainmaster/master/shards"
+	"trainmaster/master/psclient"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
 	"trainmaster/pserver/wire"
@@ -16,14 +16,14 @@ import (
 )
 
 // newPlacer moves blocks as a leader does.
-func newPlacer(t testing.TB, b *book) *shards.Client {
-	c := &shards.Client{Addrs: b.complete, Present: b.complete, Registered: b.complete}
+func newPlacer(t testing.TB, b *book) *psclient.Client {
+	c := &psclient.Client{Addrs: b.complete, Present: b.complete, Registered: b.complete}
 	t.Cleanup(c.Close)
 	return c
 }
 
 // resize commits another goal, for servers that start later too, and tells it.
-func resize(t testing.TB, b *book, c *shards.Client, servers int) []byte {
+func resize(t testing.TB, b *book, c *psclient.Client, servers int) []byte {
 	t.Helper()
 	stored, err := c.Resize(within(t), nil, servers)
 	if err != nil {
@@ -32,12 +32,12 @@ func resize(t testing.TB, b *book, c *shards.Client, servers int) []byte {
 	return commitPlacement(t, b, c, stored)
 }
 
-func commitPlacement(t testing.TB, b *book, c *shards.Client, stored []byte) []byte {
+func commitPlacement(t testing.TB, b *book, c *psclient.Client, stored []byte) []byte {
 	t.Helper()
 	b.mu.Lock()
 	b.job.Placement = stored
 	b.mu.Unlock()
-	if err := c.Tell(within(t), 1, stored); err != nil {
+	if err := c.SendPlacement(within(t), 1, stored); err != nil {
 		t.Fatal(err)
 	}
 	return stored

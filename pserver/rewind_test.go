@@ -31,7 +31,7 @@ func rewind(t *testing.T, g *storageBackend) {
 	mustInit(t, pinned, values)
 	mustPush(t, pinned, 1, grads) // no set has it
 
-	if err := c.client.Rewind(within(t), 1, 2, set, nil); err != nil {
+	if err := c.client.Rollback(within(t), 1, 2, set, nil); err != nil {
 		t.Fatal(err)
 	}
 	if _, err := pinned.Push(within(t), 2, 1, grads); !errors.Is(err, params.ErrRewound) {
@@ -43,13 +43,13 @@ func rewind(t *testing.T, g *storageBackend) {
 		t.Errorf("after going back: %v", err)
 	}
 	mustPush(t, again, 1, grads)
-	if err := c.client.Rewind(within(t), 1, 2, set, nil); err != nil {
+	if err := c.client.Rollback(within(t), 1, 2, set, nil); err != nil {
 		t.Errorf("said again: %v", err)
 	}
 	if _, err := again.Pull(within(t), values, 0); err != nil || differ(values, kept) == nil {
 		t.Errorf("said again it takes the push back: %v", err)
 	}
-	if err := c.client.Rewind(within(t), 1, 1, set, nil); err == nil {
+	if err := c.client.Rollback(within(t), 1, 1, set, nil); err == nil {
 		t.Error("an older epoch is taken")
 	}
 	states, err := c.client.States(within(t))
@@ -57,15 +57,15 @@ func rewind(t *testing.T, g *storageBackend) {
 		t.Fatal(states, err)
 	}
 	for i, s := range states {
-		if !s.Present || !s.Ready || s.Rewound != 2 || s.LastCut != parsed.Number {
+		if !s.Present || !s.Ready || s.Epoch != 2 || s.LastCut != parsed.Number {
 			t.Errorf("server %d: %+v", i, s)
 		}
 	}
 
-	if err := c.client.Rewind(within(t), 2, 3, nil, nil); err != nil {
+	if err := c.client.Rollback(within(t), 2, 3, nil, nil); err != nil {
 		t.Fatal(err)
 	}
-	if err := c.client.Rewind(within(t), 1, 4, set, nil); err == nil {
+	if err := c.client.Rollback(within(t), 1, 4, set, nil); err == nil {
 		t.Error("a master of an older term is heard")
 	}
 	anew := connect(t, c.book, params.Config{Mode: params.Async, Optimizer: heavy, Ordinal: 8, Incarnation: 102, JobEpoch: 3})
@@ -80,7 +80,7 @@ func rewind(t *testing.T, g *storageBackend) {
 // its set.
 func TestRewoundServerTakesNoLaterStep(t *testing.T) {
 	c := startCluster(t, t.TempDir(), 1, nil)
-	if err := c.client.Rewind(within(t), 1, 2, nil, nil); err != nil {
+	if err := c.client.Rollback(within(t), 1, 2, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	trainer := connect(t, c.book, params.Config{Mode: params.Sync, Optimizer: heavy, Incarnation: 7, JobEpoch: 2})

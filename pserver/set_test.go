@@ -14,8 +14,8 @@ import (
 	"testing"
 	"time"
 
-	lead "trainmaster/master"
-	"trainmaster/master/shards"
+	"trainmaster/master/psclient"
+	"trainmaster/master/pscontrol"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
 	"trainmaster/pserver/checkpoint"
@@ -26,29 +26,29 @@ import (
 // that enters it into etcd.
 type setTaker struct {
 	book   *book
-	client *shards.Client
+	client *psclient.Client
 	term   uint64
 	epoch  uint32 // of the job
 }
 
 func newSetTaker(t testing.TB, b *book) *setTaker {
-	s := &setTaker{book: b, client: &shards.Client{Addrs: b.complete, Present: b.complete, Registered: b.complete}, term: 1, epoch: 1}
+	s := &setTaker{book: b, client: &psclient.Client{Addrs: b.complete, Present: b.complete, Registered: b.complete}, term: 1, epoch: 1}
 	t.Cleanup(s.client.Close)
 	return s
 }
 
-func (s *setTaker) begin(ctx context.Context) (lead.Cut, error) {
+func (s *setTaker) begin(ctx context.Context) (pscontrol.Cut, error) {
 	return s.client.Begin(ctx, s.term, s.epoch, func(last uint64) uint64 { return last + 1 })
 }
 
 // about is what the sets say of the job.
-func (s *setTaker) about() lead.About {
+func (s *setTaker) about() pscontrol.About {
 	job := s.book.state()
-	return lead.About{Job: cmp.Or(job.Name, "test"), JobID: job.ID, State: []byte("the state of the job")}
+	return pscontrol.About{Job: cmp.Or(job.Name, "test"), JobID: job.ID, State: []byte("the state of the job")}
 }
 
 // write completes a set and returns its number.
-func (s *setTaker) write(ctx context.Context, cut lead.Cut) (uint64, error) {
+func (s *setTaker) write(ctx context.Context, cut pscontrol.Cut) (uint64, error) {
 	text, err := cut.Write(ctx, s.about())
 	if err != nil {
 		return 0, errors.Join(err, cut.Abort(ctx))
@@ -257,7 +257,7 @@ func unreferencedCheckpointSet(t *testing.T, g *storageBackend) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := cut.Write(within(t), lead.About{Job: "test"}); err != nil {
+	if _, err := cut.Write(within(t), pscontrol.About{Job: "test"}); err != nil {
 		t.Fatal(err)
 	}
 	c.leave(t)

@@ -201,7 +201,7 @@ func TestSyncRollbackToAnotherPlacement(t *testing.T) {
 				if err := m.commit(); err != nil {
 					t.Fatal(err)
 				}
-				if err := c.client.Rewind(within(t), 2, 2, set, m.stored()); err != nil {
+				if err := c.client.Rollback(within(t), 2, 2, set, m.stored()); err != nil {
 					t.Fatal(err)
 				}
 				for i, server := range m.servers {

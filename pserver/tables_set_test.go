@@ -214,7 +214,7 @@ func TestSetsAfterARewindHaveAllRows(t *testing.T) {
 	}
 	j.push(t) // no set has it
 	j.epoch++
-	if err := j.cluster.client.Rewind(within(t), j.term, j.epoch, set, nil); err != nil {
+	if err := j.cluster.client.Rollback(within(t), j.term, j.epoch, set, nil); err != nil {
 		t.Fatal(err)
 	}
 	config := tablesConfig

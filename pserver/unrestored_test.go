@@ -128,7 +128,7 @@ func TestRewindToDamagedSetIsRefused(t *testing.T) {
 			if err := harm.do(filepath.Join(dir, "ps-1", set.Shards[1].Generation.String(), harm.file)); err != nil {
 				t.Fatal(err)
 			}
-			if err := c.client.Rewind(within(t), 1, 2, second, nil); err == nil || !strings.Contains(err.Error(), harm.file) {
+			if err := c.client.Rollback(within(t), 1, 2, second, nil); err == nil || !strings.Contains(err.Error(), harm.file) {
 				t.Errorf("rollback: %v", err)
 			}
 			wantUnrestored(t, name, c, harm.file, harm.says, "set 2", "master checkpoint use SET")
@@ -140,7 +140,7 @@ func TestRewindToDamagedSetIsRefused(t *testing.T) {
 				}
 				late.Close()
 			}
-			if err := c.client.Rewind(within(t), 1, 3, first, nil); err != nil {
+			if err := c.client.Rollback(within(t), 1, 3, first, nil); err != nil {
 				t.Fatal(err)
 			}
 			again := connect(t, c.book, params.Config{Mode: params.Async, Optimizer: heavy, Ordinal: 8, Incarnation: 101, JobEpoch: 3})

@@ -21,6 +21,7 @@ import (
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
 	"trainmaster/master/mastertest"
+	"trainmaster/master/pscontrol"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 	"trainmaster/trainer"
@@ -692,13 +693,15 @@ func TestNextReturnsEndOfJob(t *testing.T) {
 
 // steps records the steps that the master sends to the parameter servers.
 type steps struct {
-	master.None
+	pscontrol.None
 	heard chan taskqueue.Step
 }
 
 func newSteps() steps { return steps{heard: make(chan taskqueue.Step, 100)} }
 
-func (steps) SetAt([]byte) (master.SetAt, error) { return master.SetAt{}, master.ErrNothingToCut }
+func (steps) SetAt([]byte) (pscontrol.SetAt, error) {
+	return pscontrol.SetAt{}, pscontrol.ErrNothingToCut
+}
 
 func (s steps) CommitStep(_ context.Context, step taskqueue.Step) error {
 	select {
@@ -751,18 +754,18 @@ func TestStaged(t *testing.T) {
 // cutSteps implements the parameter servers of a job with cuts.
 type cutSteps struct{ steps }
 
-func (cutSteps) States(context.Context) ([]master.ShardState, error) {
-	return []master.ShardState{{Present: true, Ready: true, Rewound: 1, KeepsCheckpoints: true}}, nil
+func (cutSteps) States(context.Context) ([]pscontrol.ServerState, error) {
+	return []pscontrol.ServerState{{Present: true, Ready: true, Epoch: 1, KeepsCheckpoints: true}}, nil
 }
-func (cutSteps) Rewind(context.Context, uint64, uint32, []byte, []byte) error { return nil }
-func (cutSteps) Begin(_ context.Context, _ uint64, _ uint32, number func(uint64) uint64) (master.Cut, error) {
+func (cutSteps) Rollback(context.Context, uint64, uint32, []byte, []byte) error { return nil }
+func (cutSteps) Begin(_ context.Context, _ uint64, _ uint32, number func(uint64) uint64) (pscontrol.Cut, error) {
 	return plainCut(number(0)), nil
 }
 
 type plainCut uint64
 
 func (c plainCut) Number() uint64 { return uint64(c) }
-func (c plainCut) Write(context.Context, master.About) ([]byte, error) {
+func (c plainCut) Write(context.Context, pscontrol.About) ([]byte, error) {
 	return fmt.Appendf(nil, "set %d", c), nil
 }
 func (plainCut) Abort(context.Context) error      { return nil }
@@ -771,8 +774,9 @@ func (plainCut) Prune(context.Context, int) error { return nil }
 // A trainer that waits for a step stops for a cut. Its gradient is in the step after the cut.
 func TestStagedStopsForACut(t *testing.T) {
 	store := etcdtest.Store(t)
-	config := master.Config{Sync: true, CheckpointEvery: master.Cadence{Time: 100 * time.Millisecond}, CheckpointKeep: 1, Queue: taskqueue.Options{ExplicitCommit: true, Cuts: true}}
-	r := mastertest.StandBy(t, store, config, cutSteps{newSteps()})
+	checkpoints := pscontrol.Config{CheckpointEvery: pscontrol.Cadence{Time: 100 * time.Millisecond}, CheckpointKeep: 1}
+	config := master.Config{Sync: true, Queue: taskqueue.Options{ExplicitCommit: true, Cuts: true}}
+	r := mastertest.StandBy(t, store, config, cutSteps{newSteps()}, checkpoints)
 	r.AwaitLeading()
 	r.Register(10)
 	locate := trainer.At(r.Addr)
@@ -794,7 +798,7 @@ func TestStagedStopsForACut(t *testing.T) {
 		}
 	}()
 	set := func() string {
-		value, _, err := store.Value(t.Context(), master.LatestSetKey)
+		value, _, err := store.Value(t.Context(), pscontrol.LatestSetKey)
 		if err != nil {
 			t.Fatal(err)
 		}

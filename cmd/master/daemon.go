@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -27,8 +28,9 @@ import (
 	"trainmaster/master/grpcapi"
 	"trainmaster/master/httpapi"
 	"trainmaster/master/netrpc"
+	"trainmaster/master/psclient"
+	"trainmaster/master/pscontrol"
 	"trainmaster/master/restore"
-	"trainmaster/master/shards"
 	"trainmaster/taskqueue"
 )
 
@@ -42,6 +44,7 @@ type daemonSettings struct {
 	leaseTTL   time.Duration
 	ps         int
 	config     master.Config
+	servers    pscontrol.Config // the settings of parameter servers
 	passMode   *string
 	update     *string
 	lostTask   *string
@@ -94,7 +97,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags.BoolVar(&c.Deterministic, "deterministic", false, "two runs of as many trainers as --trainers says agree bit by bit, with synchronous steps")
 	flags.StringVar(&s.checkpoint, "checkpoint-every", "1m", "how often to take a checkpoint of all parameter servers: a `cadence` such as 60s, 1pass, 500steps (with --update-mode sync), 60s,1pass (whichever comes first), or never")
 	s.lostTask = addTrainerLoss(cmd)
-	flags.IntVar(&c.CheckpointKeep, "checkpoint-keep", 2, "sets of checkpoints to keep (0: the default)")
+	flags.IntVar(&s.servers.CheckpointKeep, "checkpoint-keep", 2, "sets of checkpoints to keep (0: the default)")
 	flags.StringVar(&s.resume, "resume", "", "`directory`, or s3://bucket/prefix, of the checkpoints of a job that etcd has lost: restore data and parameters from the newest set; a restored job continues")
 	flags.BoolVar(&s.ledger, "ledger", true, "write the ledger, from which master verify proves what was counted")
 	flags.StringVar(&s.sealing.Dir, "ledger-dir", "", "`directory` for the sealed ledger, the same for all masters of the job (default: ledger in --data-dir; with --endpoints, etcd)")
@@ -142,7 +145,7 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 	if s.sealing.Keep, err = ledger.ParseKeep(s.keep); err != nil {
 		return cli.SettingErrorf(cmd, "ledger-keep", "expected a size such as 64MiB or 10GiB, an age such as 720h, or all")
 	}
-	if s.config.CheckpointEvery, err = master.ParseCadence(s.checkpoint); err != nil {
+	if s.servers.CheckpointEvery, err = pscontrol.ParseCadence(s.checkpoint); err != nil {
 		return cli.SettingErrorf(cmd, "checkpoint-every", "expected never, or at most one of each, separated by commas: a time such as 60s, steps such as 500steps, passes such as 1pass")
 	}
 	if s.sealing.Every == 0 {
@@ -169,7 +172,9 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 			return cli.SettingErrorf(cmd, name, "expected at least 1ms")
 		}
 	}
-	if err := s.config.Validate(); err != nil {
+	servers := s.servers
+	servers.Sync = s.config.Sync
+	if err := cmp.Or(s.config.Validate(), servers.Validate()); err != nil {
 		return cli.UsageErrorf("--%w", err)
 	}
 	etcd := *s.etcd
@@ -272,8 +277,8 @@ func (s *daemonSettings) desire(ctx context.Context, store *etcdstore.Store, log
 	}
 	if n, err := store.SetDesiredIfAbsent(ctx, s.ps); err != nil {
 		return fmt.Errorf("write /ps_desired: %w", err)
-	} else if placed, _, err := store.Value(ctx, master.PlacementKey); err != nil {
-		return fmt.Errorf("read %s: %w", master.PlacementKey, err)
+	} else if placed, _, err := store.Value(ctx, pscontrol.PlacementKey); err != nil {
+		return fmt.Errorf("read %s: %w", pscontrol.PlacementKey, err)
 	} else if n != s.ps && placed != nil {
 		log.WithFields(logrus.Fields{"ps": n, "given": s.ps}).Info("ignoring --ps: master scale has changed the number of parameter servers")
 	} else if n != s.ps {
@@ -314,16 +319,18 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	watching, unwatch := context.WithCancel(context.WithoutCancel(ctx))
 	defer unwatch()
 	roster := store.FollowServers(watching)
-	told := &shards.Client{
+	client := &psclient.Client{
 		Addrs:   func(ctx context.Context) ([]string, error) { return roster.Addrs(ctx, nil) },
 		Present: store.Servers, Registered: store.RegisteredServers, During: roster.During,
 	}
-	defer told.Close()
+	defer client.Close()
 	config := s.config
 	config.LeaseTTL = s.leaseTTL
-	config.Store, config.Servers, config.Registry, config.Log = store, told, roster, log
+	config.Store, config.Log = store, log
 	config.Ledger = &ledger.Sealer{Store: store, Config: s.sealing, Log: log}
-	config.Components = s.components(func(ctx context.Context) error { return s.desire(ctx, store, log) })
+	servers := s.servers
+	servers.Servers, servers.Registry = client, roster
+	s.components(&config, servers, func(ctx context.Context) error { return s.desire(ctx, store, log) })
 	m, err := master.New(config)
 	if err != nil {
 		return cli.UsageErrorf("%v", err)

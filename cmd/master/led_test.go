@@ -20,7 +20,8 @@ import (
 	"trainmaster/master"
 	"trainmaster/master/grpcapi"
 	"trainmaster/master/mastertest"
-	"trainmaster/master/shards"
+	"trainmaster/master/psclient"
+	"trainmaster/master/pscontrol"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 )
@@ -68,7 +69,7 @@ func jobOf(store *etcdstore.Store) string { return strings.TrimPrefix(store.Pref
 
 // leadWith starts a master of the store's job that seals the ledger unless sealer is nil, and moves blocks between parameter servers
 // unless told is nil.
-func leadWith(t *testing.T, store *etcdstore.Store, config master.Config, sealer master.Sealer, told *shards.Client) *led {
+func leadWith(t *testing.T, store *etcdstore.Store, config master.Config, sealer master.Sealer, told *psclient.Client) *led {
 	t.Helper()
 	l := &led{t: t, store: store, sealer: sealer, job: jobOf(store), ended: make(chan struct{})}
 	l.etcd = []string{"--endpoints", etcdtest.Endpoint(t), "--job", l.job}
@@ -83,7 +84,10 @@ func leadWith(t *testing.T, store *etcdstore.Store, config master.Config, sealer
 	log := logrus.NewEntry(quiet)
 	config.Store, config.Log, config.LeaseTTL, config.Ledger = store, log, time.Minute, sealer
 	if told != nil { // a nil client would be one
-		config.Servers = told
+		config.Servers = pscontrol.New(pscontrol.Config{
+			Servers: told, Store: store, Log: log, Sync: config.Sync, Cuts: config.Queue.Cuts, Backups: config.Backups,
+		})
+		config.Components = config.Servers.Components()
 	}
 	if l.Master, err = master.New(config); err != nil {
 		t.Fatal(err)

@@ -18,7 +18,8 @@ import (
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
 	"trainmaster/master/mastertest"
-	"trainmaster/master/shards"
+	"trainmaster/master/psclient"
+	"trainmaster/master/pscontrol"
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
@@ -40,13 +41,13 @@ func TestParameterServersInJSON(t *testing.T) {
 }
 
 // servedJob is a job that needs n parameter servers, and a client of the servers.
-func servedJob(t *testing.T, n int) (*etcdstore.Store, *shards.Client) {
+func servedJob(t *testing.T, n int) (*etcdstore.Store, *psclient.Client) {
 	t.Helper()
 	store := etcdtest.Store(t)
 	if _, err := store.SetDesiredIfAbsent(t.Context(), n); err != nil {
 		t.Fatal(err)
 	}
-	told := &shards.Client{Addrs: func(ctx context.Context) ([]string, error) { return store.WaitPS(ctx, nil) }, Present: store.Servers, Registered: store.RegisteredServers}
+	told := &psclient.Client{Addrs: func(ctx context.Context) ([]string, error) { return store.WaitPS(ctx, nil) }, Present: store.Servers, Registered: store.RegisteredServers}
 	t.Cleanup(told.Close)
 	return store, told
 }
@@ -124,7 +125,7 @@ func TestStatusOfAMoveThatWaits(t *testing.T) {
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {
 			store, told := servedJob(t, 2)
-			if _, err := store.Client().Put(t.Context(), store.Prefix()+master.PlacementKey, tt.stored); err != nil {
+			if _, err := store.Client().Put(t.Context(), store.Prefix()+pscontrol.PlacementKey, tt.stored); err != nil {
 				t.Fatal(err)
 			}
 			claim(t, store)

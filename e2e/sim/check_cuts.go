@@ -5,7 +5,7 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"trainmaster/master"
+	"trainmaster/master/pscontrol"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/taskqueue"
 )
@@ -14,7 +14,7 @@ import (
 func (c *check) names(req *pb.TxnRequest) {
 	c.named = nil
 	for _, op := range req.Success {
-		if p := op.GetRequestPut(); p != nil && string(p.Key) == master.LatestSetKey {
+		if p := op.GetRequestPut(); p != nil && string(p.Key) == pscontrol.LatestSetKey {
 			set, err := checkpoint.ParseSet(p.Value)
 			if err != nil {
 				c.breaks("latest names a complete set", "%v", err)

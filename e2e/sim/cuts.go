@@ -13,7 +13,7 @@ import (
 )
 
 // Histories of cuts. The leader takes cuts and rolls the job back with the production code
-// (master.Driven.TakeCuts). Trainers push to the servers and quiesce for each cut.
+// (pscontrol.Control.Checkpoints). Trainers push to the servers and quiesce for each cut.
 
 // cutter is a trainer of a job with cuts. It models trainer.Client, including its cuts, and the user's loop.
 type cutter struct {

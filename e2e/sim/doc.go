@@ -7,7 +7,7 @@
 // The production code makes every decision:
 //
 //   - the queue (taskqueue)
-//   - a term: recovery, batches, commits, read-backs, reloads, cuts and rollbacks (master.Driven)
+//   - a term: recovery, batches, commits, read-backs, reloads, cuts and rollbacks (committer.Committer, pscontrol.Control)
 //   - the job clock, the linger, the verdicts and redials of a standby (master/decide)
 //   - the fenced transactions (etcdstore/fence)
 //   - the session, retries and pauses of a client (trainer/session)

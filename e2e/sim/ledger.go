@@ -12,7 +12,7 @@ import (
 
 	"trainmaster/etcdstore/fence"
 	"trainmaster/ledger"
-	"trainmaster/master"
+	"trainmaster/master/committer"
 	"trainmaster/taskqueue"
 )
 
@@ -20,7 +20,7 @@ import (
 // (ledger.Driven). The files are values of the modelled etcd.
 
 // seal runs the sealer of a term until the term ends.
-func (n *node) seal(d *master.Driven, k *lock) {
+func (n *node) seal(d *committer.Committer, k *lock) {
 	n.beside(func(p *process) {
 		l := &link{process: p, etcd: n.world.etcd, world: n.world, cut: &n.cut, heard: &n.heard, idle: func() {}}
 		store := &ledgerLink{link: l, term: k.term}

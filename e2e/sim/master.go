@@ -13,8 +13,10 @@ import (
 	"trainmaster/etcdstore/fence"
 	"trainmaster/master"
 	"trainmaster/master/committer"
+	"trainmaster/master/component"
 	"trainmaster/master/election/detector"
 	"trainmaster/master/netrpc/wire"
+	"trainmaster/master/pscontrol"
 	ports "trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
@@ -32,13 +34,11 @@ type node struct {
 	link  *link
 
 	away     time.Duration // sum of its pauses
-	driven   *master.Driven
+	driven   *committer.Committer
 	stopTerm context.CancelFunc
-	cuts     *shards // nil if the job has no cuts
 
-	endSteps   context.CancelCauseFunc
 	components []*process // components of terms except the committer; they may end after their term
-	endCuts    context.CancelCauseFunc
+	endControl context.CancelCauseFunc
 	lock       *lock
 	pending    []*pendingEvent
 	arrived    int
@@ -145,7 +145,7 @@ func (n *node) boot() {
 	if n.up {
 		return
 	}
-	n.cuts, n.driven, n.lock, n.bid, n.pending, n.conns, n.wake, n.stopping, n.arrived = nil, nil, nil, nil, nil, nil, nil, false, 0
+	n.driven, n.lock, n.bid, n.pending, n.conns, n.wake, n.stopping, n.arrived = nil, nil, nil, nil, nil, nil, false, 0
 	n.stopTerm = func() {}
 	n.components = nil
 	n.own, n.watching, n.listeners = "", detector.Watch{Address: n.addr}, nil
@@ -254,7 +254,7 @@ func (n *node) lead(k *lock) error {
 	}
 	config := n.world.config
 	config.Store, config.Clock, config.Log = &store{link: n.link}, n, n.world.log
-	d, err := master.Drive(running, k, config)
+	d, err := committer.Recover(running, k, config.Committer(), nil, func() {}, func() {})
 	n.world.check.recovers(n, k, err)
 	if err != nil {
 		return err
@@ -263,13 +263,13 @@ func (n *node) lead(k *lock) error {
 		return err
 	}
 	n.note("%s: leads in term %d", n.name, k.Revision())
-	n.driven, n.lock = d, k
+	n.driven, n.lock, n.endControl = d, k, func(error) {}
 	n.reportDataset(d)
 	if n.world.plan.cuts {
-		n.takeCuts(d)
+		n.control(d, &shards{node: n}, (*pscontrol.Control).Checkpoints)
 	}
 	if n.world.plan.sync {
-		n.sendSteps(d)
+		n.control(d, stepShards{node: n}, func(c *pscontrol.Control) []component.Component { return []component.Component{c.Steps()} })
 	}
 	if n.world.plan.sealing.Every > 0 {
 		n.seal(d, k)
@@ -306,7 +306,7 @@ func (n *node) lead(k *lock) error {
 }
 
 // reportDataset reports the dataset, as each trainer does at its start, until the report succeeds.
-func (n *node) reportDataset(to *master.Driven) {
+func (n *node) reportDataset(to *committer.Committer) {
 	n.put(nil, n.world.report, func(_ taskqueue.Answer, _ uint64, err error) {
 		if err != nil && n.driven == to {
 			n.after(500*time.Millisecond, func() {
@@ -387,15 +387,10 @@ func (n *node) termOver(cause error) {
 	}
 	if n.driven != nil {
 		n.driven.End(cause)
-		if n.cuts != nil {
-			n.endCuts(cause)
-		}
-		if n.world.plan.sync {
-			n.endSteps(cause)
-		}
+		n.endControl(cause)
 		n.flush()
 	}
-	n.cuts, n.driven, n.lock, n.pending = nil, nil, nil, nil
+	n.driven, n.lock, n.pending = nil, nil, nil
 	for _, c := range n.conns {
 		c.breaks()
 	}

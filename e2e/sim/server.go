@@ -7,7 +7,7 @@ import (
 	"slices"
 	"time"
 
-	"trainmaster/master"
+	"trainmaster/master/pscontrol"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/table"
@@ -112,7 +112,7 @@ func (s *server) boot() {
 
 // latestSet returns the set that etcd names, or nil.
 func (w *world) latestSet() *checkpoint.Set {
-	kv := w.etcd.keys[master.LatestSetKey]
+	kv := w.etcd.keys[pscontrol.LatestSetKey]
 	if kv == nil {
 		return nil
 	}

@@ -8,17 +8,18 @@ import (
 	"slices"
 	"time"
 
-	"trainmaster/master"
+	"trainmaster/master/committer"
+	"trainmaster/master/component"
+	"trainmaster/master/pscontrol"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/taskqueue"
 )
 
-// shards calls the servers for a leader. It implements master.Servers. Messages are lost or late, and a process may
+// shards calls the servers for a leader. It implements pscontrol.Servers. Messages are lost or late, and a process may
 // die between any two of them.
 type shards struct {
 	*node
-	master.None // what these servers are never asked
-	proc        *process
+	pscontrol.None // what these servers are never asked
 }
 
 // ask is a call of a server.
@@ -31,16 +32,16 @@ var errUnavailable = errors.New("server does not answer")
 
 // all calls every server of a list and waits for all answers.
 func (h *shards) all(ctx context.Context, what string, to []*server, call func(i int, s *server, reply func(error))) error {
-	asks := make([]*ask, len(to))
+	asks, p := make([]*ask, len(to)), h.processOf(ctx)
 	for i, s := range to {
 		h.world.instant(what, "sent by", h.machine, h.dies)
-		h.proc.sleep(0)
+		p.sleep(0)
 		asks[i] = h.ask(what, s, func(reply func(error)) { call(i, s, reply) })
 	}
 	var errs []error
 	for i, a := range asks {
 		for !a.done && !a.failed && ctx.Err() == nil {
-			h.await(h.proc, func(func()) {})
+			h.await(p, func(func()) {})
 		}
 		if !a.done {
 			a.err = errUnavailable
@@ -93,8 +94,7 @@ func (w *world) serversChanged() {
 		if d := n.driven; d != nil && !n.cut {
 			n.after(w.watchDelay(), func() {
 				if n.driven == d {
-					d.ServersChanged()
-					n.stir(n.run)
+					leaderTerm{d, n}.Post(component.ServersChanged{})
 				}
 			})
 		}
@@ -110,33 +110,33 @@ func (w *world) wakeLeaders() {
 
 func (h *shards) CommitStep(context.Context, taskqueue.Step) error { return nil }
 
-func (h *shards) States(ctx context.Context) ([]master.ShardState, error) {
-	states := make([]master.ShardState, servers)
+func (h *shards) States(ctx context.Context) ([]pscontrol.ServerState, error) {
+	states := make([]pscontrol.ServerState, servers)
 	if slices.ContainsFunc(h.world.servers, func(s *server) bool { return !s.registered() }) {
 		return states, nil
 	}
 	err := h.all(ctx, "describe", h.world.servers, func(i int, s *server, reply func(error)) {
-		states[i] = master.ShardState{Present: true, Ready: s.ready, Rewound: s.rewound, LastCut: s.lastCut, KeepsCheckpoints: true}
+		states[i] = pscontrol.ServerState{Present: true, Ready: s.ready, Epoch: s.rewound, LastCut: s.lastCut, KeepsCheckpoints: true}
 		reply(nil)
 	})
 	return states, err
 }
 
-func (h *shards) Rewind(ctx context.Context, term uint64, epoch uint32, set, _ []byte) error {
+func (h *shards) Rollback(ctx context.Context, term uint64, epoch uint32, set, _ []byte) error {
 	return h.all(ctx, "rewind", h.world.servers, func(_ int, s *server, reply func(error)) { reply(s.rewind(term, epoch, set)) })
 }
 
-func (h *shards) SetAt(set []byte) (master.SetAt, error) {
+func (h *shards) SetAt(set []byte) (pscontrol.SetAt, error) {
 	s, err := checkpoint.ParseSet(set)
 	if err != nil {
-		return master.SetAt{}, err
+		return pscontrol.SetAt{}, err
 	}
-	at := master.SetAt{Number: s.Number, Version: s.Version, Position: &master.Position{}}
+	at := pscontrol.SetAt{Number: s.Number, Version: s.Version, Position: &pscontrol.Position{}}
 	return at, json.Unmarshal(s.Position, at.Position)
 }
 
 func (h *shards) Discard(ctx context.Context, term uint64, latest []byte) error {
-	var at master.SetAt
+	var at pscontrol.SetAt
 	if latest != nil {
 		var err error
 		if at, err = h.SetAt(latest); err != nil {
@@ -146,7 +146,7 @@ func (h *shards) Discard(ctx context.Context, term uint64, latest []byte) error 
 	return h.all(ctx, "discard", h.world.servers, func(_ int, s *server, reply func(error)) { reply(s.discard(at.Number, term)) })
 }
 
-func (h *shards) Begin(ctx context.Context, term uint64, epoch uint32, number func(last uint64) uint64) (master.Cut, error) {
+func (h *shards) Begin(ctx context.Context, term uint64, epoch uint32, number func(last uint64) uint64) (pscontrol.Cut, error) {
 	c := &leaderCut{h, number(0), term, epoch}
 	if err := h.all(ctx, "begin", h.world.servers, func(_ int, s *server, reply func(error)) { reply(s.beginCut(c.number, term, epoch)) }); err != nil {
 		return nil, errors.Join(err, c.Abort(ctx))
@@ -164,7 +164,7 @@ type leaderCut struct {
 
 func (c *leaderCut) Number() uint64 { return c.number }
 
-func (c *leaderCut) Write(ctx context.Context, about master.About) ([]byte, error) {
+func (c *leaderCut) Write(ctx context.Context, about pscontrol.About) ([]byte, error) {
 	all := c.shards.world.servers
 	set := &checkpoint.Set{Job: about.Job, JobID: about.JobID, Number: c.number, Mode: checkpoint.Async, JobEpoch: c.epoch, Position: about.Position, Shards: make([]checkpoint.Part, servers)}
 	if err := c.shards.all(ctx, "write", all, func(i int, s *server, reply func(error)) {
@@ -200,23 +200,45 @@ func (c *leaderCut) Prune(ctx context.Context, keep int) error {
 	return c.shards.all(ctx, "prune", all, prune)
 }
 
-// takeCuts takes the cuts of a term, in its own process on the leader's machine.
-func (n *node) takeCuts(d *master.Driven) {
+// leaderTerm is a term whose effects wake the components at once.
+type leaderTerm struct {
+	*committer.Committer
+	node *node
+}
+
+// Post implements [component.Term].
+func (t leaderTerm) Post(e taskqueue.Effect) {
+	t.Committer.Post(e)
+	t.node.stir(t.node.run)
+}
+
+// control runs components of the control of parameter servers until the term ends, each in its own process on the leader's machine.
+func (n *node) control(d *committer.Committer, servers pscontrol.Servers, parts func(*pscontrol.Control) []component.Component) {
 	ctx, cancel := context.WithCancelCause(context.Background())
-	h := &shards{node: n}
-	n.cuts, n.endCuts = h, cancel
+	others := n.endControl
+	n.endControl = func(cause error) { others(cause); cancel(cause) }
 	link := &link{etcd: n.world.etcd, world: n.world, cut: &n.cut, heard: &n.heard, idle: func() {}}
-	take := d.TakeCuts(&store{link: link}, h, n.awaitAnswer)
-	n.beside(func(p *process) {
-		h.proc, link.process = p, p
-		n.components = append(n.components, p)
-		err := take(context.WithValue(ctx, sleeper{}, p))
-		n.components = slices.DeleteFunc(n.components, func(other *process) bool { return other == p })
-		n.note("%s: cuts stopped: %v", n.name, err)
-		if ctx.Err() == nil {
-			n.world.breaks("only the end of a term ends its cuts", "%s: %v", n.name, err)
-		}
+	d.Await(n.awaitAnswer)
+	term := leaderTerm{d, n}
+	control := pscontrol.New(pscontrol.Config{
+		Servers: servers, Store: &store{link: link}, Log: n.world.log, Sync: n.world.plan.sync, Cuts: n.world.plan.cuts,
+		Backups: n.world.plan.backups, CheckpointEvery: pscontrol.Cadence{Time: n.world.plan.every},
 	})
+	for _, part := range parts(control) {
+		if err := part.Prepare(ctx, term); err != nil {
+			n.world.breaks("components can be prepared", "%s: %s: %v", n.name, part.Name(), err)
+		}
+		n.beside(func(p *process) {
+			link.process = p // the last of the parts is the one that reads the store
+			n.components = append(n.components, p)
+			err := part.Run(context.WithValue(ctx, sleeper{}, p), term)
+			n.components = slices.DeleteFunc(n.components, func(other *process) bool { return other == p })
+			n.note("%s: %s stopped: %v", n.name, part.Name(), err)
+			if ctx.Err() == nil {
+				n.world.breaks("only the end of a term ends its components", "%s: %s: %v", n.name, part.Name(), err)
+			}
+		})
+	}
 }
 
 // awaitAnswer blocks the process of a component until its request is answered.

@@ -9,13 +9,13 @@ import (
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
-	"trainmaster/master"
 	"trainmaster/master/netrpc/wire"
+	"trainmaster/master/pscontrol"
 	"trainmaster/taskqueue"
 )
 
 // Histories of synchronous steps. The production code completes the steps and sends them to the servers
-// (master.Driven.SendSteps). The servers of this file hold only a version and the trainers that staged at it. They never
+// (pscontrol.Control.Steps). The servers of this file hold only a version and the trainers that staged at it. They never
 // crash.
 
 // stepServer is a parameter server of a synchronous job.
@@ -149,10 +149,10 @@ func (c *check) outcome(who stager, version, committed uint64, included bool) {
 	}
 }
 
-// stepShards calls the servers for a leader. It implements master.Servers. Messages are late or lost.
+// stepShards calls the servers for a leader. It implements pscontrol.Servers. Messages are late or lost.
 type stepShards struct {
 	*node
-	master.None // what these servers are never asked
+	pscontrol.None // what these servers are never asked
 }
 
 func (h stepShards) CommitStep(ctx context.Context, step taskqueue.Step) (err error) {
@@ -197,22 +197,6 @@ func (h stepShards) send(do func()) *ask {
 func (w *world) commitAt(from *node, s *stepServer, step taskqueue.Step) {
 	w.check.stepSent(from, s, step)
 	s.version = max(s.version, step.Version)
-}
-
-// sendSteps sends the steps of a term, in its own process on the leader's machine.
-func (n *node) sendSteps(d *master.Driven) {
-	ctx, cancel := context.WithCancelCause(context.Background())
-	n.endSteps = cancel
-	send := d.SendSteps(stepShards{node: n}, n.awaitAnswer)
-	n.beside(func(p *process) {
-		n.components = append(n.components, p)
-		err := send(context.WithValue(ctx, sleeper{}, p))
-		n.components = slices.DeleteFunc(n.components, func(other *process) bool { return other == p })
-		n.note("%s: steps stopped: %v", n.name, err)
-		if ctx.Err() == nil {
-			n.world.breaks("only the end of a term ends its steps", "%s: %v", n.name, err)
-		}
-	})
 }
 
 // serveStaged handles the report of a staged gradient.

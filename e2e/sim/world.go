@@ -230,7 +230,7 @@ func newPlanned(seed uint64, trace bool, change func(*plan)) (*world, error) {
 	quiet.SetOutput(io.Discard)
 	quiet.SetLevel(logrus.PanicLevel)
 	w.log = logrus.NewEntry(quiet)
-	w.config = master.Config{Queue: w.plan.options, Shuffle: w.plan.shuffle, Seed: seed, CheckpointEvery: master.Cadence{Time: w.plan.every}, Sync: w.plan.sync, Backups: w.plan.backups}
+	w.config = master.Config{Queue: w.plan.options, Shuffle: w.plan.shuffle, Seed: seed, Sync: w.plan.sync, Backups: w.plan.backups}
 	if err := w.makeTable(); err != nil {
 		return nil, err
 	}

@@ -12,8 +12,8 @@ import (
 
 	"gonum.org/v1/gonum/blas/blas32"
 
-	"trainmaster/master"
-	"trainmaster/master/shards"
+	"trainmaster/master/psclient"
+	"trainmaster/master/pscontrol"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/trainer/params"
 )
@@ -143,7 +143,7 @@ func (p *PS) checkpointed(ctx context.Context, w *checkpointWatch, server shardC
 // checkpointWatch is a server and a trainer that never rests, and what was seen of its steps.
 type checkpointWatch struct {
 	server, trainer *child // nil: not started
-	leader          shards.Client
+	leader          psclient.Client
 
 	stepsBetween, stepsBeside []time.Duration
 	written                   []time.Duration // what checkpoints took
@@ -217,7 +217,7 @@ func (w *checkpointWatch) checkpoint(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if _, err := cut.Write(ctx, master.About{Job: "bench"}); err != nil {
+	if _, err := cut.Write(ctx, pscontrol.About{Job: "bench"}); err != nil {
 		return err
 	}
 	w.written = append(w.written, time.Since(began))

@@ -9,6 +9,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	"trainmaster/master"
+	"trainmaster/master/pscontrol"
 	"trainmaster/taskqueue"
 )
 
@@ -56,11 +57,11 @@ var table = []struct {
 	{master.ErrOtherJob, codes.FailedPrecondition, "OTHER_SETTINGS"},
 	{master.ErrOtherLedger, codes.FailedPrecondition, "OTHER_LEDGER"},
 	{master.ErrForeign, codes.FailedPrecondition, "FOREIGN_STATE"},
-	{master.ErrCannotScale, codes.FailedPrecondition, "CANNOT_SCALE"},
-	{master.ErrNoServers, codes.FailedPrecondition, "NO_PARAMETER_SERVERS"},
-	{master.ErrNothingToCut, codes.FailedPrecondition, "NOTHING_TO_CUT"},
-	{master.ErrServerMissing, codes.Unavailable, "SERVER_MISSING"},
-	{master.ErrStageRoom, codes.ResourceExhausted, "NO_ROOM_FOR_STAGES"},
+	{pscontrol.ErrCannotScale, codes.FailedPrecondition, "CANNOT_SCALE"},
+	{pscontrol.ErrNoServers, codes.FailedPrecondition, "NO_PARAMETER_SERVERS"},
+	{pscontrol.ErrNothingToCut, codes.FailedPrecondition, "NOTHING_TO_CUT"},
+	{pscontrol.ErrServerMissing, codes.Unavailable, "SERVER_MISSING"},
+	{pscontrol.ErrStageRoom, codes.ResourceExhausted, "NO_ROOM_FOR_STAGES"},
 
 	{taskqueue.ErrOtherDataset, codes.AlreadyExists, "OTHER_DATASET"},
 	{taskqueue.ErrNotAside, codes.FailedPrecondition, "NOT_SET_ASIDE"},

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sync/errgroup"
 
 	"trainmaster/master"
+	"trainmaster/master/pscontrol"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/taskqueue"
 )
@@ -74,7 +75,7 @@ func (o *operator) Status(ctx context.Context, req *pb.StatusRequest) (*pb.Statu
 }
 
 // parameterServers is nil of a job that has none.
-func parameterServers(s master.ServersStatus) *pb.ParameterServers {
+func parameterServers(s pscontrol.Status) *pb.ParameterServers {
 	if s.Wanted == 0 {
 		return nil
 	}

@@ -24,6 +24,7 @@ import (
 	"trainmaster/internal/portsplit"
 	"trainmaster/master"
 	"trainmaster/master/netrpc"
+	"trainmaster/master/pscontrol"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 )
@@ -53,14 +54,15 @@ func Start(t testing.TB, store *etcdstore.Store, config master.Config) *Running 
 	return r
 }
 
-// StandBy starts a master with its net/rpc face. servers may be nil unless config.Sync.
-func StandBy(t testing.TB, store *etcdstore.Store, config master.Config, servers master.Servers) *Running {
+// StandBy starts a master with its net/rpc face. servers may be nil unless config.Sync. checkpoints has the settings of their control,
+// if there are any.
+func StandBy(t testing.TB, store *etcdstore.Store, config master.Config, servers pscontrol.Servers, checkpoints ...pscontrol.Config) *Running {
 	t.Helper()
-	return StandByOn(t, store, config, servers, portsplit.Config{})
+	return StandByOn(t, store, config, servers, portsplit.Config{}, checkpoints...)
 }
 
 // StandByOn is StandBy with bounds of the port.
-func StandByOn(t testing.TB, store *etcdstore.Store, config master.Config, servers master.Servers, port portsplit.Config) *Running {
+func StandByOn(t testing.TB, store *etcdstore.Store, config master.Config, servers pscontrol.Servers, port portsplit.Config, checkpoints ...pscontrol.Config) *Running {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -69,7 +71,17 @@ func StandByOn(t testing.TB, store *etcdstore.Store, config master.Config, serve
 	logger, hook := logtest.NewNullLogger()
 	log := logrus.NewEntry(logger)
 	config.Advertise = listener.Addr().String()
-	config.Store, config.Servers, config.Log, config.LeaseTTL = store, servers, log, LeaseTTL
+	config.Store, config.Log, config.LeaseTTL = store, log, LeaseTTL
+	if servers != nil {
+		var c pscontrol.Config
+		if len(checkpoints) > 0 {
+			c = checkpoints[0]
+		}
+		c.Servers, c.Store, c.Log = servers, store, log
+		c.Sync, c.Cuts, c.Backups = config.Sync, config.Queue.Cuts, config.Backups
+		config.Servers = pscontrol.New(c)
+		config.Components = append(config.Components, config.Servers.Components()...)
+	}
 	m, err := master.New(config)
 	if err != nil {
 		listener.Close()

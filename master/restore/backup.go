@@ -16,8 +16,8 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/internal/usage"
 	"trainmaster/ledger"
-	"trainmaster/master"
 	"trainmaster/master/committer"
+	"trainmaster/master/pscontrol"
 	"trainmaster/master/snapshot"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/taskqueue"
@@ -68,14 +68,14 @@ func (b *Backup) Save(ctx context.Context, path string, folder *checkpoint.Store
 func (b *Backup) read(ctx context.Context) error {
 	var err error
 	var revision int64
-	if b.values, revision, err = b.Store.ReadAll(ctx, jobKey, taskqueue.StateKey, taskqueue.AsidePrefix, taskqueue.RosterPrefix, psDesiredKey, taskqueue.SecretKey, taskqueue.StepKey, master.LatestSetKey); err != nil {
+	if b.values, revision, err = b.Store.ReadAll(ctx, jobKey, taskqueue.StateKey, taskqueue.AsidePrefix, taskqueue.RosterPrefix, psDesiredKey, taskqueue.SecretKey, taskqueue.StepKey, pscontrol.LatestSetKey); err != nil {
 		return err
 	}
 	if b.values[taskqueue.StateKey] == nil {
 		return ErrNoJob
 	}
-	b.set = b.values[master.LatestSetKey]
-	delete(b.values, master.LatestSetKey) // it is of use with its files only
+	b.set = b.values[pscontrol.LatestSetKey]
+	delete(b.values, pscontrol.LatestSetKey) // it is of use with its files only
 	// What could not be restored is not saved.
 	if _, err := etcdstore.ParseJob(b.values[jobKey]); err != nil {
 		return err
@@ -192,7 +192,7 @@ func (b *Backup) goTo(ctx context.Context, folder checkpoint.Store, set *checkpo
 	if err != nil {
 		return err
 	}
-	values := map[string][]byte{psDesiredKey: b.values[psDesiredKey], master.LatestSetKey: b.set}
+	values := map[string][]byte{psDesiredKey: b.values[psDesiredKey], pscontrol.LatestSetKey: b.set}
 	if secret := b.values[taskqueue.SecretKey]; secret != nil {
 		values[taskqueue.SecretKey] = secret
 	}

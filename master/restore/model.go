@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"trainmaster/internal/usage"
-	"trainmaster/master"
+	"trainmaster/master/pscontrol"
 	"trainmaster/master/snapshot"
 	"trainmaster/pserver/checkpoint"
 )
@@ -31,7 +31,7 @@ func PutModel(ctx context.Context, file *snapshot.File, folder checkpoint.Store,
 		if err != nil {
 			return nil, nil, err
 		}
-		if item.Key == master.LatestSetKey {
+		if item.Key == pscontrol.LatestSetKey {
 			text = item.Value
 		}
 	}

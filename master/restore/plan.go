@@ -13,8 +13,8 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/ledger"
-	"trainmaster/master"
 	"trainmaster/master/committer"
+	"trainmaster/master/pscontrol"
 	"trainmaster/master/snapshot"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/taskqueue"
@@ -172,7 +172,7 @@ func (r *Plan) leaves(key string) bool {
 	switch {
 	case slices.Contains([]string{taskqueue.StateKey, jobKey, psDesiredKey}, key):
 		return true
-	case r.Set != nil && (key == taskqueue.StepKey || key == master.LatestSetKey): // the set has their values
+	case r.Set != nil && (key == taskqueue.StepKey || key == pscontrol.LatestSetKey): // the set has their values
 		return true
 	}
 	return strings.HasPrefix(key, taskqueue.RosterPrefix) || strings.HasPrefix(key, snapshot.DatasetPrefix)
@@ -194,7 +194,7 @@ func (r *Plan) lastKeys(queue *taskqueue.Queue, events []byte) (keys []taskqueue
 		keys = append(keys, taskqueue.Write{Key: psDesiredKey, Value: r.desired})
 	}
 	if r.Set != nil {
-		keys = append(keys, taskqueue.Write{Key: master.LatestSetKey, Value: r.Text})
+		keys = append(keys, taskqueue.Write{Key: pscontrol.LatestSetKey, Value: r.Text})
 		if r.Set.Mode == checkpoint.Sync {
 			keys = append(keys, taskqueue.Write{Key: taskqueue.StepKey, Value: taskqueue.Step{Version: r.Set.Version, Epoch: queue.Epoch()}.Encode()})
 		}

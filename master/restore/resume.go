@@ -18,6 +18,7 @@ import (
 	"trainmaster/internal/usage"
 	"trainmaster/master"
 	"trainmaster/master/committer"
+	"trainmaster/master/pscontrol"
 	"trainmaster/master/snapshot"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
@@ -70,7 +71,7 @@ func (s Resumption) Into(ctx context.Context, store *etcdstore.Store) error {
 // hasBegun reports whether etcd has the job whose checkpoints are in the directory. If etcd has another job of that name, it returns
 // an error.
 func (s Resumption) hasBegun(ctx context.Context, store *etcdstore.Store, folder checkpoint.Store) (bool, error) {
-	values, _, err := store.ReadAll(ctx, taskqueue.StateKey, master.LatestSetKey)
+	values, _, err := store.ReadAll(ctx, taskqueue.StateKey, pscontrol.LatestSetKey)
 	if err != nil {
 		return false, err
 	}
@@ -89,7 +90,7 @@ func (s Resumption) hasBegun(ctx context.Context, store *etcdstore.Store, folder
 	if len(numbers) == 0 {
 		return true, nil // it has taken none yet
 	}
-	if latest := values[master.LatestSetKey]; latest != nil {
+	if latest := values[pscontrol.LatestSetKey]; latest != nil {
 		set, err := checkpoint.ParseSet(latest)
 		if err != nil {
 			return false, err

@@ -12,8 +12,8 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/internal/usage"
 	"trainmaster/ledger"
-	"trainmaster/master"
 	"trainmaster/master/committer"
+	"trainmaster/master/pscontrol"
 	"trainmaster/master/snapshot"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/taskqueue"
@@ -52,7 +52,7 @@ func UseSet(ctx context.Context, store *etcdstore.Store, name string, folder che
 		}
 		jobID = hex.EncodeToString(state.JobID)
 	}
-	var position master.Position
+	var position pscontrol.Position
 	if set.Position != nil {
 		if err := json.Unmarshal(set.Position, &position); err != nil {
 			return fmt.Errorf("set %d: position: %w", number, err)

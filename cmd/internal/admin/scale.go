@@ -10,7 +10,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"trainmaster/cmd/internal/cli"
-	"trainmaster/master/shards"
+	"trainmaster/master/psclient"
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
@@ -93,7 +93,7 @@ func (l *Leader) completed(waiting string) string {
 	if len(l.location.Etcd.Endpoints) == 0 {
 		return waiting
 	}
-	return strings.ReplaceAll(waiting, shards.StartAnother, shards.StartAnotherWith+l.location.Flags()+", and the --checkpoint-dir of the others")
+	return strings.ReplaceAll(waiting, psclient.StartAnother, psclient.StartAnotherWith+l.location.Flags()+", and the --checkpoint-dir of the others")
 }
 
 // movingOf describes a migration. New servers count as soon as they are registered.

@@ -4,13 +4,13 @@ import (
 	"testing"
 
 	"trainmaster/etcdstore"
-	"trainmaster/master/shards"
+	"trainmaster/master/psclient"
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
 // The command that ends the wait of a change has the flags of this job.
 func TestScaleCompletesTheHint(t *testing.T) {
-	waits := &pb.ScaleReply{Waiting: "parameter server with index 2 (of 0 to 2) is missing: " + shards.StartAnother}
+	waits := &pb.ScaleReply{Waiting: "parameter server with index 2 (of 0 to 2) is missing: " + psclient.StartAnother}
 	for endpoints, want := range map[string]string{
 		"10.0.0.1:2379": "waiting: parameter server with index 2 (of 0 to 2) is missing: start one with: master pserver --endpoints 10.0.0.1:2379 --job digits, and the --checkpoint-dir of the others",
 		"":              "waiting: parameter server with index 2 (of 0 to 2) is missing: start one with: master pserver --endpoints ...",

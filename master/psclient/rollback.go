@@ -1,0 +1,94 @@
+package psclient
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"slices"
+
+	"trainmaster/master/pscontrol"
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/checkpoint"
+)
+
+// States says how the servers are, by index; nil for a job without.
+func (c *Client) States(ctx context.Context) ([]pscontrol.ServerState, error) {
+	addrs, err := c.Present(ctx)
+	if err != nil {
+		return nil, fmt.Errorf("find the parameter servers: %w", err)
+	}
+	states := make([]pscontrol.ServerState, len(addrs))
+	c.forget(addrs)
+	return states, c.all(addrs, "describe", func(i int, server pb.ParameterServerClient) error {
+		reply, err := server.Describe(ctx, &pb.DescribeRequest{Brief: true})
+		states[i] = pscontrol.ServerState{
+			Present: err == nil, Ready: reply.GetState() == pb.DescribeReply_STATE_READY, Epoch: reply.GetRewound(), LastCut: reply.GetLastCut(),
+			KeepsCheckpoints: reply.GetKeepsCheckpoints(), Unrestored: reply.GetUnrestored(),
+		}
+		return err
+	})
+}
+
+// Rollback implements [pscontrol.Servers].
+func (c *Client) Rollback(ctx context.Context, term uint64, epoch uint32, set, placed []byte) error {
+	// Addrs can still have the number of servers before this placement. Present reads the current number.
+	addrs, err := c.whole(ctx)
+	if err != nil {
+		addrs, err = c.Addrs(ctx)
+	}
+	if err != nil {
+		return fmt.Errorf("find the parameter servers: %w", err)
+	}
+	c.forget(addrs)
+	return c.all(addrs, "roll back", func(_ int, server pb.ParameterServerClient) error {
+		_, err := server.Rewind(ctx, &pb.RewindRequest{Term: term, JobEpoch: epoch, Set: set, Placement: placed})
+		return err
+	})
+}
+
+// Retire sends the retired incarnations to all registered servers.
+func (c *Client) Retire(ctx context.Context, term uint64, job [16]byte, floor uint64, spared []uint64, version *uint64) error {
+	registered, err := c.Registered(ctx)
+	if err != nil {
+		return fmt.Errorf("find the parameter servers: %w", err)
+	}
+	addrs := slices.DeleteFunc(slices.Clone(registered), func(addr string) bool { return addr == "" })
+	request := &pb.RetireRequest{Term: term, Version: version, Retired: &pb.Retirement{Job: job[:], Floor: floor, Spared: spared}}
+	return c.all(addrs, "retire trainers at", func(_ int, server pb.ParameterServerClient) error {
+		_, err := server.Retire(ctx, request)
+		return err
+	})
+}
+
+// SetAt decodes the cut of a set.
+func (c *Client) SetAt(set []byte) (pscontrol.SetAt, error) {
+	s, err := checkpoint.ParseSet(set)
+	if err != nil {
+		return pscontrol.SetAt{}, err
+	}
+	at := pscontrol.SetAt{Number: s.Number, Version: s.Version}
+	if s.Position != nil {
+		at.Position = &pscontrol.Position{}
+		err = json.Unmarshal(s.Position, at.Position)
+	}
+	return at, err
+}
+
+// Discard has all servers remove what was written for sets that are newer than the latest one.
+func (c *Client) Discard(ctx context.Context, term uint64, latest []byte) error {
+	var at pscontrol.SetAt
+	if latest != nil {
+		var err error
+		if at, err = c.SetAt(latest); err != nil {
+			return err
+		}
+	}
+	addrs, err := c.whole(ctx)
+	if err != nil {
+		return err
+	}
+	return c.all(addrs, "discard what failed sets left on", func(_ int, server pb.ParameterServerClient) error {
+		_, err := server.PruneSets(ctx, &pb.PruneSetsRequest{Cut: &pb.Cut{Number: at.Number, Term: term}, Failed: true})
+		return err
+	})
+}

@@ -1,0 +1,157 @@
+package pscontrol
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/master/component"
+	"trainmaster/master/store"
+	"trainmaster/taskqueue"
+)
+
+// Config holds the dependencies and the settings of a [Control].
+type Config struct {
+	Servers  Servers       // default [None]
+	Registry store.Servers // to evict servers that died; nil: their leases run out
+	Store    store.Store
+	Log      *logrus.Entry // default: the standard logger
+
+	Sync    bool // gradients are applied in synchronous steps
+	Cuts    bool // checkpoints are cuts of data and parameters, and the job rolls back to them
+	Backups int  // trainers that a synchronous step does not wait for
+
+	CheckpointEvery Cadence // zero: never
+	CheckpointKeep  int     // checkpoint sets; default 2
+}
+
+// Validate names the first field with a value that makes no sense.
+func (c Config) Validate() error {
+	switch {
+	case c.CheckpointKeep < 0:
+		return fmt.Errorf("checkpoint-keep: expected 0 (the default) or more, found %d", c.CheckpointKeep)
+	case c.CheckpointEvery.Steps > 0 && !c.Sync:
+		return errors.New("checkpoint-every: expected no steps: the master counts them in synchronous mode only")
+	}
+	return nil
+}
+
+// Control controls the parameter servers of a job while its master leads.
+type Control struct {
+	config  Config
+	current atomic.Pointer[term] // the last term; nil before the first one
+}
+
+// New returns the control of parameter servers. It does nothing until a master runs its components.
+func New(config Config) *Control {
+	if config.Servers == nil {
+		config.Servers = None{}
+	}
+	if config.Log == nil {
+		config.Log = logrus.NewEntry(logrus.StandardLogger())
+	}
+	if config.CheckpointKeep == 0 {
+		config.CheckpointKeep = 2
+	}
+	return &Control{config: config}
+}
+
+// Components returns all components that the configuration needs.
+func (c *Control) Components() []component.Component {
+	list := []component.Component{c.Sessions(), c.Scaling(), c.faults()}
+	if c.config.Sync {
+		list = append(list, c.Steps(), c.stageRoom())
+	}
+	list = append(list, c.Checkpoints()...)
+	if c.config.Registry != nil {
+		list = append(list, c.attendance())
+	}
+	return list
+}
+
+// LastCheckpoint saves the final parameters of an asynchronous job, after training has ended. The last cut of another job has them.
+func (c *Control) LastCheckpoint(ctx context.Context) {
+	t := c.current.Load()
+	if t == nil || !t.takesCheckpoints() || t.config.Cuts {
+		return
+	}
+	bounded, cancel := t.Clock().WithTimeout(ctx, lastTimeout)
+	defer cancel()
+	_ = t.checkpoints.take(bounded) // take logs the error
+}
+
+// term has what the components of one term share.
+type term struct {
+	component.Term
+	config Config
+	gate   component.Semaphore // held while a step is sent to the servers, or must not be sent
+
+	checkpoints *checkpointer
+	scaler      *scaler
+	faults      atomic.Pointer[Faults] // of the servers; nil: none is known
+	stageRoom   atomic.Pointer[string] // why no synchronous step can be complete; "" or nil: it can
+}
+
+func newTerm(t component.Term, config Config) *term {
+	now := &term{Term: t, config: config, gate: component.NewSemaphore()}
+	now.scaler = &scaler{term: now, log: config.Log, changes: component.NewSemaphore()}
+	now.checkpoints = newCheckpointer(now)
+	return now
+}
+
+func (t *term) takesCheckpoints() bool {
+	return t.config.CheckpointEvery != (Cadence{}) || t.config.Cuts
+}
+
+func (t *term) since(at time.Time) time.Duration { return t.Clock().Now().Sub(at) }
+
+// within is context.WithTimeout on the clock of the term.
+func (t *term) within(ctx context.Context, d time.Duration) (context.Context, context.CancelFunc) {
+	return t.Clock().WithTimeout(ctx, d)
+}
+
+// publish writes keys in one transaction with the state.
+func (t *term) publish(ctx context.Context, writes ...taskqueue.Write) error {
+	_, err := t.Submit(ctx, &taskqueue.StoreKeys{Writes: writes})
+	return err
+}
+
+// part is a component of a [Control].
+type part struct {
+	*Control
+	name string
+	// prepare subscribes to effects and returns the function that runs for the length of the term.
+	prepare func(ctx context.Context, t *term) (run func(context.Context) error, err error)
+	run     func(context.Context) error
+}
+
+// Name implements [component.Component].
+func (p *part) Name() string { return p.name }
+
+// Init implements [component.Component].
+func (p *part) Init(context.Context) error { return nil }
+
+// Prepare implements [component.Component]. The first part of a term begins what the parts share.
+func (p *part) Prepare(ctx context.Context, t component.Term) (err error) {
+	shared := p.current.Load()
+	if shared == nil || shared.Number() != t.Number() {
+		shared = newTerm(t, p.config)
+		p.current.Store(shared)
+	}
+	p.run, err = p.prepare(ctx, shared)
+	return err
+}
+
+// Run implements [component.Component].
+func (p *part) Run(ctx context.Context, _ component.Term) error { return p.run(ctx) }
+
+// pause sleeps on the clock of the machine.
+func pause(ctx context.Context, d time.Duration) { component.MachineClock{}.Sleep(ctx, d) }
+
+// resendEvery is how often a component repeats its last message to parameter servers, for a server that started without a change
+// of the registry.
+const resendEvery = 5 * time.Second

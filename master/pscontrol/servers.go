@@ -1,0 +1,130 @@
+package pscontrol
+
+import (
+	"context"
+
+	"trainmaster/taskqueue"
+)
+
+// Servers are the parameter servers of a job, as its leader calls them. [None] is a job without parameter servers.
+type Servers interface {
+	// Begin fixes a cut on every shard. number chooses the number of the cut from the greatest number that any shard
+	// has seen. Begin returns [ErrNothingToCut] if there is nothing to save.
+	Begin(ctx context.Context, term uint64, epoch uint32, number func(last uint64) uint64) (Cut, error)
+	// SetAt decodes the cut of a set.
+	SetAt(set []byte) (SetAt, error)
+	// Discard removes what was written for sets that are newer than the latest one, nil if there is none yet: they were
+	// never finished.
+	Discard(ctx context.Context, term uint64, latest []byte) error
+
+	// CommitStep returns when every shard has taken the step, or when ctx ends.
+	CommitStep(ctx context.Context, step taskqueue.Step) error
+	// CheckStageRoom returns [ErrStageRoom] if the gradients of all trainers do not fit --stage-bytes, on as many servers; 0: as
+	// many as there are.
+	CheckStageRoom(ctx context.Context, trainers, servers int) error
+
+	// States returns the states of the servers by index; nil for a job without servers.
+	States(ctx context.Context) ([]ServerState, error)
+	// Rollback loads a set into all servers in a job epoch; without a set, it removes their parameters. A server that
+	// already reached the epoch ignores the call. placed is the value of [PlacementKey], which assigns the blocks of
+	// the set to servers; nil: blocks never moved.
+	Rollback(ctx context.Context, term uint64, epoch uint32, set, placed []byte) error
+	// Retire sends all registered servers the incarnation floor of a job: incarnations of its trainers below floor are
+	// over, except the spared ones. A late or repeated call is harmless. A server refuses if it has seen a later term
+	// or belongs to another job. No version after the given one contains gradients of a retired incarnation (nil:
+	// unknown).
+	Retire(ctx context.Context, term uint64, job [16]byte, floor uint64, spared []uint64, version *uint64) error
+	// Faults returns the faults of all servers. With an error, it returns those of the servers that answered.
+	Faults(ctx context.Context) (Faults, error)
+
+	// Resize returns stored with another goal; stored is nil if blocks never moved. It returns [ErrNoServers] if the job has no
+	// servers. stored and next are values of [PlacementKey], also below.
+	Resize(ctx context.Context, stored []byte, servers int) (next []byte, err error)
+	// Plan returns the placement of the goal, once all servers of the goal are registered; nil: it is reached.
+	Plan(ctx context.Context, stored []byte) (next []byte, err error)
+	// Dismiss ends the servers that a placement does not need. epoch is the epoch of the job.
+	Dismiss(ctx context.Context, term uint64, epoch uint32, stored []byte) error
+	// SendPlacement sends the committed placement to all servers. It ends a migration that was begun.
+	SendPlacement(ctx context.Context, term uint64, stored []byte) error
+	// Move prepares the next step towards the goal: it freezes and copies some blocks. next is nil if nothing is left to move;
+	// otherwise it must be committed, or the step never happened. left counts what remains after the step.
+	Move(ctx context.Context, term uint64, stored []byte) (next []byte, left Left, err error)
+	// Extent decodes how many servers a placement uses.
+	Extent(stored []byte) (Extent, error)
+	// Addresses returns the addresses of the servers by index, "" for an index without a server.
+	Addresses(ctx context.Context) ([]string, error)
+}
+
+// SetAt describes the cut of a set.
+type SetAt struct {
+	Number   uint64
+	Version  uint64    // of the parameters, in synchronous mode
+	Position *Position // nil: it does not say
+}
+
+// ServerState is the state of a parameter server.
+type ServerState struct {
+	Present bool
+	Ready   bool   // it has parameters
+	Epoch   uint32 // of the job, to which this process was brought; 0: the process has just started
+	LastCut uint64 // greatest number of a cut that the server has seen
+
+	KeepsCheckpoints bool // it was started with a place for them
+	// Unrestored is why it waits without parameters: its checkpoint is damaged or missing; "": it does not.
+	Unrestored string
+}
+
+// None implements [Servers] for a job without parameter servers.
+type None struct{}
+
+var _ Servers = None{}
+
+// Begin returns [ErrNothingToCut].
+func (None) Begin(context.Context, uint64, uint32, func(uint64) uint64) (Cut, error) {
+	return nil, ErrNothingToCut
+}
+
+// SetAt returns [ErrNothingToCut].
+func (None) SetAt([]byte) (SetAt, error) { return SetAt{}, ErrNothingToCut }
+
+// Discard does nothing.
+func (None) Discard(context.Context, uint64, []byte) error { return nil }
+
+// CommitStep does nothing.
+func (None) CommitStep(context.Context, taskqueue.Step) error { return nil }
+
+// CheckStageRoom does nothing.
+func (None) CheckStageRoom(context.Context, int, int) error { return nil }
+
+// States returns no state.
+func (None) States(context.Context) ([]ServerState, error) { return nil, nil }
+
+// Rollback does nothing.
+func (None) Rollback(context.Context, uint64, uint32, []byte, []byte) error { return nil }
+
+// Retire does nothing.
+func (None) Retire(context.Context, uint64, [16]byte, uint64, []uint64, *uint64) error { return nil }
+
+// Faults returns no fault.
+func (None) Faults(context.Context) (Faults, error) { return Faults{}, nil }
+
+// Resize returns [ErrNoServers].
+func (None) Resize(context.Context, []byte, int) ([]byte, error) { return nil, ErrNoServers }
+
+// SendPlacement does nothing.
+func (None) SendPlacement(context.Context, uint64, []byte) error { return nil }
+
+// Plan returns that the goal is reached.
+func (None) Plan(context.Context, []byte) ([]byte, error) { return nil, nil }
+
+// Dismiss does nothing.
+func (None) Dismiss(context.Context, uint64, uint32, []byte) error { return nil }
+
+// Move returns that nothing is left to move.
+func (None) Move(context.Context, uint64, []byte) ([]byte, Left, error) { return nil, Left{}, nil }
+
+// Extent returns [ErrNoServers].
+func (None) Extent([]byte) (Extent, error) { return Extent{}, ErrNoServers }
+
+// Addresses returns no address.
+func (None) Addresses(context.Context) ([]string, error) { return nil, nil }
