@@ -80,7 +80,7 @@ var house = []room{
 	{dir: "pserver/checkpoint/storage", may: []string{"internal/objectstore", "pserver/checkpoint", "internal/freeport", "scripts"}},
 	{dir: "master/psclient", may: []string{"master/pscontrol", "proto", "pserver/checkpoint", "pserver/placement", "pserver/placement/onwire", "taskqueue"}},
 	{dir: "pserver/checkpoint/modelfile", may: []string{"internal/filekind", "internal/safetensors", "internal/usage", "pserver/checkpoint", "pserver/checkpoint/storage", "pserver/wire"}},
-	{dir: "master/restore", may: []string{"dataset", "etcdstore", "internal/usage", "ledger", "master/committer", "master/pscontrol", "master/snapshot", "pserver/checkpoint", "pserver/checkpoint/storage", "taskqueue"}},
+	{dir: "master/restore", may: []string{"dataset", "etcdstore", "internal/usage", "ledger", "master", "master/committer", "master/pscontrol", "master/snapshot", "pserver/checkpoint", "pserver/checkpoint/storage", "taskqueue"}},
 	{dir: "internal/portsplit"},
 	{dir: "internal/tcpproxy"},
 	{dir: "internal/freeport"},
