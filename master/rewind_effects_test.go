@@ -259,3 +259,44 @@ func TestJobWithoutCheckpointsFailsWhenItMustRollBack(t *testing.T) {
 		})
 	}
 }
+
+// The leader is lost together with parameter servers without checkpoints. The next leader fails the job, also if no server remains, or
+// if the operator gives the replaced servers a place for checkpoints.
+func TestJobWithoutCheckpointsFailsAfterLossOfLeaderAndServers(t *testing.T) {
+	for name, remain := range map[string]bool{"none remains": false, "they keep checkpoints": true} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				store := newMemory()
+				servers := &unsavedServers{rollingBack: newRollingBack(store)}
+				servers.set(false, 1)
+				config := cutsEveryHour
+				config.Queue.Passes = 2
+				m, stop, ended := leads(t, store, config, servers, pscontrol.Config{CheckpointEvery: pscontrol.Cadence{Passes: 1}})
+				register(t, m, 1)
+				w := memberOf(t, m, "a")
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				w.flushes(ctx, 0)
+				if !w.next() {
+					t.Fatal("expected a task")
+				}
+				time.Sleep(resendEvery)
+				stop()
+				<-ended
+				next := newRollingBack(store)
+				next.set(!remain, 0)
+				m, stop, ended = leads(t, store, config, next, pscontrol.Config{CheckpointEvery: pscontrol.Cadence{Passes: 1}})
+				defer stop()
+				time.Sleep(resendEvery + soon)
+				status, err := m.Status(t.Context())
+				if err != nil || status.Status != taskqueue.Failed || !strings.Contains(status.Reason, "--checkpoint-dir") {
+					t.Fatalf("%v %q, %v: expected that the job failed", status.Status, status.Reason, err)
+				}
+				time.Sleep(time.Minute) // more than the linger
+				if err := <-ended; !errors.Is(err, ErrJobFailed) {
+					t.Errorf("the master ended with %v: expected %v", err, ErrJobFailed)
+				}
+			})
+		})
+	}
+}

@@ -114,18 +114,20 @@ func keepNone(states []ServerState) bool {
 	return !slices.ContainsFunc(states, func(s ServerState) bool { return s.KeepsCheckpoints })
 }
 
-// fail ends a job that must roll back, has trained, and keeps no checkpoints. It reports whether the job has failed.
+// fail ends a job that must roll back, has trained, and has no set to roll back to: its servers keep no checkpoints, or they kept none
+// at its last cut. It reports whether the job has failed.
 func (r *rollbacks) fail(ctx context.Context, why string) (failed bool, err error) {
-	if !r.unsaved {
-		return false, nil
-	}
 	var last taskqueue.Step
 	var place taskqueue.StepPlace
 	if err := r.term.Read(ctx, func(q *taskqueue.Queue) {
 		last, _ = q.SyncStep()
 		place = q.Steps()
-	}); err != nil || last.Version == 0 && place.Step == 0 {
+	}); err != nil {
 		return false, err
+	}
+	//guard:counted-cut-without-set-fails
+	if place.Step == 0 && (last.Version == 0 || !r.unsaved) {
+		return false, nil
 	}
 	set, _, err := r.term.config.Store.Value(ctx, LatestSetKey)
 	if err != nil || set != nil {
@@ -133,7 +135,7 @@ func (r *rollbacks) fail(ctx context.Context, why string) (failed bool, err erro
 	}
 	//guard:job-without-checkpoints-fails
 	_, err = r.term.Submit(ctx, &taskqueue.Fail{Reason: fmt.Sprintf(
-		"%s, and the parameter servers keep no checkpoints to roll back to: start a new job, with --checkpoint-dir for each parameter server", why)})
+		"%s, and the parameter servers kept no checkpoints to roll back to: start a new job, with --checkpoint-dir for each parameter server", why)})
 	return err == nil, err
 }
 
