@@ -7,12 +7,9 @@ import (
 
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/wire"
 )
-
-// pieceElements is the number of elements of a block in one step of the work: 16 KiB, so that update, copy and sum of a piece
-// happen in the fastest cache.
-const pieceElements = 4096
 
 // block is one slice of a tensor with its optimizer state, counters and applied steps.
 type block struct {
@@ -37,14 +34,14 @@ func (b *block) name() string {
 }
 
 // fill sets the first parameters. If they are not finite, the block has none.
-func (b *block) fill(values elements, rule optimizer.Rule) (isFinite bool) {
+func (b *block) fill(values core.Values, rule optimizer.Rule) (isFinite bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.params == nil {
 		b.params = make([]float32, b.Len)
 		b.state = make([]float32, len(rule.Slots())*b.Len)
 	}
-	if !values.copyTo(b.params) {
+	if !values.CopyTo(b.params) {
 		b.params, b.state = nil, nil
 		return false
 	}
@@ -66,71 +63,71 @@ func (b *block) filled() bool {
 	return b.params != nil
 }
 
-// stepLocked updates elements lo to hi by grad, and overwrites grad. The caller checks the result for values that are not finite,
-// see seeBlock.
-func (b *block) stepLocked(rule optimizer.Rule, lo, hi int, grad []float32, step optimizer.Step) {
-	rule.Apply(b.params[lo:hi], grad, b.slots(lo, hi), step)
-}
-
-// push applies the gradient in values for the trainer's step in head, unless the step was applied before, and completes r. It
-// overwrites values: if r.buf is set, with the parameters after the update as the body of r, whose dtype is set. If the trainer
-// makes values in shared memory non-finite during the call, the elements before them stay applied.
-func (b *block) push(s *shard, h *holding, t *trainer, head *wire.Header, scale float32, values elements, r *reply) (fault *wire.Fault) {
+// push applies the gradient in values for a step of the trainer, unless the step was applied before. It passes the parameters after
+// the update to out, unless out is nil, and can overwrite values with them piece by piece. If the trainer makes values in shared
+// memory non-finite during the call, the elements before them stay applied.
+func (b *block) push(s *shard, h *holding, t *trainer, u core.Update, values core.Values, out core.Sink) (result core.Result, refused *core.Refusal) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	if t.fenced.Load() {
-		return wire.Faultf(wire.Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.incarnation, t.ordinal)
+	fresh, refused := b.admitLocked(t, u.Step)
+	if refused != nil {
+		return result, refused
 	}
-	if fault := b.movingLocked(); fault != nil {
-		return fault
-	}
-	//guard:block-push-once
-	fresh := head.Step > t.applied[b.local]
 	var update optimizer.Step
 	var kept *image
 	if fresh {
-		age := b.stalenessLocked(head.Version)
+		age := b.stalenessLocked(u.BasedOn)
 		weight := h.model.Staleness.Weight(age)
 		s.counters.stale(age, weight)
 		kept = s.preserveLocked(b)
-		t.applied[b.local] = head.Step
+		t.applied[b.local] = u.Step
 		b.version++
 		b.updates++
-		update = h.model.Update(b.updates, head.Step, scale*weight)
+		update = h.model.Update(b.updates, u.Step, u.Scale*weight)
 		s.counters.pushed.Add(1)
 	} else {
-		r.head.Flags |= wire.Duplicate
 		s.counters.duplicates.Add(1)
 	}
-	r.head.Version = clampVersion(b.version)
-	withBody := r.buf != nil
-	if withBody {
-		r.begin(b.Len)
+	result = core.Result{Version: b.version, Duplicate: !fresh}
+	if out != nil {
+		out.Begin(result, b.Len)
 	}
-	for lo := 0; lo < b.Len; lo += pieceElements {
-		hi := min(lo+pieceElements, b.Len)
+	for lo := 0; lo < b.Len; lo += core.PieceElements {
+		hi := min(lo+core.PieceElements, b.Len)
 		if fresh {
 			kept.keep(b, lo, hi)
 		}
-		if fresh && fault == nil {
-			if grad, isFinite := values.at(lo, hi); isFinite {
-				b.stepLocked(h.model.Rule, lo, hi, grad, update)
+		if fresh && refused == nil {
+			if grad, isFinite := values.At(lo, hi); isFinite {
+				h.model.Rule.Apply(b.params[lo:hi], grad, b.slots(lo, hi), update)
 			} else {
-				fault = changed(head.Op, b.name())
+				refused = changed("push", b.name())
 			}
 		}
 		isFinite := true
-		if withBody {
-			isFinite = r.add(lo, b.params[lo:hi])
+		if out != nil {
+			isFinite = out.Put(lo, b.params[lo:hi])
 		} else if fresh {
 			isFinite = wire.Finite(b.params[lo:hi])
 		}
-		if fresh && fault == nil {
-			s.seeBlock(b, lo, hi, isFinite, h.model.Rule.Slots(), "step", head.Step)
+		if fresh && refused == nil {
+			s.seeBlock(b, lo, hi, isFinite, h.model.Rule.Slots(), "step", u.Step)
 		}
 	}
-	r.end()
-	return fault
+	return result, refused
+}
+
+// admitLocked refuses a push of a fenced trainer, or to a block that moves, and reports whether the step is new for the block.
+func (b *block) admitLocked(t *trainer, step uint64) (fresh bool, refused *core.Refusal) {
+	if t.fenced.Load() {
+		return false, core.Refuse(core.Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.incarnation, t.ordinal)
+	}
+	if refused := b.movingLocked(); refused != nil {
+		return false, refused
+	}
+	//guard:block-push-once
+	fresh = step > t.applied[b.local]
+	return fresh, nil
 }
 
 // stalenessLocked is the number of updates since version. It is 0 for a version that the block has not reached, since a restart
@@ -140,20 +137,23 @@ func (b *block) stalenessLocked(version uint32) uint64 {
 	return uint64(now - min(version, now))
 }
 
-// pull completes r, whose dtype is set, with a copy of the parameters.
-func (b *block) pull(r *reply) *wire.Fault {
+// pull passes a copy of the parameters to out.
+func (b *block) pull(out core.Sink) *core.Refusal {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.moved {
 		return b.movingLocked()
 	}
-	r.head.Version = clampVersion(b.version)
-	r.begin(b.Len)
-	for lo := 0; lo < b.Len; lo += pieceElements {
-		r.add(lo, b.params[lo:min(lo+pieceElements, b.Len)])
+	out.Begin(core.Result{Version: b.version}, b.Len)
+	for lo := 0; lo < b.Len; lo += core.PieceElements {
+		out.Put(lo, b.params[lo:min(lo+core.PieceElements, b.Len)])
 	}
-	r.end()
 	return nil
+}
+
+// changed is the refusal of a trainer that wrote into its slot of shared memory before the reply.
+func changed(op, what string) *core.Refusal {
+	return core.Refuse(core.Changed, "%s for %s: elements in shared memory are no longer finite: the trainer changed them before the reply", op, what)
 }
 
 // clampVersion limits a version to the range of the header field.

@@ -11,6 +11,7 @@ import (
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
+	core "trainmaster/pserver/shard"
 )
 
 func modelOf(t *testing.T, elements int) *model.Model {
@@ -41,7 +42,7 @@ func TestClaimsWhileTheFirstParametersAreWritten(t *testing.T) {
 			for i := range ones {
 				ones[i] = 1
 			}
-			if fault := s.put(h, h.blocks[0], 100, elements{floats: ones}, now); fault != nil {
+			if fault := s.put(h, h.blocks[0], 100, core.Values{Floats: ones}, now); fault != nil {
 				t.Fatal(fault)
 			}
 			err := s.finish(100, func() {
@@ -50,7 +51,7 @@ func TestClaimsWhileTheFirstParametersAreWritten(t *testing.T) {
 					t.Errorf("second trainer: outcome %v, holder %d, %v", o, holder, err)
 				}
 				for _, incarnation := range []uint64{0, 100, 200} {
-					if s.put(h, h.blocks[0], incarnation, elements{floats: make([]float32, 10)}, now) == nil {
+					if s.put(h, h.blocks[0], incarnation, core.Values{Floats: make([]float32, 10)}, now) == nil {
 						t.Errorf("a put by incarnation %d was taken", incarnation)
 					}
 				}
@@ -93,7 +94,7 @@ func TestRewoundWhileTheFirstParametersAreWritten(t *testing.T) {
 		t.Fatal(o, err)
 	}
 	h := s.holding.Load()
-	if fault := s.put(h, h.blocks[0], 100, elements{floats: make([]float32, 10)}, time.Now()); fault != nil {
+	if fault := s.put(h, h.blocks[0], 100, core.Values{Floats: make([]float32, 10)}, time.Now()); fault != nil {
 		t.Fatal(fault)
 	}
 	err := s.finish(100, func() {

@@ -9,6 +9,7 @@ import (
 
 	"gonum.org/v1/gonum/blas/blas32"
 
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/wire"
 )
 
@@ -134,7 +135,7 @@ func (s *shard) reduce(h *holding, version uint64, sums []*stage, records uint64
 	var workers sync.WaitGroup
 	for range min(runtime.GOMAXPROCS(0), len(h.blocks)) {
 		workers.Go(func() {
-			var sum [pieceElements]float32
+			var sum [core.PieceElements]float32
 			for {
 				i := int(next.Add(1)) - 1
 				if i >= len(h.blocks) {
@@ -145,8 +146,8 @@ func (s *shard) reduce(h *holding, version uint64, sums []*stage, records uint64
 				kept := s.preserveLocked(b)
 				b.updates++
 				update := h.model.Update(b.updates, version, scale)
-				for lo := 0; lo < b.Len; lo += pieceElements {
-					hi := min(lo+pieceElements, b.Len)
+				for lo := 0; lo < b.Len; lo += core.PieceElements {
+					hi := min(lo+core.PieceElements, b.Len)
 					piece := sum[:hi-lo]
 					copy(piece, sums[0].parts[i].sum[lo:hi])
 					for _, g := range sums[1:] {
@@ -156,7 +157,7 @@ func (s *shard) reduce(h *holding, version uint64, sums []*stage, records uint64
 						piece[j] *= share
 					}
 					kept.keep(b, lo, hi)
-					b.stepLocked(h.model.Rule, lo, hi, piece, update)
+					h.model.Rule.Apply(b.params[lo:hi], piece, b.slots(lo, hi), update)
 					s.seeBlock(b, lo, hi, wire.Finite(b.params[lo:hi]), slots, "version", version)
 				}
 				b.version = version

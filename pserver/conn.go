@@ -14,6 +14,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/sharedmem"
 	"trainmaster/pserver/wire"
 )
@@ -54,28 +55,58 @@ type conn struct {
 	shared  *shared // memory with the trainer, nil: none
 	slot    *buffer // of it, for the frame being handled; nil: payloads go through the socket
 
+	out     reply // to the frame being handled, here because a [core.Sink] in a local variable would be allocated for each frame
 	replies chan reply
 }
 
-// serve returns when the peer closes or violates the protocol, or the server closes the connection.
+// serve reads and handles frames until the peer closes or violates the protocol, or the server closes the connection.
 func (c *conn) serve() {
 	c.replies = make(chan reply, queued)
 	var sender sync.WaitGroup
 	sender.Go(c.send)
-	err := c.receive()
+	var end error
+	for end == nil {
+		buf, isFinite, err := c.read()
+		var fault *wire.Fault
+		if err != nil && !errors.As(err, &fault) {
+			c.buffers.give(buf)
+			end = err
+			break
+		}
+		c.out = answer(&c.head, c.shard.epoch)
+		if fault == nil {
+			fault = c.handle(buf, isFinite, &c.out)
+		}
+		if fault != nil {
+			c.shard.counters.refused.Add(1)
+			c.out = refusal(&c.head, c.shard.epoch, fault)
+		}
+		if c.out.buf == nil {
+			c.buffers.give(buf)
+		}
+		c.replies <- c.out
+		if fault != nil && fault.Code.Fatal() {
+			end = fault
+		}
+	}
 	if c.trainer != nil {
 		c.trainer.connections.Add(-1)
 	}
 	close(c.replies)
 	sender.Wait()
+	c.close(end)
+}
+
+// close logs the reason, which the peer can read first, and frees the connection.
+func (c *conn) close(reason error) {
 	var fault *wire.Fault
 	switch {
-	case errors.As(err, &fault):
-		c.log.WithError(err).Warn("data connection closed: request refused")
+	case errors.As(reason, &fault):
+		c.log.WithError(reason).Warn("data connection closed: request refused")
 		c.linger()
-	case errors.Is(err, io.EOF), errors.Is(err, net.ErrClosed):
+	case errors.Is(reason, io.EOF), errors.Is(reason, net.ErrClosed):
 	default:
-		c.log.WithError(err).Info("data connection broke")
+		c.log.WithError(reason).Info("data connection broke")
 	}
 	c.nc.Close()
 	c.releaseShared()
@@ -86,33 +117,6 @@ func (c *conn) serve() {
 func (c *conn) linger() {
 	if c.nc.SetReadDeadline(time.Now().Add(lingering)) == nil {
 		io.CopyN(io.Discard, c.nc, 4*wire.MaxPayload) //nolint:errcheck // the connection is closed in any case
-	}
-}
-
-// receive handles one frame after the other.
-func (c *conn) receive() error {
-	for {
-		buf, isFinite, err := c.read()
-		var fault *wire.Fault
-		if err != nil && !errors.As(err, &fault) {
-			c.buffers.give(buf)
-			return err
-		}
-		r := answer(&c.head, c.shard.epoch)
-		if fault == nil {
-			fault = c.handle(buf, isFinite, &r)
-		}
-		if fault != nil {
-			c.shard.counters.refused.Add(1)
-			r = refusal(&c.head, c.shard.epoch, fault)
-		}
-		if r.buf == nil {
-			c.buffers.give(buf)
-		}
-		c.replies <- r
-		if fault != nil && fault.Code.Fatal() {
-			return fault
-		}
 	}
 }
 
@@ -221,29 +225,60 @@ func (c *conn) handle(buf *buffer, isFinite bool, r *reply) (fault *wire.Fault) 
 	case wire.Pull:
 		return c.pull(b, r)
 	case wire.Push, wire.PushPull:
-		scale, err := scaleOf(math.Float32frombits(c.head.Argument))
-		if err != nil {
-			return wire.Faultf(wire.Malformed, "%v", err)
-		}
-		if c.head.Op == wire.PushPull {
-			r.buf, r.head.DType = buf, c.head.DType
-		}
-		c.awaitMove(b.awaited())
-		fault = b.push(c.shard, c.holding, c.trainer, &c.head, scale, c.elements(buf, b.Len), r)
+		return c.push(b, buf, r)
 	case wire.Stage:
-		if fault = c.shard.waitVersion(c.stop, c.head.Step, c.limits.PullWait); fault != nil {
-			return fault
+		if refused := c.shard.waitVersion(c.stop, c.head.Step, c.limits.PullWait); refused != nil {
+			return faultOf(refused)
 		}
-		fault = c.shard.withRoom(c.holding, c.trainer, 0, func() *wire.Fault { return c.shard.stage(b, c.trainer, &c.head, c.elements(buf, b.Len)) })
-		if fault == nil {
-			r.end()
-		}
+		fault = faultOf(c.shard.stageBlock(c.holding, b, c.trainer, gradientOf(&c.head), c.values(buf, b.Len)))
 	case wire.Put:
-		if fault = c.shard.put(c.holding, b, c.head.Incarnation, c.elements(buf, b.Len), time.Now()); fault == nil {
-			r.end()
-		}
+		fault = faultOf(c.shard.put(c.holding, b, c.head.Incarnation, c.values(buf, b.Len), time.Now()))
+	}
+	if fault == nil {
+		r.end()
 	}
 	return fault
+}
+
+// push applies a gradient. If the block is about to move, it waits and tries once more.
+func (c *conn) push(b *block, buf *buffer, r *reply) *wire.Fault {
+	update, fault := updateOf(&c.head)
+	if fault != nil {
+		return fault
+	}
+	var out core.Sink
+	if c.head.Op == wire.PushPull {
+		r.buf, r.head.DType = buf, c.head.DType
+		out = r
+	}
+	result, refused := b.push(c.shard, c.holding, c.trainer, update, c.values(buf, b.Len), out)
+	if c.awaitMove(refused) {
+		result, refused = b.push(c.shard, c.holding, c.trainer, update, c.values(buf, b.Len), out)
+	}
+	if refused != nil {
+		return faultOf(refused)
+	}
+	if out == nil {
+		r.result(result)
+	}
+	r.end()
+	return nil
+}
+
+// awaitMove reports whether a refused request can succeed now. It waits for that, up to the wait of a pull.
+func (c *conn) awaitMove(refused *core.Refusal) bool {
+	if refused == nil || refused.Reason != core.Frozen || refused.Retry == nil {
+		return false
+	}
+	timer := time.NewTimer(c.limits.PullWait)
+	defer timer.Stop()
+	select {
+	case <-refused.Retry:
+		return true
+	case <-timer.C:
+	case <-c.stop:
+	}
+	return false
 }
 
 // hello binds the connection to a trainer.
@@ -258,25 +293,16 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 	case int64(c.head.Argument) != int64(c.shard.index):
 		return wire.Faultf(wire.WrongShard, "this is shard %d, not %d", c.shard.index, c.head.Argument)
 	}
-	if text := c.shard.unrestoredText(); text != "" {
-		return wire.Faultf(wire.Busy, "shard %d waits: %s", c.shard.index, text)
+	var digest [wire.DigestSize]byte
+	if buf != nil && c.head.Length >= wire.DigestSize {
+		digest = [wire.DigestSize]byte(buf.bytes)
+		if meant := buf.bytes[wire.DigestSize:c.head.Length]; len(meant) > 0 && (c.socket == nil || !bytes.Equal(meant, c.socket.offer.Server[:])) {
+			return wire.Faultf(wire.WrongShard, "socket of another server: expected the server that offered this socket")
+		}
 	}
-	h := c.shard.holding.Load()
-	if h == nil && c.shard.moving.joins {
-		return wire.Faultf(wire.Busy, "shard %d does not have its placement yet", c.shard.index)
-	}
-	if h == nil {
-		return wire.Faultf(wire.Uninitialized, "shard %d has no parameters", c.shard.index)
-	}
-	if buf == nil || c.head.Length < wire.DigestSize || [wire.DigestSize]byte(buf.bytes) != h.model.Digest {
-		return otherPlacement(c.shard.index, c.head.Placement, h.model.Placement.Epoch)
-	}
-	if meant := buf.bytes[wire.DigestSize:c.head.Length]; len(meant) > 0 && (c.socket == nil || !bytes.Equal(meant, c.socket.offer.Server[:])) {
-		return wire.Faultf(wire.WrongShard, "socket of another server: expected the server that offered this socket")
-	}
-	t, fault := c.shard.greet(h, uint32(c.head.Block), c.head.Incarnation)
-	if fault != nil {
-		return fault
+	t, h, refused := c.shard.join(uint32(c.head.Block), c.head.Incarnation, digest, c.head.Placement)
+	if refused != nil {
+		return faultOf(refused)
 	}
 	c.trainer, c.holding = t, h
 	t.connections.Add(1)
@@ -340,7 +366,7 @@ func (c *conn) check(buf *buffer, isFinite bool) (*block, *wire.Fault) {
 	if !isFinite {
 		i := wire.FirstNotFinite(buf.floats[:b.Len])
 		if i < 0 {
-			return nil, changed(head.Op, b.name())
+			return nil, faultOf(changed(head.Op.String(), b.name()))
 		}
 		return nil, wire.Faultf(wire.NotFinite, "%v for %s: element %d is %v", head.Op, b.name(), b.Offset+i, buf.floats[i])
 	}
@@ -359,8 +385,8 @@ func checkPayload(head *wire.Header, b *block) *wire.Fault {
 }
 
 func (c *conn) pull(b *block, r *reply) *wire.Fault {
-	if fault := c.shard.waitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); fault != nil && c.holding.model.Sync {
-		return fault
+	if refused := c.shard.waitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); refused != nil && c.holding.model.Sync {
+		return faultOf(refused)
 	}
 	if r.buf = c.room(); r.buf == nil {
 		return wire.Faultf(wire.Stopping, "shard %d is shutting down", c.shard.index)
@@ -369,10 +395,11 @@ func (c *conn) pull(b *block, r *reply) *wire.Fault {
 	if c.head.DType == wire.BFloat16 {
 		r.head.DType = wire.BFloat16
 	}
-	if fault := b.pull(r); fault != nil {
+	if refused := b.pull(r); refused != nil {
 		c.buffers.give(r.buf)
-		return fault
+		return faultOf(refused)
 	}
+	r.end()
 	c.shard.counters.pulled.Add(1)
 	return nil
 }

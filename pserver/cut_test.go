@@ -15,6 +15,7 @@ import (
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/wire"
 )
 
@@ -38,7 +39,7 @@ func TestCutsAreMoments(t *testing.T) {
 	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 0)
 	h := newHolding(m, 0)
 	for _, b := range h.blocks {
-		b.fill(elements{floats: make([]float32, b.Len)}, m.Rule)
+		b.fill(core.Values{Floats: make([]float32, b.Len)}, m.Rule)
 	}
 	s.holding.Store(h)
 	s.ready.Store(true)
@@ -58,7 +59,7 @@ func TestCutsAreMoments(t *testing.T) {
 			grad := slices.Repeat([]float32{-1}, wire.BlockElements)
 			for step := uint64(1); step <= steps; step++ {
 				b := h.blocks[r.IntN(blocks)]
-				if fault := b.push(s, h, tr, &wire.Header{Step: step}, 1, elements{floats: grad}, &reply{}); fault != nil {
+				if _, fault := b.push(s, h, tr, core.Update{Step: step, Scale: 1}, core.Values{Floats: grad}, nil); fault != nil {
 					t.Error(fault)
 				}
 				done[i].mu.Lock()
@@ -143,7 +144,7 @@ func TestCutsBeforeACommit(t *testing.T) {
 	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 1<<30)
 	h := newHolding(m, 0)
 	for _, b := range h.blocks {
-		b.fill(elements{floats: make([]float32, b.Len)}, m.Rule)
+		b.fill(core.Values{Floats: make([]float32, b.Len)}, m.Rule)
 	}
 	s.holding.Store(h)
 	s.ready.Store(true)
@@ -154,7 +155,7 @@ func TestCutsBeforeACommit(t *testing.T) {
 	for version := range uint64(3) {
 		for _, b := range h.blocks {
 			grad := slices.Repeat([]float32{-1}, b.Len)
-			if fault := s.stage(b, tr, &wire.Header{Step: version, Argument: 1}, elements{floats: grad}); fault != nil {
+			if fault := s.stage(b, tr, core.Gradient{Version: version, Records: 1}, core.Values{Floats: grad}); fault != nil {
 				t.Fatal(fault)
 			}
 		}
@@ -195,7 +196,7 @@ func TestCutsHaveTheirRoom(t *testing.T) {
 	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 0)
 	h := newHolding(m, 0)
 	for _, b := range h.blocks {
-		b.fill(elements{floats: make([]float32, b.Len)}, m.Rule)
+		b.fill(core.Values{Floats: make([]float32, b.Len)}, m.Rule)
 	}
 	s.holding.Store(h)
 	s.ready.Store(true)
@@ -234,7 +235,7 @@ func TestCutsHaveTheirRoom(t *testing.T) {
 			slices.Reverse(order)
 		}
 		for _, b := range order {
-			if fault := b.push(s, h, tr, &wire.Header{Step: step + 1}, 1, elements{floats: make([]float32, b.Len)}, &reply{}); fault != nil {
+			if _, fault := b.push(s, h, tr, core.Update{Step: step + 1, Scale: 1}, core.Values{Floats: make([]float32, b.Len)}, nil); fault != nil {
 				t.Fatal(fault)
 			}
 		}

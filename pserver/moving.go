@@ -13,7 +13,7 @@ import (
 
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/wire"
+	core "trainmaster/pserver/shard"
 )
 
 // A block changes its shard in four steps, which the leader takes:
@@ -109,47 +109,15 @@ func (b *block) thawLocked() {
 	}
 }
 
-// movingLocked is the answer to a push, nil if the block is here to stay.
-func (b *block) movingLocked() *wire.Fault {
+// movingLocked refuses a push to a block that moves; nil if the block stays.
+func (b *block) movingLocked() *core.Refusal {
 	switch {
 	case b.moved:
-		return wire.Faultf(wire.Moved, "%s is on another shard now", b.name())
+		return core.Refuse(core.Moved, "%s is on another shard now", b.name())
 	case b.frozen != nil:
-		return wire.Faultf(wire.Wait, "%s is about to move", b.name())
+		return core.Refuse(core.Frozen, "%s is about to move", b.name()).Until(b.frozen)
 	}
 	return nil
-}
-
-// awaited closes when the block is not frozen any more; nil if it is not.
-func (b *block) awaited() <-chan struct{} {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.frozen
-}
-
-// awaitMove waits while something is frozen, nil if it is not, up to the wait of a pull.
-func (c *conn) awaitMove(frozen <-chan struct{}) {
-	if frozen == nil {
-		return
-	}
-	timer := time.NewTimer(c.limits.PullWait)
-	defer timer.Stop()
-	select {
-	case <-frozen:
-	case <-timer.C:
-	case <-c.stop:
-	}
-}
-
-// otherPlacement refuses a hello with another digest.
-func otherPlacement(shard int, theirs, ours uint32) *wire.Fault {
-	switch {
-	case theirs != 0 && theirs < ours:
-		return wire.Faultf(wire.Moved, "your placement has epoch %d, shard %d is at %d", theirs, shard, ours)
-	case theirs > ours:
-		return wire.Faultf(wire.Busy, "your placement has epoch %d, shard %d is at %d and will hear of it", theirs, shard, ours)
-	}
-	return wire.Faultf(wire.OtherModel, "the digest of your placement is not that of shard %d: another model, or another number of shards", shard)
 }
 
 // followsLocked refuses a leader that was followed by another one.

@@ -1,11 +1,9 @@
 package pserver
 
 import (
-	"errors"
 	"fmt"
 
 	"trainmaster/pserver/table"
-	"trainmaster/pserver/wire"
 )
 
 // A slot of a table of embeddings moves as a block does, by the same steps at the same time. It may be much larger,
@@ -229,15 +227,4 @@ func (s *shard) arriveSlotsLocked(old, h *holding, arrived []*slotArrival) {
 		t.Leave(h.tables[k])
 		h.tables[k].Thaw()
 	}
-}
-
-// slotFault is what the answer is when a slot of a batch took no update or has no rows; nil for another error.
-func slotFault(err error) *wire.Fault {
-	switch {
-	case errors.Is(err, table.ErrMoved):
-		return wire.Faultf(wire.Moved, "%v", err)
-	case errors.Is(err, table.ErrFrozen):
-		return wire.Faultf(wire.Wait, "%v", err)
-	}
-	return nil
 }

@@ -18,6 +18,7 @@ import (
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/staleness"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
@@ -211,7 +212,7 @@ func (n *node) start() {
 	}
 	h := n.shard.newHolding(m)
 	for _, b := range h.blocks {
-		b.fill(elements{floats: make([]float32, b.Len)}, m.Rule)
+		b.fill(core.Values{Floats: make([]float32, b.Len)}, m.Rule)
 	}
 	for _, u := range n.world.units {
 		if ownerOf(n.table, u) == uint32(n.index) {

@@ -14,6 +14,7 @@ import (
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/wire"
 )
 
@@ -128,7 +129,7 @@ func TestCheckpointsRest(t *testing.T) {
 	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 0)
 	h := newHolding(m, 0)
 	for _, b := range h.blocks {
-		b.fill(elements{floats: make([]float32, b.Len)}, m.Rule)
+		b.fill(core.Values{Floats: make([]float32, b.Len)}, m.Rule)
 	}
 	s.holding.Store(h)
 	store := checkpoint.Store{Place: checkpoint.Disk(t.TempDir()), Points: func(string) error { return nil }}

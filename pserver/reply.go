@@ -3,6 +3,7 @@ package pserver
 import (
 	"os"
 
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/wire"
 )
 
@@ -19,16 +20,25 @@ type reply struct {
 	begun bool
 }
 
-// begin fixes the header, before the body is summed: elements of its dtype follow.
-func (r *reply) begin(elements int) {
+// Begin implements [core.Sink]: it fixes the header before the body is summed. Elements of its dtype follow.
+func (r *reply) Begin(result core.Result, elements int) {
+	r.result(result)
 	r.head.Length = uint32(r.head.DType.Size() * elements)
 	r.body = r.buf.bytes[:r.head.Length]
 	r.encode()
 	r.sum, r.begun = wire.Begin(&r.raw), true
 }
 
-// add puts elements from lo on into the body, adds them to the checksum, and reports whether they are finite. Calls are in order.
-func (r *reply) add(lo int, piece []float32) (isFinite bool) {
+// result puts the result of a call into the header.
+func (r *reply) result(result core.Result) {
+	r.head.Version = clampVersion(result.Version)
+	if result.Duplicate {
+		r.head.Flags |= wire.Duplicate
+	}
+}
+
+// Put implements [core.Sink]: it adds elements from lo on to the body and to the checksum, and reports whether they are finite.
+func (r *reply) Put(lo int, piece []float32) (isFinite bool) {
 	size := r.head.DType.Size()
 	body := r.body[lo*size : (lo+len(piece))*size]
 	if r.head.DType == wire.BFloat16 {

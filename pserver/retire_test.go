@@ -16,6 +16,7 @@ import (
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
@@ -43,7 +44,7 @@ func retiring(t *testing.T, dir string) (*shard, *checkpoints) {
 	}
 	h := s.newHolding(m)
 	for _, b := range h.blocks {
-		b.fill(elements{floats: make([]float32, b.Len)}, m.Rule)
+		b.fill(core.Values{Floats: make([]float32, b.Len)}, m.Rule)
 	}
 	s.holding.Store(h)
 	s.ready.Store(true)
@@ -56,7 +57,7 @@ func (fixedClaim) Index() int    { return 0 }
 func (fixedClaim) Job() JobState { return JobState{Shards: 1} }
 
 // pushOnce pushes step 1 of a trainer to the block; the version that the block is at says whether it was applied.
-func pushOnce(t *testing.T, s *shard, ordinal uint32, incarnation uint64) (uint64, *wire.Fault) {
+func pushOnce(t *testing.T, s *shard, ordinal uint32, incarnation uint64) (uint64, *core.Refusal) {
 	t.Helper()
 	h := s.holding.Load()
 	b := h.blocks[0]
@@ -64,8 +65,7 @@ func pushOnce(t *testing.T, s *shard, ordinal uint32, incarnation uint64) (uint6
 	if fault != nil {
 		return b.version, fault
 	}
-	var r reply
-	fault = b.push(s, h, by, &wire.Header{Step: 1}, 1, elements{floats: make([]float32, b.Len)}, &r)
+	_, fault = b.push(s, h, by, core.Update{Step: 1, Scale: 1}, core.Values{Floats: make([]float32, b.Len)}, nil)
 	return b.version, fault
 }
 
@@ -89,10 +89,10 @@ func TestTrainersComeAndGo(t *testing.T) {
 	if len(s.trainers) != 2 || most > 22 {
 		t.Errorf("the shard knows %d trainers, at most %d: expected 2, and 22 at most", len(s.trainers), most)
 	}
-	refused := func(why wire.Code) {
+	refused := func(why core.Reason) {
 		t.Helper()
 		before := s.holding.Load().blocks[0].version
-		if after, fault := pushOnce(t, s, 7, 7); fault == nil || fault.Code != why || after != before {
+		if after, fault := pushOnce(t, s, 7, 7); fault == nil || fault.Reason != why || after != before {
 			t.Errorf("a late push of one that is gone: %v, and the block goes from version %d to %d: expected %v", fault, before, after, why)
 		}
 		for _, known := range []uint64{steady, visitors} {
@@ -101,9 +101,9 @@ func TestTrainersComeAndGo(t *testing.T) {
 			}
 		}
 	}
-	refused(wire.Fenced)
+	refused(core.Fenced)
 	tell(t, s, 1, newRetirement("6a6f62", 3, nil)) // it is late
-	refused(wire.Fenced)
+	refused(core.Fenced)
 	if err := files.saveSelf(t.Context(), checkpoint.First); err != nil {
 		t.Fatal(err)
 	}
@@ -111,9 +111,9 @@ func TestTrainersComeAndGo(t *testing.T) {
 	if len(s.trainers) != 2 {
 		t.Errorf("after a restart the shard knows %d trainers, expected 2", len(s.trainers))
 	}
-	refused(wire.Busy)
+	refused(core.NotReady)
 	tell(t, s, 1, newRetirement("6a6f62", visitors+1, []uint64{steady, visitors}))
-	refused(wire.Fenced)
+	refused(core.Fenced)
 	s, _ = retiring(t, dir)
 	tell(t, s, 1, newRetirement("616e6577", 5, nil)) // the job begun anew, whose incarnations begin anew
 	if _, fault := pushOnce(t, s, 9, 6); fault != nil {
@@ -143,7 +143,7 @@ func TestWhoMayRetire(t *testing.T) {
 		if _, fault := s.greet(s.holding.Load(), 50, 50); fault != nil {
 			t.Errorf("%s: a trainer that is at work: %v", what, fault)
 		}
-		if _, fault := s.greet(s.holding.Load(), 5, 5); fault == nil || fault.Code != wire.Fenced {
+		if _, fault := s.greet(s.holding.Load(), 5, 5); fault == nil || fault.Reason != core.Fenced {
 			t.Errorf("%s: one that is over: %v", what, fault)
 		}
 	}
@@ -190,8 +190,7 @@ func TestRetiredTrainerIsFenced(t *testing.T) {
 		t.Fatal(fault)
 	}
 	tell(t, s, 1, newRetirement("6a6f62", 2, nil))
-	var r reply
-	if fault := h.blocks[0].push(s, h, gone, &wire.Header{Step: 1}, 1, elements{floats: make([]float32, 3)}, &r); fault == nil || fault.Code != wire.Fenced {
+	if _, fault := h.blocks[0].push(s, h, gone, core.Update{Step: 1, Scale: 1}, core.Values{Floats: make([]float32, 3)}, nil); fault == nil || fault.Reason != core.Fenced {
 		t.Errorf("a push to a block: %v, expected it to be fenced", fault)
 	}
 	rows := wire.Rows{Parts: 1, Spans: []wire.Span{{Slot: table.SlotOf(5), Rows: 1}}, IDs: []int64{5}, Values: []float32{1, 1}}
@@ -238,7 +237,7 @@ func TestNewerIncarnationWinsInARestore(t *testing.T) {
 		s := newShard(logrus.NewEntry(log), i, 1, time.Minute, 1<<20)
 		h := s.newHolding(m)
 		for _, b := range h.blocks {
-			b.fill(elements{floats: make([]float32, b.Len)}, m.Rule)
+			b.fill(core.Values{Floats: make([]float32, b.Len)}, m.Rule)
 		}
 		s.holding.Store(h)
 		s.ready.Store(true)
@@ -271,7 +270,7 @@ func TestNewerIncarnationWinsInARestore(t *testing.T) {
 		if known == nil || known.incarnation != 9 || !slices.Equal(known.applied, []uint64{0, 1}) {
 			t.Errorf("parts %v: %+v, expected incarnation 9 with step 1 in the second block alone", order, known)
 		}
-		if _, fault := s.greet(h, 1, 5); fault == nil || fault.Code != wire.Fenced {
+		if _, fault := s.greet(h, 1, 5); fault == nil || fault.Reason != core.Fenced {
 			t.Errorf("parts %v: hello of the older incarnation: %v, expected it to be fenced", order, fault)
 		}
 	}

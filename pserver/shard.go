@@ -9,8 +9,8 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/pserver/model"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
-	"trainmaster/pserver/wire"
 )
 
 // shard is the state of one parameter server: parameters and trainers.
@@ -81,7 +81,6 @@ func (h *holding) stored() (n int64) {
 }
 
 // claim is the exclusive right of one trainer to put the first parameters.
-// claim is the right of one trainer to give the first parameters.
 type claim struct {
 	ordinal     uint32
 	incarnation uint64 // 0: no trainer
@@ -172,15 +171,15 @@ func (s *shard) requestClaim(m *model.Model, ordinal uint32, incarnation uint64,
 }
 
 // put takes the first parameters of a block from the holder of the claim.
-func (s *shard) put(h *holding, b *block, incarnation uint64, values elements, now time.Time) *wire.Fault {
+func (s *shard) put(h *holding, b *block, incarnation uint64, values core.Values, now time.Time) *core.Refusal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.ready.Load() || s.finishing || s.claim.incarnation != incarnation || s.holding.Load() != h {
-		return wire.Faultf(wire.NotClaimed, "incarnation %d does not hold the claim to initialize shard %d", incarnation, s.index)
+		return core.Refuse(core.NotClaimed, "incarnation %d does not hold the claim to initialize shard %d", incarnation, s.index)
 	}
 	s.claim.last = now
 	if !b.fill(values, h.model.Rule) {
-		return changed(wire.Put, b.name())
+		return changed("put", b.name())
 	}
 	return nil
 }
@@ -228,7 +227,7 @@ func (s *shard) finish(incarnation uint64, durable func()) error {
 }
 
 // waitVersion waits until the shard is at least at version.
-func (s *shard) waitVersion(done <-chan struct{}, version uint64, limit time.Duration) *wire.Fault {
+func (s *shard) waitVersion(done <-chan struct{}, version uint64, limit time.Duration) *core.Refusal {
 	if s.version.Load() >= version {
 		return nil
 	}
@@ -244,11 +243,9 @@ func (s *shard) waitVersion(done <-chan struct{}, version uint64, limit time.Dur
 		select {
 		case <-changed:
 		case <-timer.C:
-			fault := wire.Faultf(wire.Wait, "version %d is not committed yet, shard %d is at %d", version, s.index, now)
-			fault.Version = clampVersion(now)
-			return fault
+			return core.Refuse(core.NotYet, "version %d is not committed yet, shard %d is at %d", version, s.index, now).At(now)
 		case <-done:
-			return wire.Faultf(wire.Stopping, "shard %d is shutting down", s.index)
+			return core.Refuse(core.Stopping, "shard %d is shutting down", s.index)
 		}
 	}
 }

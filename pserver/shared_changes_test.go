@@ -15,6 +15,7 @@ import (
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
@@ -22,7 +23,7 @@ import (
 // sharingConn is a connection of a ready shard, with one block, the table of stagedTable and shared memory.
 func sharingConn(t *testing.T, sync bool) (*conn, *buffer) {
 	t.Helper()
-	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{3 * pieceElements}}}, 1, stagedTable)
+	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{3 * core.PieceElements}}}, 1, stagedTable)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +35,7 @@ func sharingConn(t *testing.T, sync bool) (*conn, *buffer) {
 	log.SetOutput(io.Discard)
 	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 1<<30)
 	h := s.newHolding(m)
-	h.blocks[0].fill(elements{floats: make([]float32, h.blocks[0].Len)}, m.Rule)
+	h.blocks[0].fill(core.Values{Floats: make([]float32, h.blocks[0].Len)}, m.Rule)
 	s.holding.Store(h)
 	s.ready.Store(true)
 	who, fault := s.greet(h, 0, 1)
@@ -111,7 +112,7 @@ func TestSharedRowsChangeAfterTheCheckIsHarmless(t *testing.T) {
 				if op == wire.PushRows {
 					fault = c.pushRows(f, &reply{})
 				} else {
-					fault = c.shard.stageRows(c.holding, f, c.trainer, &c.head)
+					fault = faultOf(c.shard.stageRows(c.holding, f.number, &f.rows, c.trainer, gradientOf(&c.head)))
 				}
 				spoiled := strings.Contains(name, "finite")
 				if spoiled != (fault != nil) || fault != nil && fault.Code != wire.Malformed {
@@ -141,7 +142,7 @@ func TestSharedRowsChangeAfterTheCheckIsHarmless(t *testing.T) {
 // Gradients, stages and first parameters of a block are finite, however the trainer changes its memory after the check.
 func TestSharedElementsChangeAfterTheCheckIsHarmless(t *testing.T) {
 	for _, op := range []wire.Op{wire.Push, wire.PushPull, wire.Stage, wire.Put} {
-		for _, at := range []int{0, pieceElements + 3, 3*pieceElements - 1} {
+		for _, at := range []int{0, core.PieceElements + 3, 3*core.PieceElements - 1} {
 			t.Run(op.String(), func(t *testing.T) {
 				c, buf := sharingConn(t, op == wire.Stage)
 				b := c.holding.blocks[0]
@@ -157,19 +158,24 @@ func TestSharedElementsChangeAfterTheCheckIsHarmless(t *testing.T) {
 					t.Fatal(fault)
 				}
 				buf.floats[at] = float32(math.Inf(1))
-				values, r := c.elements(buf, b.Len), &reply{}
+				values, r := c.values(buf, b.Len), &reply{}
 				if op == wire.PushPull {
 					r.buf, r.head.DType = buf, wire.Float32
 				}
 				var fault *wire.Fault
 				switch op {
 				case wire.Put:
-					fault = c.shard.put(c.holding, b, 1, values, time.Now())
+					fault = faultOf(c.shard.put(c.holding, b, 1, values, time.Now()))
 				case wire.Stage:
 					c.head.Step, c.head.Argument = 0, 1
-					fault = c.shard.stage(b, c.trainer, &c.head, values)
+					fault = faultOf(c.shard.stage(b, c.trainer, gradientOf(&c.head), values))
 				default:
-					fault = b.push(c.shard, c.holding, c.trainer, &c.head, 1, values, r)
+					var out core.Sink
+					if op == wire.PushPull {
+						out = r
+					}
+					_, refused := b.push(c.shard, c.holding, c.trainer, core.Update{Step: 1, Scale: 1}, values, out)
+					fault = faultOf(refused)
 				}
 				if fault == nil || fault.Code != wire.Malformed || !strings.Contains(fault.Message, `tensor "w"`) {
 					t.Errorf("answer %v, expected malformed with the name of the tensor", fault)

@@ -4,6 +4,7 @@ import (
 	"os"
 	"sync/atomic"
 
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/sharedmem"
 	"trainmaster/pserver/wire"
 )
@@ -16,47 +17,16 @@ const sharedSlots = 4
 type shared struct {
 	*sharedmem.Memory
 	slots []*buffer
-	piece []float32 // of pieceElements, the server's own
+	piece []float32 // of core.PieceElements, the server's own
 }
 
-// elements are the floats of a frame's payload. The trainer can change those in shared memory at any time, so that a check
-// there says nothing about the next read: whatever is kept or applied is checked as copied.
-type elements struct {
-	floats []float32
-	piece  []float32 // memory for the copy of a piece; nil: the floats are not shared
-}
-
-// elements are the first n floats of the payload in buf.
-func (c *conn) elements(buf *buffer, n int) elements {
-	e := elements{floats: buf.floats[:n]}
+// values are the first n floats of the payload in buf.
+func (c *conn) values(buf *buffer, n int) core.Values {
+	v := core.Values{Floats: buf.floats[:n]}
 	if buf.isShared() {
-		e.piece = c.shared.piece
+		v.Piece = c.shared.piece
 	}
-	return e
-}
-
-// at returns the floats from lo to hi, at most pieceElements, in memory that the trainer cannot change, and whether they are finite.
-func (e elements) at(lo, hi int) (piece []float32, isFinite bool) {
-	//guard:shared-gradient-copied
-	if e.piece == nil {
-		return e.floats[lo:hi], true // they were checked
-	}
-	piece = e.piece[:hi-lo]
-	return piece, wire.CopyFinite(piece, e.floats[lo:hi])
-}
-
-// copyTo copies all floats and reports whether the copy is finite.
-func (e elements) copyTo(dst []float32) (isFinite bool) {
-	if e.piece == nil {
-		copy(dst, e.floats)
-		return true // they were checked
-	}
-	return wire.CopyFinite(dst, e.floats)
-}
-
-// changed is the answer to a trainer that wrote into its slot of shared memory before the reply.
-func changed(op wire.Op, what string) *wire.Fault {
-	return wire.Faultf(wire.Malformed, "%v for %s: elements in shared memory are no longer finite: the trainer changed them before the reply", op, what)
+	return v
 }
 
 // sharedPool bounds the shared memory of all connections together.
@@ -78,7 +48,7 @@ func (p *sharedPool) take() (*shared, *os.File, error) {
 		p.used.Add(-size)
 		return nil, nil, err
 	}
-	s := &shared{Memory: memory, piece: make([]float32, pieceElements)}
+	s := &shared{Memory: memory, piece: make([]float32, core.PieceElements)}
 	for i := range memory.Slots() {
 		s.slots = append(s.slots, &buffer{bytes: memory.Slot(i), floats: memory.Floats(i)})
 	}

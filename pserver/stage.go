@@ -4,6 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/wire"
 )
 
@@ -104,49 +105,48 @@ func (g *stage) newest() (sequence uint64) {
 }
 
 // openStage returns the trainer's stage at the version of a frame, locked, if the frame is neither late nor early.
-func (s *shard) openStage(t *trainer, head *wire.Header) (*stage, *wire.Fault) {
+func (s *shard) openStage(t *trainer, by core.Gradient) (*stage, *core.Refusal) {
 	if t.fenced.Load() {
-		return nil, wire.Faultf(wire.Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.incarnation, t.ordinal)
+		return nil, core.Refuse(core.Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.incarnation, t.ordinal)
 	}
 	g := s.stages.of(t.incarnation, &s.holding)
 	now := s.version.Load()
-	var fault *wire.Fault
+	var refused *core.Refusal
 	switch {
-	case head.Step < now || head.Step < g.version:
-		fault = wire.Faultf(wire.Stale, "gradient was computed at version %d, shard %d is at %d", head.Step, s.index, now)
+	case by.Version < now || by.Version < g.version:
+		refused = core.Refuse(core.Stale, "gradient was computed at version %d, shard %d is at %d", by.Version, s.index, now)
 	//guard:stage-of-version-kept
-	case head.Step > now: // what is staged for the version that is to come now is still needed
-		fault = wire.Faultf(wire.Wait, "gradient was computed at version %d, shard %d is at %d and will hear of it", head.Step, s.index, now)
+	case by.Version > now: // what is staged for the version that is to come now is still needed
+		refused = core.Refuse(core.NotYet, "gradient was computed at version %d, shard %d is at %d and will hear of it", by.Version, s.index, now)
 	//guard:stage-of-newest-attempt
-	case head.Step == g.version && head.Argument != g.records && head.Sequence < g.newest():
-		fault = wire.Faultf(wire.Stale, "gradient is of an earlier attempt at version %d, of %d records: there is one of %d by now", head.Step, head.Argument, g.records)
+	case by.Version == g.version && by.Records != g.records && by.Sequence < g.newest():
+		refused = core.Refuse(core.Stale, "gradient is of an earlier attempt at version %d, of %d records: there is one of %d by now", by.Version, by.Records, g.records)
 	}
-	if fault != nil {
+	if refused != nil {
 		g.mu.Unlock()
-		fault.Version = clampVersion(now)
-		return nil, fault
+		return nil, refused.At(now)
 	}
-	if head.Step != g.version || head.Argument != g.records {
-		g.reset(head.Step, head.Argument)
+	if by.Version != g.version || by.Records != g.records {
+		g.reset(by.Version, by.Records)
 	}
 	return g, nil
 }
 
 // stage keeps the gradient sum of one block until a commit names it. Sending it
 // again changes nothing; a later frame for the same version replaces it.
-func (s *shard) stage(b *block, t *trainer, head *wire.Header, values elements) *wire.Fault {
-	g, fault := s.openStage(t, head)
-	if fault != nil {
-		return fault
+func (s *shard) stage(b *block, t *trainer, by core.Gradient, values core.Values) *core.Refusal {
+	g, refused := s.openStage(t, by)
+	if refused != nil {
+		return refused
 	}
 	defer g.mu.Unlock()
 	p := &g.parts[b.local]
-	if p.sequence > head.Sequence {
+	if p.sequence > by.Sequence {
 		return nil // an older frame, overtaken by its own repetition
 	}
 	if p.sum == nil {
 		if !s.stages.reserve(int64(4 * b.Len)) {
-			return wire.Faultf(wire.Busy, "shard %d holds %d bytes of staged gradients, the limit is %d", s.index, s.stages.bytes.Load(), s.stages.limit)
+			return core.Refuse(core.Full, "shard %d holds %d bytes of staged gradients, the limit is %d", s.index, s.stages.bytes.Load(), s.stages.limit)
 		}
 		p.sum = make([]float32, b.Len)
 	}
@@ -154,11 +154,21 @@ func (s *shard) stage(b *block, t *trainer, head *wire.Header, values elements) 
 		p.sequence = 0
 		g.present--
 	}
-	if !values.copyTo(p.sum) {
-		return changed(head.Op, b.name())
+	if !values.CopyTo(p.sum) {
+		return changed("stage", b.name())
 	}
-	p.sequence = head.Sequence
+	p.sequence = by.Sequence
 	g.present++
 	s.counters.staged.Add(1)
 	return nil
+}
+
+// stageBlock stages the gradient sum of one block, if the stages have room for it.
+func (s *shard) stageBlock(h *holding, b *block, t *trainer, by core.Gradient, values core.Values) *core.Refusal {
+	return s.withRoom(h, t, 0, func() *core.Refusal { return s.stage(b, t, by, values) })
+}
+
+// stageTable stages one part of the sums of a table, if the stages have room for it. size is the number of its bytes.
+func (s *shard) stageTable(h *holding, number int, rows *wire.Rows, size int64, t *trainer, by core.Gradient) *core.Refusal {
+	return s.withRoom(h, t, size, func() *core.Refusal { return s.stageRows(h, number, rows, t, by) })
 }

@@ -4,7 +4,7 @@ import (
 	"fmt"
 	"time"
 
-	"trainmaster/pserver/wire"
+	core "trainmaster/pserver/shard"
 )
 
 // crowd is when a trainer first found no memory for its gradients of a version.
@@ -32,16 +32,16 @@ func (s *shard) checkStageRoom(h *holding) error {
 // withRoom stages gradients. Without memory for them it frees what earlier versions left; more is the rows of tables among them, in
 // bytes. If the gradients of all trainers do not fit, the trainer waits: perhaps a step is made without it. If none is made for
 // stageWait, the answer is NoRoom, and what the trainer has staged is dropped, so that the others can go on without it.
-func (s *shard) withRoom(h *holding, t *trainer, more int64, stage func() *wire.Fault) *wire.Fault {
-	fault := stage()
-	if fault == nil || fault.Code != wire.Busy {
-		return fault
+func (s *shard) withRoom(h *holding, t *trainer, more int64, stage func() *core.Refusal) *core.Refusal {
+	refused := stage()
+	if refused == nil || refused.Reason != core.Full {
+		return refused
 	}
 	s.stages.prune(s.version.Load(), nil)
 	//guard:retirement-drops-stages
 	s.dropUnnamed()
-	if fault = stage(); fault == nil || fault.Code != wire.Busy {
-		return fault
+	if refused = stage(); refused == nil || refused.Reason != core.Full {
+		return refused
 	}
 	live := map[uint64]bool{}
 	s.mu.Lock()
@@ -52,20 +52,20 @@ func (s *shard) withRoom(h *holding, t *trainer, more int64, stage func() *wire.
 	trainers, rows := s.stages.held(live)
 	need := h.stageNeed()
 	if int64(trainers)*need+rows+more <= s.stages.limit {
-		return fault // the rest is of trainers that are gone: the next step, or their retirement, frees it
+		return refused // the rest is of trainers that are gone: the next step, or their retirement, frees it
 	}
 	now := crowd{s.version.Load(), time.Now()}
 	since := t.crowded.Load()
 	if since == nil || since.version != now.version {
 		t.crowded.Store(&now)
-		return fault
+		return refused
 	}
 	//guard:stage-wait-limit
 	if now.since.Sub(since.since) < s.stageWait {
-		return fault
+		return refused
 	}
 	s.stages.drop(t.incarnation)
-	return wire.Faultf(wire.NoRoom, "shard %d: expected at most %d bytes of staged gradients (--stage-bytes), found %d trainers with %d bytes each and %d bytes of rows: start the parameter servers with a greater --stage-bytes, or the job with fewer trainers",
+	return core.Refuse(core.NoRoom, "shard %d: expected at most %d bytes of staged gradients (--stage-bytes), found %d trainers with %d bytes each and %d bytes of rows: start the parameter servers with a greater --stage-bytes, or the job with fewer trainers",
 		s.index, s.stages.limit, trainers, need, rows+more)
 }
 

@@ -7,6 +7,7 @@ import (
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
@@ -66,15 +67,15 @@ type frameOfRow struct {
 }
 
 // stageFrame stages it.
-func stageFrame(s *tableShard, h *holding, f frameOfRow) *wire.Fault {
+func stageFrame(s *tableShard, h *holding, f frameOfRow) *core.Refusal {
 	slot := 1 + f.part
 	body, rows := wire.Layout(wire.FloatBytes(make([]float32, 64)), 1, 1, stagedTable.Dim)
 	wire.Number(body, f.part, f.parts)
 	rows.Part, rows.Parts = f.part, f.parts
 	rows.Spans[0], rows.IDs[0] = wire.Span{Slot: slot, Rows: 1}, idOf(slot)
 	copy(rows.Values, []float32{12, 12})
-	head := &wire.Header{Op: wire.StageRows, Step: f.version, Argument: f.records, Sequence: f.sequence}
-	return s.stageRows(h, rowFrame{table: h.tables[0], rows: rows}, &trainer{incarnation: f.incarnation}, head)
+	by := core.Gradient{Version: f.version, Records: f.records, Sequence: f.sequence}
+	return s.stageRows(h, 0, &rows, &trainer{incarnation: f.incarnation}, by)
 }
 
 // A frame of an attempt that was given up comes when a later one, with another number of records, is there: that one stays.
@@ -86,13 +87,13 @@ func TestFrameOfAnEarlierAttempt(t *testing.T) {
 	if fault := stageFrame(s, h, frameOfRow{7, 3, 6, 20, 0, 1}); fault != nil {
 		t.Fatal(fault)
 	}
-	if fault := stageFrame(s, h, frameOfRow{7, 3, 5, 10, 0, 1}); fault == nil || fault.Code != wire.Stale {
+	if fault := stageFrame(s, h, frameOfRow{7, 3, 5, 10, 0, 1}); fault == nil || fault.Reason != core.Stale {
 		t.Errorf("an earlier attempt: %v", fault)
 	}
 	if got := stagedIn(s.stages.find(7), h); got != "v3/6: 1=12" {
 		t.Errorf("%q is staged", got)
 	}
-	if fault := stageFrame(s, h, frameOfRow{7, 4, 6, 30, 0, 1}); fault == nil || fault.Code != wire.Wait {
+	if fault := stageFrame(s, h, frameOfRow{7, 4, 6, 30, 0, 1}); fault == nil || fault.Reason != core.NotYet {
 		t.Errorf("of a version that is still to come: %v", fault)
 	}
 	if got := stagedIn(s.stages.find(7), h); got != "v3/6: 1=12" {

@@ -21,6 +21,7 @@ import (
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
@@ -50,7 +51,7 @@ func newTableShard(t testing.TB, dir string, o optimizer.Config) *tableShard {
 	}
 	h := s.newHolding(m)
 	for _, b := range h.blocks {
-		b.fill(elements{floats: make([]float32, b.Len)}, m.Rule)
+		b.fill(core.Values{Floats: make([]float32, b.Len)}, m.Rule)
 	}
 	s.holding.Store(h)
 	s.ready.Store(true)

@@ -23,7 +23,7 @@ func (c *conn) scanRows(buf *buffer, r *reply) *wire.Fault {
 	defer scans.Put(rows)
 	next, err := t.Scan(table.Place{Slot: head.Argument, Row: uint32(head.Step)}, rows)
 	if err != nil {
-		return slotFault(err)
+		return faultOf(refuseRows(err, t, rows))
 	}
 	if r.buf = c.room(); r.buf == nil {
 		return wire.Faultf(wire.Stopping, "shard %d is shutting down", c.shard.index)

@@ -6,6 +6,7 @@ import (
 	"sync"
 	"sync/atomic"
 
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
@@ -43,40 +44,39 @@ func (st *rowStage) bytes() (n int64) {
 
 // stageRows keeps one part of a trainer's sums for a table until a commit names
 // it. Sending it again changes nothing; later frames for the same version replace it.
-func (s *shard) stageRows(h *holding, f rowFrame, t *trainer, head *wire.Header) *wire.Fault {
-	g, fault := s.openStage(t, head)
-	if fault != nil {
-		return fault
+func (s *shard) stageRows(h *holding, number int, rows *wire.Rows, t *trainer, by core.Gradient) *core.Refusal {
+	g, refused := s.openStage(t, by)
+	if refused != nil {
+		return refused
 	}
 	defer g.mu.Unlock()
-	st := &g.rows[f.number]
-	if head.Sequence < st.since {
+	st, cfg := &g.rows[number], h.tables[number].Config()
+	if by.Sequence < st.since {
 		return nil // an older frame, replaced by a later attempt
 	}
-	if int(f.rows.Parts) != len(st.parts) || st.since == 0 {
-		if f.rows.Parts > maxParts {
-			return wire.Faultf(wire.BadRows, "%d parts for table %q: expected at most %d", f.rows.Parts, f.table.Config().Name, maxParts)
+	if int(rows.Parts) != len(st.parts) || st.since == 0 {
+		if rows.Parts > maxParts {
+			return core.Refuse(core.BadBatch, "%d parts for table %q: expected at most %d", rows.Parts, cfg.Name, maxParts)
 		}
 		st.reset()
-		for len(st.parts) > int(f.rows.Parts) {
+		for len(st.parts) > int(rows.Parts) {
 			last := len(st.parts) - 1
 			s.stages.bytes.Add(int64(-4 * len(st.parts[last].payload)))
 			st.parts = st.parts[:last]
 		}
-		for len(st.parts) < int(f.rows.Parts) {
+		for len(st.parts) < int(rows.Parts) {
 			st.parts = append(st.parts, rowPart{})
 		}
-		st.since = head.Sequence
+		st.since = by.Sequence
 	}
-	p := &st.parts[f.rows.Part]
-	if p.sequence > head.Sequence {
+	p := &st.parts[rows.Part]
+	if p.sequence > by.Sequence {
 		return nil // an older frame, overtaken by its own repetition
 	}
-	dim := f.table.Config().Dim
-	words := wire.RowsSize(len(f.rows.Spans), len(f.rows.IDs), dim) / 4
+	words := wire.RowsSize(len(rows.Spans), len(rows.IDs), cfg.Dim) / 4
 	if more := words - len(p.payload); more > 0 {
 		if !s.stages.reserve(int64(4 * more)) {
-			return wire.Faultf(wire.Busy, "shard %d holds %d bytes of staged gradients, the limit is %d", s.index, s.stages.bytes.Load(), s.stages.limit)
+			return core.Refuse(core.Full, "shard %d holds %d bytes of staged gradients, the limit is %d", s.index, s.stages.bytes.Load(), s.stages.limit)
 		}
 		p.payload = make([]float32, words)
 	}
@@ -84,13 +84,13 @@ func (s *shard) stageRows(h *holding, f rowFrame, t *trainer, head *wire.Header)
 		p.sequence = 0
 		st.present--
 	}
-	_, p.rows = wire.Layout(wire.FloatBytes(p.payload), len(f.rows.Spans), len(f.rows.IDs), dim)
-	copy(p.rows.Spans, f.rows.Spans)
-	copy(p.rows.IDs, f.rows.IDs)
-	if isFinite := wire.CopyFinite(p.rows.Values, f.rows.Values); f.rows.Shared && !isFinite {
-		return changed(head.Op, fmt.Sprintf("table %q", f.table.Config().Name))
+	_, p.rows = wire.Layout(wire.FloatBytes(p.payload), len(rows.Spans), len(rows.IDs), cfg.Dim)
+	copy(p.rows.Spans, rows.Spans)
+	copy(p.rows.IDs, rows.IDs)
+	if isFinite := wire.CopyFinite(p.rows.Values, rows.Values); rows.Shared && !isFinite {
+		return changed("stage rows", fmt.Sprintf("table %q", cfg.Name))
 	}
-	p.sequence = head.Sequence
+	p.sequence = by.Sequence
 	st.present++
 	s.counters.rowsStaged.Add(uint64(len(p.rows.IDs)))
 	return nil

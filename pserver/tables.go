@@ -2,11 +2,9 @@ package pserver
 
 import (
 	"errors"
-	"fmt"
-	"math"
-	"sync"
 
 	"trainmaster/pserver/model"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/staleness"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
@@ -66,169 +64,45 @@ func (h *holding) rowsHeld() (n int) {
 	return n
 }
 
-// rowFrame is a checked frame about rows of a table.
-type rowFrame struct {
-	number int // of the table
-	table  *table.Table
-	rows   wire.Rows
-}
-
-// handleRows serves a frame about rows and completes r. It sets r.buf if r takes buf over.
-func (c *conn) handleRows(buf *buffer, r *reply) *wire.Fault {
-	if fault := c.checkShard(); fault != nil {
-		return fault
-	}
-	if c.head.Op == wire.ScanRows {
-		return c.scanRows(buf, r)
-	}
-	index := indices.Get().(*wire.Index)
-	defer indices.Put(index)
-	f, fault := c.checkRows(buf, index)
-	if fault != nil {
-		return fault
-	}
-	switch c.head.Op {
-	case wire.LookupRows:
-		return c.lookupRows(f, buf, r)
-	case wire.PushRows:
-		return c.pushRows(f, r)
-	}
-	if fault := c.shard.waitVersion(c.stop, c.head.Step, c.limits.PullWait); fault != nil {
-		return fault
-	}
-	fault = c.shard.withRoom(c.holding, c.trainer, int64(c.head.Length), func() *wire.Fault { return c.shard.stageRows(c.holding, f, c.trainer, &c.head) })
-	if fault == nil {
-		r.end()
-	}
-	return fault
-}
-
-// checkRows finds the table, and refuses whatever does not fit it. Nothing has been changed before. Spans and ids are in
-// index if the payload is shared, and in a lookup, whose reply may take the place of the payload.
-func (c *conn) checkRows(buf *buffer, index *wire.Index) (f rowFrame, fault *wire.Fault) {
-	head, h := &c.head, c.holding
-	if head.Block >= uint64(len(h.tables)) {
-		return f, wire.Faultf(wire.NoSuchTable, "%v for table %d: the model has %d", head.Op, head.Block, len(h.tables))
-	}
-	f.number = int(head.Block)
-	f.table = h.tables[f.number]
-	cfg := f.table.Config()
-	if head.DType != wire.RowBatch {
-		return f, wire.Faultf(wire.BadDType, "%v for table %q: payload is %v, expected %v", head.Op, cfg.Name, head.DType, wire.RowBatch)
-	}
-	dim := cfg.Dim
-	if head.Op == wire.LookupRows {
-		dim = 0
-	}
-	var payload []byte
-	if buf != nil {
-		payload = buf.bytes[:head.Length]
-	}
-	var err error
-	if buf.isShared() || head.Op == wire.LookupRows {
-		f.rows, err = wire.ParseShared(payload, dim, index)
-	} else {
-		f.rows, err = wire.ParseRows(payload, dim)
-	}
-	if err != nil {
-		return f, wire.Faultf(wire.BadRows, "%v for table %q: %v", head.Op, cfg.Name, err)
-	}
-	switch err := f.table.Check(&f.rows); {
-	case errors.Is(err, table.ErrNotHeld):
-		return f, wire.Faultf(wire.NoSuchSlot, "%v at shard %d: %v", head.Op, c.shard.index, err)
-	case err != nil:
-		return f, wire.Faultf(wire.BadRows, "%v: %v", head.Op, err)
-	}
-	if head.Op != wire.StageRows && f.rows.Parts != 1 {
-		return f, wire.Faultf(wire.BadRows, "%v for table %q: part %d of %d: expected one part", head.Op, cfg.Name, f.rows.Part, f.rows.Parts)
-	}
-	if head.Op == wire.LookupRows && len(f.rows.IDs) > wire.MostRows(cfg.Dim) {
-		return f, wire.Faultf(wire.BadRows, "lookup of %d rows of table %q: a frame has room for %d", len(f.rows.IDs), cfg.Name, wire.MostRows(cfg.Dim))
-	}
-	if !wire.Finite(f.rows.Values) {
-		i := wire.FirstNotFinite(f.rows.Values)
-		if i < 0 {
-			return f, changed(head.Op, fmt.Sprintf("table %q", cfg.Name))
-		}
-		return f, wire.Faultf(wire.NotFinite, "%v for table %q: element %d of id %d is %v", head.Op, cfg.Name, i%cfg.Dim, f.rows.IDs[i/cfg.Dim], f.rows.Values[i])
-	}
-	return f, nil
-}
-
-// indices keeps spans and ids apart from their payload, scans what was read.
-var (
-	indices = sync.Pool{New: func() any { return &wire.Index{} }}
-	scans   = sync.Pool{New: func() any { return &wire.Rows{} }}
-)
-
-// lookupRows answers with the rows as they are. In mode sync all of a frame are of one version.
-func (c *conn) lookupRows(f rowFrame, buf *buffer, r *reply) *wire.Fault {
-	if fault := c.shard.waitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); fault != nil && c.holding.model.Sync {
-		return fault
-	}
-	if c.holding.model.Staleness.Policy == staleness.Scale {
-		f.table.Look(&f.rows, c.trainer.columns[f.number])
-	}
-	n := len(f.rows.IDs) * f.table.Config().Dim
-	version, err := c.shard.lookup(f, buf.floats[:n])
-	if err != nil {
-		return slotFault(err)
-	}
-	r.head.Version = clampVersion(version)
-	c.shard.counters.rowsLookedUp.Add(uint64(len(f.rows.IDs)))
-	r.buf = buf
-	r.head.DType = wire.Float32
-	r.begin(n)
-	r.add(0, buf.floats[:n])
-	r.end()
-	return nil
-}
-
 // lookup fills dst with rows of one version.
-func (s *shard) lookup(f rowFrame, dst []float32) (version uint64, err error) {
+func (s *shard) lookup(t *table.Table, rows *wire.Rows, dst []float32) (version uint64, refused *core.Refusal) {
 	s.rowsMu.RLock()
 	defer s.rowsMu.RUnlock()
-	err = f.table.Lookup(&f.rows, dst)
-	return s.version.Load(), err
+	if err := t.Lookup(rows, dst); err != nil {
+		return 0, refuseRows(err, t, rows)
+	}
+	return s.version.Load(), nil
 }
 
-// pushRows applies gradients, to every slot that has not had the trainer's step.
-func (c *conn) pushRows(f rowFrame, r *reply) *wire.Fault {
-	scale, err := scaleOf(math.Float32frombits(c.head.Argument))
-	if err != nil {
-		return wire.Faultf(wire.Malformed, "%v", err)
-	}
-	step := table.Step{Number: c.head.Step, Scale: c.holding.model.Update(0, c.head.Step, scale).Scale}
+// pushRows applies gradients to each slot that does not have the trainer's step, and counts these slots. A refusal can follow
+// after some slots are updated: a repetition then updates the others.
+func (s *shard) pushRows(h *holding, t *trainer, number int, u core.Update, rows *wire.Rows) (applied int, refused *core.Refusal) {
+	tbl := h.tables[number]
+	step := table.Step{Number: u.Step, Scale: h.model.Update(0, u.Step, u.Scale).Scale}
 	var weight func(staleness uint64) float32
-	if bound := c.holding.model.Staleness; bound.Policy == staleness.Scale {
+	if bound := h.model.Staleness; bound.Policy == staleness.Scale {
 		weight = bound.Weight
 	}
-	applied, err := f.table.UpdateStale(&f.rows, c.trainer.columns[f.number], step, weight)
-	if errors.Is(err, table.ErrFrozen) {
-		c.awaitMove(f.table.Frozen(&f.rows))
-		var more int
-		more, err = f.table.UpdateStale(&f.rows, c.trainer.columns[f.number], step, weight) // all slots that do not have the step yet
-		applied += more
+	applied, err := tbl.UpdateStale(rows, t.columns[number], step, weight)
+	s.seeTable(tbl, "step", step.Number)
+	if errors.Is(err, table.ErrEnded) {
+		return applied, core.Refuse(core.Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.incarnation, t.ordinal)
 	}
-	c.shard.seeTable(f.table, "step", step.Number)
-	if applied > 0 {
-		c.shard.counters.rowsPushed.Add(uint64(len(f.rows.IDs)))
+	if err != nil {
+		return applied, refuseRows(err, tbl, rows)
 	}
-	switch fault := slotFault(err); {
-	case fault != nil:
-		return fault
+	return applied, nil
+}
+
+// refuseRows refuses a batch with a slot that took no update or has no rows.
+func refuseRows(err error, t *table.Table, rows *wire.Rows) *core.Refusal {
+	switch {
+	case errors.Is(err, table.ErrMoved):
+		return core.Refuse(core.Moved, "%v", err)
+	case errors.Is(err, table.ErrFrozen):
+		return core.Refuse(core.Frozen, "%v", err).Until(t.Frozen(rows))
 	case errors.Is(err, table.ErrNotFinite):
-		return wire.Faultf(wire.Malformed, "%v: %v", c.head.Op, err)
-	case errors.Is(err, table.ErrEnded):
-		return wire.Faultf(wire.Fenced, "incarnation %d of trainer %d was replaced by a newer one", c.trainer.incarnation, c.trainer.ordinal)
-	case err != nil:
-		return wire.Faultf(wire.BadRows, "%v: %v", c.head.Op, err)
+		return core.Refuse(core.Changed, "%v", err)
 	}
-	if repeated := len(f.rows.Spans) - applied; repeated > 0 {
-		r.head.Flags |= wire.Duplicate
-		c.shard.counters.duplicates.Add(uint64(repeated))
-	}
-	r.head.Version = clampVersion(c.shard.version.Load())
-	r.end()
-	return nil
+	return core.Refuse(core.BadBatch, "%v", err)
 }

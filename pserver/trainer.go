@@ -2,11 +2,12 @@ package pserver
 
 import (
 	"cmp"
+	"crypto/sha256"
 	"slices"
 	"sync/atomic"
 
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
-	"trainmaster/pserver/wire"
 )
 
 // trainer is one incarnation of a trainer, as a shard knows it.
@@ -28,25 +29,55 @@ func (h *holding) newTrainer(ordinal uint32, incarnation uint64) *trainer {
 	return &trainer{ordinal: ordinal, incarnation: incarnation, applied: make([]uint64, len(h.blocks)), columns: h.newColumns()}
 }
 
+// join finds or makes the trainer of a data connection. digest is that of its placement, and epoch the epoch of the placement.
+func (s *shard) join(ordinal uint32, incarnation uint64, digest [sha256.Size]byte, epoch uint32) (*trainer, *holding, *core.Refusal) {
+	if text := s.unrestoredText(); text != "" {
+		return nil, nil, core.Refuse(core.NotReady, "shard %d waits: %s", s.index, text)
+	}
+	h := s.holding.Load()
+	if h == nil && s.moving.joins {
+		return nil, nil, core.Refuse(core.NotReady, "shard %d does not have its placement yet", s.index)
+	}
+	if h == nil {
+		return nil, nil, core.Refuse(core.NoParameters, "shard %d has no parameters", s.index)
+	}
+	if digest != h.model.Digest {
+		return nil, nil, otherPlacement(s.index, epoch, h.model.Placement.Epoch)
+	}
+	t, refused := s.greet(h, ordinal, incarnation)
+	return t, h, refused
+}
+
+// otherPlacement refuses a trainer with another digest.
+func otherPlacement(shard int, theirs, ours uint32) *core.Refusal {
+	switch {
+	case theirs != 0 && theirs < ours:
+		return core.Refuse(core.Moved, "your placement has epoch %d, shard %d is at %d", theirs, shard, ours)
+	case theirs > ours:
+		return core.Refuse(core.NotReady, "your placement has epoch %d, shard %d is at %d and will hear of it", theirs, shard, ours)
+	}
+	return core.Refuse(core.OtherModel, "the digest of your placement is not that of shard %d: another model, or another number of shards", shard)
+}
+
 // greet finds or makes the trainer for a hello. A newer incarnation fences the
 // one before it; an older one is refused.
-func (s *shard) greet(h *holding, ordinal uint32, incarnation uint64) (*trainer, *wire.Fault) {
+func (s *shard) greet(h *holding, ordinal uint32, incarnation uint64) (*trainer, *core.Refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.holding.Load() != h {
-		return nil, wire.Faultf(wire.Moved, "blocks of shard %d were moved just now", s.index)
+		return nil, core.Refuse(core.Moved, "blocks of shard %d were moved just now", s.index)
 	}
 	old := s.trainers[ordinal]
 	switch {
 	case old != nil && old.incarnation == incarnation:
 		return old, nil
 	case old != nil && old.incarnation > incarnation:
-		return nil, wire.Faultf(wire.Fenced, "trainer %d is at incarnation %d, this is %d", ordinal, old.incarnation, incarnation)
+		return nil, core.Refuse(core.Fenced, "trainer %d is at incarnation %d, this is %d", ordinal, old.incarnation, incarnation)
 	case s.retired.over(incarnation) && !s.told:
-		return nil, wire.Faultf(wire.Busy, "shard %d has not heard yet who is at work: in its checkpoint incarnation %d is over", s.index, incarnation)
+		return nil, core.Refuse(core.NotReady, "shard %d has not heard yet which trainers have sessions: in its checkpoint incarnation %d is over", s.index, incarnation)
 	//guard:retired-trainer-refused
 	case s.retired.over(incarnation):
-		return nil, wire.Faultf(wire.Fenced, "incarnation %d of trainer %d is over: it has no session", incarnation, ordinal)
+		return nil, core.Refuse(core.Fenced, "incarnation %d of trainer %d is over: it has no session", incarnation, ordinal)
 	case old != nil:
 		fence(h, old)
 		s.log.WithField("trainer", ordinal).WithField("incarnation", incarnation).WithField("fenced", old.incarnation).Info("trainer returned")

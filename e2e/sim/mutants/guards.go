@@ -22,7 +22,7 @@ var guards = []guard{
 		condition("$+1"),
 		"a server that receives a step late lacks its gradients"}},
 	{"F2", "pserver.TestFrameOfAnEarlierAttempt", mutant{"frame of an abandoned attempt counts", "stage-of-newest-attempt",
-		condition("$1 && $2 && head.Sequence == 0"),
+		condition("$1 && $2 && by.Sequence == 0"),
 		"an acknowledged gradient is lost"}},
 	{"F3", "etcdstore.TestOutcomes", mutant{"missing answer treated as a refusal", "unknown-outcome-error",
 		value(`$0("%v: %w", $2, $3)`),

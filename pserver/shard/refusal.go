@@ -1,0 +1,51 @@
+package shard
+
+import "fmt"
+
+// Reason classifies a refusal. It determines what the caller does next.
+type Reason uint8
+
+// The reasons.
+const (
+	Fenced       Reason = iota + 1 // A newer incarnation of the trainer has joined, or the trainer is retired.
+	Moved                          // Another shard owns the block or slot, or the placement has changed.
+	Frozen                         // The block or slot is about to move.
+	Stale                          // The gradient was computed at an earlier version, or a later attempt has replaced it.
+	NotYet                         // The shard has not reached the version.
+	Full                           // Stages have no memory now.
+	NoRoom                         // The gradients of one step exceed the memory of stages.
+	NotClaimed                     // The caller does not hold the claim to initialize.
+	NotReady                       // The shard waits for the leader.
+	Stopping                       // The caller stopped waiting.
+	Changed                        // The trainer changed shared memory during the call.
+	BadBatch                       // The batch of rows does not fit the table.
+	NoParameters                   // The shard has no parameters.
+	OtherModel                     // The caller has another model or another number of shards.
+)
+
+// Refusal is the error of a request that the shard does not execute. It changes nothing further.
+type Refusal struct {
+	Reason  Reason
+	Version uint64          // version of the shard, if the reason is about versions
+	Retry   <-chan struct{} // closed when another attempt can succeed; nil if that is not known
+	message string
+}
+
+// Refuse returns a refusal with a message.
+func Refuse(reason Reason, format string, args ...any) *Refusal {
+	return &Refusal{Reason: reason, message: fmt.Sprintf(format, args...)}
+}
+
+// At adds the version of the shard.
+func (r *Refusal) At(version uint64) *Refusal {
+	r.Version = version
+	return r
+}
+
+// Until adds the channel that is closed when another attempt can succeed.
+func (r *Refusal) Until(retry <-chan struct{}) *Refusal {
+	r.Retry = retry
+	return r
+}
+
+func (r *Refusal) Error() string { return r.message }
