@@ -269,7 +269,7 @@ func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) (err error)
 	return admin.LogOutcome(ctx, store, from, log)
 }
 
-// desire writes the number of parameter servers to etcd if it is absent. The servers start when it is there, so it is written only
+// desire writes the number of parameter servers to etcd if it is absent. The servers start when the key exists, so it is written only
 // after the job has begun: each server then knows its job instance.
 func (s *daemonSettings) desire(ctx context.Context, store *etcdstore.Store, log *logrus.Entry) error {
 	if s.ps == 0 {

@@ -11,7 +11,7 @@ import (
 	"time"
 )
 
-// Two signals in a row, as timeout(1) sends them, are one request to stop in order; a later one kills.
+// Two signals in a row, as timeout(1) sends them, are one request to stop gracefully. A later signal kills the process.
 func TestSignalsInARowStopOnce(t *testing.T) {
 	for _, c := range []struct {
 		name   string

@@ -107,7 +107,7 @@ func TestStatusOfParameterServers(t *testing.T) {
 	patient, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
 	if s, err := l.Servers(patient); err != nil || patient.Err() != nil || s.Unknown == "" {
-		t.Errorf("etcd is silent: %+v, %v; found after the patience of who asks: %v", s, err, patient.Err())
+		t.Errorf("etcd is silent: %+v, %v; found after the time limit of the request: %v", s, err, patient.Err())
 	}
 	wantServers(t, "etcd is silent", serversOf(t, l), view.Servers{Wanted: 3, Missing: []uint32{}, Unknown: context.DeadlineExceeded.Error()})
 }

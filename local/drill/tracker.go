@@ -56,7 +56,7 @@ func newTracker() *tracker {
 	return &tracker{names: map[taskqueue.Ordinal]string{}, sits: map[taskqueue.Ordinal]bool{}, held: map[spot][]holder{}, watched: map[spot]bool{}, back: map[spot]back{}, missed: map[taskqueue.Ordinal]bool{}}
 }
 
-// follow reads new ledger entries up to a state. The state tells which passes have ended, since the ledger may lack entries.
+// follow reads new ledger entries up to a state. The ended passes come from the state, since the ledger may lack entries.
 func (l *tracker) follow(ctx context.Context, ledger Ledger, state *taskqueue.Snapshot) error {
 	for entry, err := range ledger(ctx, state.Commit) {
 		if err != nil {
