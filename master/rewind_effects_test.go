@@ -165,6 +165,39 @@ func TestServerThatRegistersIsRolledBackAtOnce(t *testing.T) {
 	}
 }
 
+// leavingServer is a parameter server that keeps checkpoints and is gone at every second look.
+type leavingServer struct {
+	*rollingBack
+	looks int
+}
+
+func (s *leavingServer) States(context.Context) ([]pscontrol.ServerState, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.looks++; s.looks%2 == 0 {
+		return []pscontrol.ServerState{{}}, nil
+	}
+	return []pscontrol.ServerState{{Present: true, Ready: true, Epoch: s.rewound, KeepsCheckpoints: true}}, nil
+}
+
+// A server that is lost between the check of the servers and the cut is no server without checkpoints: the cut fails, and counts no
+// task without a set.
+func TestCutFailsWhenServerIsLostBeforeIt(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		m, stop, ended := leads(t, store, cutsEveryHour, &leavingServer{rollingBack: newRollingBack(store)}, hourly)
+		defer func() { stop(); <-ended }()
+		time.Sleep(soon)
+		var place taskqueue.StepPlace
+		if err := m.current.Load().Read(t.Context(), func(q *taskqueue.Queue) { place = q.Steps() }); err != nil || place.Step != 0 {
+			t.Errorf("cut %d was committed, %v: expected none", place.Step, err)
+		}
+		if s := m.config.Servers.Checkpoint(); s.Set != 0 {
+			t.Errorf("found %+v, expected no checkpoint", s)
+		}
+	})
+}
+
 // With a cadence of passes no timer runs. The end of a pass makes the checkpoint due.
 func TestPassEndTriggersCheckpoint(t *testing.T) {
 	bubble(t, func(t *testing.T) {

@@ -120,6 +120,7 @@ type dispatch struct {
 // sendState is the newest commit that a term has sent.
 type sendState struct {
 	number  uint64
+	clock   taskqueue.Clock
 	bytes   string
 	unknown bool
 }
@@ -453,6 +454,9 @@ func (c *check) lost(next *stored, o taskqueue.Ordinal) {
 	}
 }
 
+// soonAgain is the time within which a refused commit can be sent again without a later clock.
+const soonAgain = 50 * time.Millisecond
+
 // checkBatch checks that a commit number is sent with one content, unless the commit failed.
 func (c *check) checkBatch(k *lock, state []byte) {
 	var s taskqueue.Snapshot
@@ -466,10 +470,13 @@ func (c *check) checkBatch(k *lock, state []byte) {
 	}
 	if last == nil || last.bytes != string(state) {
 		if t := c.heard[k.term.Revision]; t != nil {
-			t.sent = c.world.now
+			// A refused commit that is sent again soon has the clock of its first attempt.
+			if last == nil || last.number != s.Commit || last.clock != s.Clock || c.world.now-t.sent > soonAgain {
+				t.sent = c.world.now
+			}
 			t.saving(c.world.now, true)
 		}
-		c.sending[k] = &sendState{number: s.Commit, bytes: string(state)}
+		c.sending[k] = &sendState{number: s.Commit, clock: s.Clock, bytes: string(state)}
 	}
 }
 

@@ -25,15 +25,16 @@ type cutter struct {
 	task   *taskqueue.Task
 	nth    int
 
-	pushes uint64
-	data   [servers]*dataConn
+	pushes    uint64
+	committed uint64 // the last known version of a synchronous job
+	data      [servers]*dataConn
 }
 
 // withCuts trains until the session ends, and returns the cause.
 func (w *worker) withCuts(epoch uint32) error {
 	m := &cutter{worker: w, steps: session.NewSteps(), epoch: epoch}
 	for i := range m.data { // the parameters must exist before the first request for a task
-		if err := m.deliver(i, 0, nil); err != nil {
+		if err := m.deliver(i, nil); err != nil {
 			return err
 		}
 	}
@@ -192,19 +193,25 @@ func (m *cutter) push(task taskPosition, first, n int64) error {
 		i := m.world.serverOf(record)
 		ids[i] = append(ids[i], m.world.idOf(record))
 	}
-	m.pushes++
 	for i := range ids {
 		slices.SortFunc(ids[i], func(a, b int64) int { return cmp.Compare(table.SlotOf(a), table.SlotOf(b)) })
-		if err := m.deliver(i, m.pushes, ids[i]); err != nil {
+	}
+	if m.world.plan.sync {
+		return m.inAStep(ids, int(n))
+	}
+	m.pushes++
+	step := m.pushes // a late frame has the step of its time
+	for i := range ids {
+		if err := m.deliver(i, func(s *server, c *dataConn) error { return s.push(c, step, ids[i]) }); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// deliver repeats a push, over new connections if necessary, until the server acknowledges it. Without ids, deliver only
-// sends the hello.
-func (m *cutter) deliver(i int, step uint64, ids []int64) error {
+// deliver repeats a request, over new connections if necessary, until the server answers it. Without a request, deliver only sends
+// the hello.
+func (m *cutter) deliver(i int, request func(s *server, c *dataConn) error) error {
 	s := m.world.servers[i]
 	for {
 		err := error(nil)
@@ -216,8 +223,8 @@ func (m *cutter) deliver(i int, step uint64, ids []int64) error {
 				reply(err)
 			})
 		}
-		if c := m.data[i]; err == nil && c != nil && ids != nil {
-			err = m.exchange(s, c, func(reply func(error)) { reply(s.push(c, step, ids)) })
+		if c := m.data[i]; err == nil && c != nil && request != nil {
+			err = m.exchange(s, c, func(reply func(error)) { reply(request(s, c)) })
 		}
 		switch {
 		case err == nil && m.data[i] != nil:
@@ -226,6 +233,8 @@ func (m *cutter) deliver(i int, step uint64, ids []int64) error {
 			return wire.ErrRolledBack
 		case errors.Is(err, errFenced):
 			return wire.ErrRejoin
+		case errors.Is(err, errLate):
+			return err
 		}
 		m.p.sleep(m.between(10*time.Millisecond, 300*time.Millisecond))
 	}

@@ -64,10 +64,10 @@
 // process dies between two messages of a cut: at random in these histories, and at each point in
 // a separate test.
 //
-// In synchronous histories, a step is committed before a server or trainer receives it. Each
-// version is committed once, with the gradients that were staged at the previous version. A
-// mini-batch counts once. Any leader reports to each trainer whether the committed step contains
-// its gradients. In some histories the servers start ahead of etcd, as after a loss of etcd.
+// Synchronous histories have the same cuts and rollbacks. A step is committed before a server or
+// trainer receives it. Each version of an epoch is committed once, with the gradients that were
+// staged at the previous version. A mini-batch counts once, unless a rollback discards its step.
+// Any leader reports to each trainer whether the committed step contains its gradients.
 //
 // A failed history prints its seed, its last events and the command that replays it.
 package sim

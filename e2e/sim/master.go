@@ -266,10 +266,12 @@ func (n *node) lead(k *lock) error {
 	n.driven, n.lock, n.endControl = d, k, func(error) {}
 	n.reportDataset(d)
 	if n.world.plan.cuts {
-		n.control(d, &shards{node: n}, (*pscontrol.Control).Checkpoints)
-	}
-	if n.world.plan.sync {
-		n.control(d, stepShards{node: n}, func(c *pscontrol.Control) []component.Component { return []component.Component{c.Steps()} })
+		n.control(d, &shards{node: n}, func(c *pscontrol.Control) (parts []component.Component) {
+			if n.world.plan.sync {
+				parts = append(parts, c.Steps())
+			}
+			return append(parts, c.Checkpoints()...)
+		})
 	}
 	if n.world.plan.sealing.Every > 0 {
 		n.seal(d, k)

@@ -37,6 +37,7 @@ type file struct {
 	set      uint64 // number of its checkpoint set
 	part     checkpoint.Part
 	epoch    uint32
+	version  uint64
 	roster   []pusher
 	images   map[uint32]*table.Image
 	contents map[sample]int
@@ -63,7 +64,9 @@ type server struct {
 	current *table.Cut
 	written uint64 // number of files and cuts so far
 	ready   bool
-	epoch   uint32 // of the job
+	version uint64                // of a synchronous job
+	staged  map[pusher]*gradients // of a synchronous job
+	epoch   uint32                // of the job
 	rewound uint32
 	term    uint64
 	lastCut uint64
@@ -78,6 +81,7 @@ type server struct {
 // serverCut is a cut that a master began.
 type serverCut struct {
 	number, term uint64
+	version      uint64
 	cut          *table.Cut
 	roster       []pusher
 	part         checkpoint.Part // has a digest when the file is complete
@@ -127,6 +131,7 @@ func (w *world) latestSet() *checkpoint.Set {
 func (s *server) load(set *checkpoint.Set, epoch uint32) {
 	s.table = table.New(countTable, countRule, s.world.held(s.index), func() *table.Cut { return s.current })
 	s.columns, s.newest, s.current, s.ready, s.epoch = map[pusher]*table.Column{}, map[taskqueue.Ordinal]uint64{}, nil, set != nil, epoch
+	s.version, s.staged = 0, map[pusher]*gradients{}
 	if set == nil {
 		return
 	}
@@ -135,7 +140,7 @@ func (s *server) load(set *checkpoint.Set, epoch uint32) {
 		s.breaks("latest names a complete set", "set %d: missing file of server %d", set.Number, s.index)
 		return
 	}
-	s.epoch = f.epoch
+	s.epoch, s.version = f.epoch, f.version
 	columns := make([]*table.Column, len(f.roster))
 	for i, p := range f.roster {
 		columns[i] = &table.Column{}
@@ -202,7 +207,7 @@ func (s *server) beginCut(number, term uint64, epoch uint32) error {
 	}
 	s.dropCut()
 	s.written++
-	o := &serverCut{number: number, term: term, cut: &table.Cut{Number: s.written, Full: true}}
+	o := &serverCut{number: number, term: term, version: s.version, cut: &table.Cut{Number: s.written, Full: true}}
 	o.roster = slices.SortedFunc(maps.Keys(s.columns), func(a, b pusher) int { return int(a.ordinal) - int(b.ordinal) })
 	for _, p := range o.roster {
 		o.cut.Columns = append(o.cut.Columns, s.columns[p])
@@ -231,7 +236,7 @@ func (s *server) writeCut(number, term uint64, done func(checkpoint.Part, error)
 		return
 	}
 	g := checkpoint.Generation{Start: s.start, Sequence: o.cut.Number}
-	f := &file{set: number, epoch: s.epoch, roster: o.roster, images: map[uint32]*table.Image{}, contents: map[sample]int{}}
+	f := &file{set: number, epoch: s.epoch, version: o.version, roster: o.roster, images: map[uint32]*table.Image{}, contents: map[sample]int{}}
 	f.part = checkpoint.Part{Shard: s.index, Generation: g, SHA256: fmt.Sprintf("%d of %v", s.index, g)}
 	slots := s.table.Held()
 	half := s.rng.IntN(len(slots))
@@ -424,7 +429,17 @@ func (s *server) push(c *dataConn, step uint64, ids []int64) error {
 	if column == nil {
 		return errFenced
 	}
-	rows := wire.Rows{Parts: 1, IDs: ids}
+	rows := rowsOf(ids)
+	if err := s.table.Check(rows); err != nil {
+		s.breaks("a push fits", "%v", err)
+	}
+	_, err := s.table.Update(rows, column, table.Step{Number: step, Scale: 1})
+	return err
+}
+
+// rowsOf returns a gradient that counts records. The ids are sorted by slot.
+func rowsOf(ids []int64) *wire.Rows {
+	rows := &wire.Rows{Parts: 1, IDs: ids}
 	for _, id := range ids {
 		slot := table.SlotOf(id)
 		if n := len(rows.Spans); n == 0 || rows.Spans[n-1].Slot != slot {
@@ -433,9 +448,5 @@ func (s *server) push(c *dataConn, step uint64, ids []int64) error {
 		rows.Spans[len(rows.Spans)-1].Rows++
 		rows.Values = append(rows.Values, -1)
 	}
-	if err := s.table.Check(&rows); err != nil {
-		s.breaks("a push fits", "%v", err)
-	}
-	_, err := s.table.Update(&rows, column, table.Step{Number: step, Scale: 1})
-	return err
+	return rows
 }

@@ -66,7 +66,11 @@ func (h *shards) ask(what string, s *server, do func(reply func(error))) *ask {
 		s.asked[a] = true
 		h.world.instant(what, "at", s.machine, s.die)
 		s.after(0, func() {
-			s.control(func(done func()) {
+			queued := s.control
+			if what == commitStep {
+				queued = func(do func(done func())) { do(func() {}) }
+			}
+			queued(func(done func()) {
 				do(func(err error) {
 					done()
 					h.world.instant(what, "done by", s.machine, s.die)
@@ -108,7 +112,12 @@ func (w *world) wakeLeaders() {
 	}
 }
 
-func (h *shards) CommitStep(context.Context, taskqueue.Step) error { return nil }
+func (h *shards) CommitStep(ctx context.Context, step taskqueue.Step) error {
+	return h.all(ctx, commitStep, h.world.servers, func(_ int, s *server, reply func(error)) { reply(s.commit(h.node, step)) })
+}
+
+// commitStep is the call that does not wait for the requests before it.
+const commitStep = "commit step"
 
 func (h *shards) States(ctx context.Context) ([]pscontrol.ServerState, error) {
 	states := make([]pscontrol.ServerState, servers)
@@ -147,8 +156,17 @@ func (h *shards) Discard(ctx context.Context, term uint64, latest []byte) error 
 }
 
 func (h *shards) Begin(ctx context.Context, term uint64, epoch uint32, number func(last uint64) uint64) (pscontrol.Cut, error) {
-	c := &leaderCut{h, number(0), term, epoch}
-	if err := h.all(ctx, "begin", h.world.servers, func(_ int, s *server, reply func(error)) { reply(s.beginCut(c.number, term, epoch)) }); err != nil {
+	c := &leaderCut{h, number(0), term, epoch, 0}
+	versions := make([]uint64, servers)
+	err := h.all(ctx, "begin", h.world.servers, func(i int, s *server, reply func(error)) {
+		err := s.beginCut(c.number, term, epoch)
+		versions[i] = s.version
+		reply(err)
+	})
+	if c.version = versions[0]; err == nil && slices.Max(versions) != slices.Min(versions) {
+		err = fmt.Errorf("cut %d: servers at versions %d", c.number, versions)
+	}
+	if err != nil {
 		return nil, errors.Join(err, c.Abort(ctx))
 	}
 	return c, nil
@@ -156,17 +174,18 @@ func (h *shards) Begin(ctx context.Context, term uint64, epoch uint32, number fu
 
 // leaderCut is a cut of all servers.
 type leaderCut struct {
-	shards *shards
-	number uint64
-	term   uint64
-	epoch  uint32
+	shards  *shards
+	number  uint64
+	term    uint64
+	epoch   uint32
+	version uint64
 }
 
 func (c *leaderCut) Number() uint64 { return c.number }
 
 func (c *leaderCut) Write(ctx context.Context, about pscontrol.About) ([]byte, error) {
 	all := c.shards.world.servers
-	set := &checkpoint.Set{Job: about.Job, JobID: about.JobID, Number: c.number, Mode: checkpoint.Async, JobEpoch: c.epoch, Position: about.Position, Shards: make([]checkpoint.Part, servers)}
+	set := &checkpoint.Set{Job: about.Job, JobID: about.JobID, Number: c.number, Mode: checkpoint.Async, Version: c.version, JobEpoch: c.epoch, Position: about.Position, Shards: make([]checkpoint.Part, servers)}
 	if err := c.shards.all(ctx, "write", all, func(i int, s *server, reply func(error)) {
 		s.writeCut(c.number, c.term, func(part checkpoint.Part, err error) {
 			set.Shards[i] = part

@@ -75,9 +75,9 @@ func TestHistories(t *testing.T) {
 	}
 }
 
-// The histories include leaders that die between the commit of a step and its last message.
+// The histories include leaders that die between the commit of a step and its last message, and rollbacks that discard steps.
 func TestHistoriesOfSynchronousSteps(t *testing.T) {
-	steps, resent := 0, 0
+	steps, resent, rollbacks := 0, 0, 0
 	for seed := uint64(6); seed < 6+100*stepsEvery; seed += stepsEvery {
 		w, err := newWorld(seed, false)
 		if err != nil {
@@ -88,10 +88,11 @@ func TestHistoriesOfSynchronousSteps(t *testing.T) {
 		}
 		steps += len(w.check.stepBook.steps)
 		resent += w.check.stepBook.resent
+		rollbacks += w.check.stepBook.rollbacks
 	}
-	t.Logf("%d steps, %d of them sent by a later leader", steps, resent)
-	if steps == 0 || resent == 0 {
-		t.Errorf("expected steps and resent steps, found %d and %d", steps, resent)
+	t.Logf("%d steps, %d of them sent by a later leader, %d rollbacks of steps", steps, resent, rollbacks)
+	if steps == 0 || resent == 0 || rollbacks == 0 {
+		t.Errorf("expected steps, resent steps and rollbacks, found %d, %d and %d", steps, resent, rollbacks)
 	}
 }
 

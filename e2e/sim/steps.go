@@ -1,27 +1,29 @@
 package sim
 
 import (
-	"cmp"
-	"context"
 	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
 	"slices"
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"trainmaster/master/netrpc/wire"
-	"trainmaster/master/pscontrol"
+	"trainmaster/pserver/table"
 	"trainmaster/taskqueue"
 )
 
-// Histories of synchronous steps. The production code completes the steps and sends them to the servers
-// (pscontrol.Control.Steps). The servers of this file hold only a version and the trainers that staged at it. They never
-// crash.
+// Histories of synchronous steps, with the cuts and rollbacks of cuts.go. The production code completes the steps and sends them
+// to the servers (master.Driven.ControlServers). A trainer stages the records of a mini-batch at all servers, and a step counts them
+// in the rows.
 
-// stepServer is a parameter server of a synchronous job.
-type stepServer struct {
-	version uint64
-	staged  map[stager]uint64 // version of the gradients
+// gradients are the staged records of a trainer at a server.
+type gradients struct {
+	version  uint64
+	sequence uint64 // of their frame
+	ids      []int64
 }
 
 // stager is a trainer's session.
@@ -31,21 +33,13 @@ type stager struct {
 }
 
 // synchronous selects synchronous steps.
-func (p *plan) synchronous(rng interface {
-	IntN(int) int
-	Float64() float64
-}) {
+func (p *plan) synchronous(rng *rand.Rand) {
+	p.takeCuts(rng)
 	p.sync, p.backups = true, rng.IntN(3)
-	p.options.Speculate = false
-	p.patience *= 3
-	p.tasks = min(p.tasks, 1+rng.IntN(16))
 	for i := range p.habits {
 		h := &p.habits[i]
-		h.plain, h.moving = false, false // a plain connection is no contributor
+		h.moving = false
 		h.task[1] = min(h.task[1], time.Second)
-	}
-	if rng.IntN(2) == 0 {
-		p.faults.between = 0.05 * rng.Float64() * rng.Float64()
 	}
 }
 
@@ -61,23 +55,32 @@ type stageBook struct {
 	records int
 }
 
+// stepName identifies a version in a job epoch.
+type stepName struct {
+	epoch   uint32
+	version uint64
+}
+
 type stageKey struct {
 	stager
-	version uint64
+	stepName
 }
 
 // stepBook records the steps that etcd stored, and the staged gradients.
 type stepBook struct {
-	steps   map[uint64]taskqueue.Step
-	last    uint64
-	terms   map[uint64]int64 // term that committed each version
-	resent  int              // number of steps that a server received only from a later term
-	stages  map[stageKey]stageBook
-	counted map[miniBatch]uint64 // the version with its gradients
+	steps     map[stepName]taskqueue.Step
+	last      stepName
+	terms     map[stepName]int64 // term that committed each step
+	resent    int                // number of steps that a server received only from a later term
+	rollbacks int                // number of rollbacks that discarded a step
+	stages    map[stageKey]stageBook
+	counted   map[miniBatch]stepName // the step with its gradients
 }
 
 func newStepBook() *stepBook {
-	return &stepBook{steps: map[uint64]taskqueue.Step{}, terms: map[uint64]int64{}, stages: map[stageKey]stageBook{}, counted: map[miniBatch]uint64{}}
+	return &stepBook{
+		last: stepName{1, 0}, steps: map[stepName]taskqueue.Step{}, terms: map[stepName]int64{}, stages: map[stageKey]stageBook{}, counted: map[miniBatch]stepName{},
+	}
 }
 
 // stepWritten checks a step that etcd has stored.
@@ -92,111 +95,129 @@ func (c *check) stepWritten(req *pb.TxnRequest) {
 			c.breaks("a step can be read", "%v", err)
 			return
 		}
-		c.world.note("step %d of %v", step.Version, step.Contributors)
-		b := c.stepBook
-		switch {
-		case step.Version <= b.last:
-			c.breaks("a version is committed once", "version %d after version %d", step.Version, b.last)
-		case step.Version != b.last+1 || len(step.Contributors) == 0:
-			c.breaks("versions have no gaps", "version %d of %d trainers after version %d", step.Version, len(step.Contributors), b.last)
+		c.world.note("step %d of %v in epoch %d", step.Version, step.Contributors, step.Epoch)
+		b, name := c.stepBook, stepName{step.Epoch, step.Version}
+		if len(step.Contributors) == 0 {
+			c.stepsRolledBack(name)
+		} else if name != (stepName{b.last.epoch, b.last.version + 1}) {
+			c.breaks("versions have no gaps", "%+v after %+v", name, b.last)
 		}
 		for _, by := range step.Contributors {
 			who := stager{by.Ordinal, by.Incarnation}
-			book, ok := b.stages[stageKey{who, step.Version - 1}]
+			book, ok := b.stages[stageKey{who, b.last}]
 			was, twice := b.counted[book.batch]
 			switch {
 			case !ok || book.records != by.Records || by.Records == 0:
 				c.breaks("a step has what was staged", "version %d: %+v, staged %+v", step.Version, by, book)
 			case twice:
-				c.breaks("a contributor counts once", "mini-batch %+v is in versions %d and %d", book.batch, was, step.Version)
+				c.breaks("a contributor counts once", "mini-batch %+v is in %+v and %+v", book.batch, was, name)
 			}
-			b.counted[book.batch] = step.Version
+			b.counted[book.batch] = name
 		}
-		b.last = step.Version
-		b.steps[step.Version], b.terms[step.Version] = step, c.last
+		b.last = name
+		b.steps[name], b.terms[name] = step, c.last
 	}
 }
 
+// stepsRolledBack checks that a rollback continues from the version of the named set.
+func (c *check) stepsRolledBack(to stepName) {
+	b, version := c.stepBook, uint64(0)
+	if set := c.world.latestSet(); set != nil {
+		version = set.Version
+	}
+	if to.epoch <= b.last.epoch || to.version != version {
+		c.breaks("a rollback continues from the set", "%+v after %+v, the set has version %d", to, b.last, version)
+	}
+	if b.last.version > version {
+		b.rollbacks++
+	}
+	maps.DeleteFunc(b.counted, func(_ miniBatch, name stepName) bool { return name.version > version })
+}
+
 // stepSent checks a step that a leader sends to a server.
-func (c *check) stepSent(from *node, s *stepServer, step taskqueue.Step) {
-	known, ok := c.stepBook.steps[step.Version]
+func (c *check) stepSent(from *node, s *server, step taskqueue.Step) {
+	name := stepName{step.Epoch, step.Version}
+	known, ok := c.stepBook.steps[name]
 	if !ok || !slices.Equal(known.Contributors, step.Contributors) {
-		c.breaks("no effect before its commit", "%s sends version %d of %v, etcd has %v", from.name, step.Version, step.Contributors, known.Contributors)
+		c.breaks("no effect before its commit", "%s sends %+v of %v, etcd has %v", from.name, name, step.Contributors, known.Contributors)
 	}
-	if step.Version > s.version && from.lock != nil && from.lock.Revision() != c.stepBook.terms[step.Version] {
+	if step.Epoch == s.epoch && step.Version > s.version && from.lock != nil && from.lock.Revision() != c.stepBook.terms[name] {
 		c.stepBook.resent++
-	}
-	if step.Version != s.version+1 {
-		return
-	}
-	for _, by := range step.Contributors {
-		if at, ok := s.staged[stager{by.Ordinal, by.Incarnation}]; !ok || at != s.version {
-			c.breaks("servers hold the gradients of a step", "version %d: %+v", step.Version, by)
-		}
 	}
 }
 
 // outcome checks the answer to a trainer about its staged gradients.
-func (c *check) outcome(who stager, version, committed uint64, included bool) {
-	if committed > c.stepBook.last {
-		c.breaks("no effect before its commit", "a trainer receives version %d, etcd has %d", committed, c.stepBook.last)
+func (c *check) outcome(who stager, at stepName, committed uint64, included bool) {
+	if at.epoch == c.stepBook.last.epoch && committed > c.stepBook.last.version {
+		c.breaks("no effect before its commit", "a trainer receives version %d, etcd has %d", committed, c.stepBook.last.version)
 	}
-	truth := slices.ContainsFunc(c.stepBook.steps[version+1].Contributors, func(by taskqueue.Contributor) bool {
+	truth := slices.ContainsFunc(c.stepBook.steps[stepName{at.epoch, at.version + 1}].Contributors, func(by taskqueue.Contributor) bool {
 		return by.Ordinal == who.ordinal && by.Incarnation == who.incarnation
 	})
 	if included != truth {
-		c.breaks("the outcome of a stage never changes", "trainer %d at version %d: included %v, in the step %v", who.ordinal, version, included, truth)
+		c.breaks("the outcome of a stage never changes", "trainer %d at %+v: included %v, in the step %v", who.ordinal, at, included, truth)
 	}
 }
 
-// stepShards calls the servers for a leader. It implements pscontrol.Servers. Messages are late or lost.
-type stepShards struct {
-	*node
-	pscontrol.None // what these servers are never asked
-}
+var (
+	errLate     = errors.New("gradients of an earlier version")
+	errEarly    = errors.New("gradients of a later version")
+	errNotAt    = errors.New("step of another epoch, or after a gap")
+	errNoStages = errors.New("gradients of the step are missing")
+)
 
-func (h stepShards) CommitStep(ctx context.Context, step taskqueue.Step) (err error) {
-	p := h.processOf(ctx)
-	asks := make([]*ask, len(h.world.stepServers))
-	for i, s := range h.world.stepServers {
-		h.world.instant("a step", "sent by", h.machine, h.dies)
-		p.sleep(0)
-		asks[i] = h.send(func() { h.world.commitAt(h.node, s, step) })
+// stage keeps the records of a mini-batch until a step names them.
+func (s *server) stage(c *dataConn, version, sequence uint64, ids []int64) error {
+	switch g := s.staged[c.who]; {
+	case s.columns[c.who] == nil:
+		return errFenced
+	case version < s.version:
+		return errLate
+	case version > s.version:
+		return errEarly
+	case g != nil && g.version == version && g.sequence > sequence: // a late frame
+		return nil
 	}
-	for _, a := range asks {
-		for !a.done && !a.failed && ctx.Err() == nil {
-			h.await(p, func(func()) {})
+	if err := s.table.Check(rowsOf(ids)); err != nil {
+		s.breaks("a stage fits", "%v", err)
+	}
+	s.staged[c.who] = &gradients{version, sequence, ids}
+	return nil
+}
+
+// commit applies a step. Late and repeated steps change nothing.
+func (s *server) commit(from *node, step taskqueue.Step) error {
+	s.world.check.stepSent(from, s, step)
+	switch {
+	case step.Epoch != s.epoch || step.Version > s.version+1:
+		return fmt.Errorf("%w: %d in epoch %d, at %d in epoch %d", errNotAt, step.Version, step.Epoch, s.version, s.epoch)
+	case step.Version <= s.version:
+		return nil
+	}
+	shares := [table.Slots][]table.Share{}
+	for _, by := range step.Contributors {
+		g := s.staged[pusher{by.Ordinal, by.Incarnation}]
+		if g == nil || g.version != s.version {
+			if s.rewound == step.Epoch {
+				s.breaks("servers hold the gradients of a step", "version %d: %+v", step.Version, by)
+			}
+			return errNoStages // it was restarted, and waits for its rollback
 		}
-		if !a.done {
-			err = errors.Join(err, errUnavailable)
+		rows, k := rowsOf(g.ids), 0
+		for _, span := range rows.Spans {
+			n := k + int(span.Rows)
+			shares[span.Slot] = append(shares[span.Slot], table.Share{IDs: rows.IDs[k:n], Grads: rows.Values[k:n]})
+			k = n
 		}
 	}
-	return err
-}
-
-// send carries a message to a server, and the answer back. Either may be lost.
-func (h stepShards) send(do func()) *ask {
-	a := &ask{}
-	f, life := &h.world.plan.faults, h.run
-	faulty := h.now < h.world.plan.quiet
-	lostRequest, lostReply := faulty && h.chance(f.lostRequest/2), faulty && h.chance(f.lostReply/2)
-	h.loop.after(h.world.netDelay(), func() {
-		if !lostRequest {
-			do()
+	for slot, of := range shares {
+		if len(of) > 0 {
+			s.table.Commit(uint32(slot), of, 1, table.Step{Number: step.Version, Scale: 1})
 		}
-		h.loop.after(h.world.netDelay(), func() {
-			a.failed = lostRequest || lostReply
-			a.done = !a.failed
-			h.stir(life)
-		})
-	})
-	return a
-}
-
-// commitAt applies a step at a server. Late and repeated steps change nothing.
-func (w *world) commitAt(from *node, s *stepServer, step taskqueue.Step) {
-	w.check.stepSent(from, s, step)
-	s.version = max(s.version, step.Version)
+	}
+	s.version = step.Version
+	maps.DeleteFunc(s.staged, func(_ pusher, g *gradients) bool { return g.version < s.version })
+	return nil
 }
 
 // serveStaged handles the report of a staged gradient.
@@ -210,75 +231,80 @@ func (n *node) serveStaged(c *conn, r wire.StagedRequest, reply func(any, error)
 	})
 }
 
-// trainInSteps trains a task in mini-batches, one in each synchronous step.
-func (w *worker) trainInSteps(task *taskqueue.Task, nth int) error {
-	w.hangs(w.p, task.Token, nth)
-	w.moving = []taskqueue.Token{task.Token}
-	defer func() { w.moving = nil }()
-	for range 1 + w.rng.IntN(3) {
-		w.batches++
-		if err := w.miniBatch(miniBatch{stager{w.who.Ordinal, w.who.Incarnation}, w.batches}); err != nil {
+// inAStep stages records until a step contains them.
+func (m *cutter) inAStep(ids [servers][]int64, records int) error {
+	m.batches++
+	batch := miniBatch{stager{m.who.Ordinal, m.who.Incarnation}, m.batches}
+	for {
+		version, err := m.pull()
+		if err != nil {
+			return err
+		}
+		at := stepName{m.epoch, version}
+		staged, err := m.stage(at.version, ids, records)
+		if err != nil {
+			return err
+		}
+		m.world.check.stepBook.stages[stageKey{batch.stager, at}] = stageBook{batch, staged}
+		included, err := m.awaitStep(batch.stager, at, staged)
+		if included || err != nil {
 			return err
 		}
 	}
-	w.session.Finish(task.Token, w.poisoned(w.p, task.Index), 0)
-	return nil
 }
 
-// maxStagedReports is the number of reports without a step before a trainer leaves. No step waits for a trainer with an expired task.
-const maxStagedReports = 3
-
-// miniBatch stages gradients until a step contains them.
-func (w *worker) miniBatch(batch miniBatch) error {
+// pull waits until all servers have the same version, no earlier than the last one that the trainer knows, and returns it.
+func (m *cutter) pull() (uint64, error) {
 	for {
-		version := w.pull()
-		w.p.sleep(w.between(w.habit.task[0], w.habit.task[1]))
-		records := recordsOfTask
-		for _, s := range w.world.stepServers {
-			w.p.sleep(w.world.netDelay())
-			if s.version != version {
-				records = 0 // the server refuses them as late
-				break
-			}
-			s.staged[batch.stager] = version
-		}
-		w.world.check.stepBook.stages[stageKey{batch.stager, version}] = stageBook{batch, records}
-		var r *wire.StagedReply
-		for asks := 0; r == nil || r.Committed <= version; asks++ {
-			if asks == maxStagedReports {
-				return errLeaves
-			}
-			reply, err := w.call(wire.StagedRequest{Trainer: w.who, Version: version, Records: records}).collect(w.p)
-			switch {
-			case errors.Is(err, wire.ErrRejoin):
-				return err
-			case err != nil:
-				w.world.check.unexpectedError(w.trainer, err)
-				w.p.sleep(w.between(50*time.Millisecond, 500*time.Millisecond))
-				continue
-			}
-			if r = reply.(*wire.StagedReply); r.Committed <= version {
-				w.p.sleep(w.between(time.Millisecond, 100*time.Millisecond))
+		versions := make([]uint64, servers)
+		for i := range versions {
+			if err := m.deliver(i, func(s *server, _ *dataConn) error { versions[i] = s.version; return nil }); err != nil {
+				return 0, err
 			}
 		}
-		w.world.check.outcome(batch.stager, version, r.Committed, r.Included)
-		if r.Included {
-			return nil
+		if slices.Min(versions) == slices.Max(versions) && versions[0] >= m.committed {
+			return versions[0], nil
 		}
+		m.p.sleep(m.between(10*time.Millisecond, 100*time.Millisecond))
 	}
 }
 
-// pull waits until all servers have the same version, and returns it.
-func (w *worker) pull() uint64 {
+// stage stages the records at all servers, and returns their number, or 0 if a server has a later version.
+func (m *cutter) stage(version uint64, ids [servers][]int64, records int) (staged int, err error) {
+	m.pushes++
+	sequence := m.pushes // a late frame has the sequence of its time
+	for i := range ids {
+		err := m.deliver(i, func(s *server, c *dataConn) error { return s.stage(c, version, sequence, ids[i]) })
+		if errors.Is(err, errLate) {
+			return 0, nil
+		}
+		if err != nil {
+			return 0, err
+		}
+	}
+	return records, nil
+}
+
+// awaitStep reports staged records until the step after their version is committed, and flushes the cuts that begin meanwhile.
+func (m *cutter) awaitStep(who stager, at stepName, records int) (included bool, err error) {
 	for {
-		var versions []uint64
-		for _, s := range w.world.stepServers {
-			w.p.sleep(w.world.netDelay())
-			versions = append(versions, s.version)
+		cut := m.wanted // no step completes during a cut: an answer to a later report holds until the flush
+		reply, err := m.call(wire.StagedRequest{Trainer: m.who, Version: at.version, Records: records, Epoch: m.epoch}).collect(m.p)
+		if err != nil {
+			return false, err
 		}
-		if slices.MinFunc(versions, cmp.Compare) == slices.MaxFunc(versions, cmp.Compare) {
-			return versions[0]
+		r := reply.(*wire.StagedReply)
+		if r.Committed > at.version {
+			m.world.check.outcome(who, at, r.Committed, r.Included)
+			m.committed = r.Committed
+			return r.Included, nil
 		}
-		w.p.sleep(w.between(10*time.Millisecond, 100*time.Millisecond))
+		if cut != 0 {
+			err = m.boundary()
+		}
+		if err != nil {
+			return false, err
+		}
+		m.p.sleep(m.between(time.Millisecond, 100*time.Millisecond))
 	}
 }

@@ -249,11 +249,7 @@ func (t *trainer) session(p *process) bool {
 		case err != nil:
 			return true
 		}
-		if !t.world.plan.sync {
-			w.train(task, tasks)
-		} else if err := w.trainInSteps(task, tasks); err != nil {
-			return t.sessionEnded(p, err)
-		}
+		w.train(task, tasks)
 		if t.chance(t.habit.leaves) && t.now < t.world.plan.quiet {
 			t.leave(p)
 			p.sleep(t.between(100*time.Millisecond, 5*time.Second))

@@ -21,7 +21,7 @@ import (
 const (
 	exactEvery = 4 // seed%exactEvery == 0: explicit commits
 	cutsEvery  = 8 // seed%cutsEvery == 2: cuts
-	stepsEvery = 8 // seed%stepsEvery == 6: synchronous steps
+	stepsEvery = 8 // seed%stepsEvery == 6: synchronous steps, and cuts
 	masters    = 3
 	trainers   = 8
 )
@@ -202,9 +202,8 @@ type world struct {
 	rings       *rings
 	servers     []*server // in histories of cuts
 	folder      folder
-	stepServers []*stepServer // in histories of synchronous steps
-	instants    int           // number of crash points so far
-	strike      int           // the crash point at which a process dies; 0: none
+	instants    int // number of crash points so far
+	strike      int // the crash point at which a process dies; 0: none
 }
 
 func newWorld(seed uint64, trace bool) (*world, error) {
@@ -240,11 +239,6 @@ func newPlanned(seed uint64, trace bool, change func(*plan)) (*world, error) {
 		n := &node{machine: &machine{loop: l, name: fmt.Sprintf("m%d", i)}, world: w, addr: fmt.Sprintf("m%d:1", i)}
 		w.nodes = append(w.nodes, n)
 		n.boot()
-	}
-	if w.plan.sync {
-		for range servers {
-			w.stepServers = append(w.stepServers, &stepServer{staged: map[stager]uint64{}})
-		}
 	}
 	if w.plan.cuts {
 		for i := range servers {

@@ -161,7 +161,11 @@ func (r *rollbacks) begin(ctx context.Context) (cut Cut, at *jobSnapshot, err er
 		return nil, nil, err
 	}
 	number := max(place.Step, place.Round)
-	for _, s := range states {
+	for i, s := range states {
+		//guard:cut-needs-all-servers
+		if !s.Present {
+			return nil, nil, fmt.Errorf("parameter server with index %d %w", i, ErrServerMissing)
+		}
 		number = max(number, s.LastCut)
 	}
 	number++
@@ -316,7 +320,7 @@ func (r *rollbacks) rollBackTo(ctx context.Context, why string, keys []taskqueue
 	if failed, err := r.fail(ctx, why); failed || err != nil {
 		return err
 	}
-	if err := r.term.gate.Acquire(ctx); err != nil {
+	if err := r.term.gate.AcquireOn(ctx, r.term.Clock()); err != nil {
 		return err
 	}
 	defer r.term.gate.Release()

@@ -45,7 +45,7 @@ func (t *term) broadcastSteps(ctx context.Context, box *component.Mailbox) error
 
 // broadcast sends a step to the servers when the gate is free.
 func (t *term) broadcast(ctx context.Context, step taskqueue.Step) error {
-	if err := t.gate.Acquire(ctx); err != nil {
+	if err := t.gate.AcquireOn(ctx, t.Clock()); err != nil {
 		return err
 	}
 	defer t.gate.Release()
@@ -57,7 +57,7 @@ func (t *term) broadcast(ctx context.Context, step taskqueue.Step) error {
 // closeGate waits until every server has the last committed step. No step is sent until the gate is released. Steps can be committed
 // meanwhile, and trainers can receive them; they are sent afterwards.
 func (t *term) closeGate(ctx context.Context) error {
-	if err := t.gate.Acquire(ctx); err != nil {
+	if err := t.gate.AcquireOn(ctx, t.Clock()); err != nil {
 		return err
 	}
 	var last taskqueue.Step
