@@ -10,23 +10,34 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
-	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
+	"trainmaster/trainer/params/link"
 	"trainmaster/trainer/params/plan"
+	"trainmaster/trainer/params/stream"
 )
 
 // Client is the client of all parameter servers of a job.
 type Client struct {
-	cfg   Config
-	links []*link // by shard
+	cfg    Config
+	link   link.Config
+	shards []*shard
 
 	table    *placement.Table // set by Init
 	declared []Tensor         // as given to Init, without data
+	blocks   []plan.Block     // by id
 	key      *tableKey        // of servers that have parameters; nil: not known
-	sequence sequence
-	seen     seenVersion
 	rows     plan.Rows
+}
+
+// shard is one server's part in a call.
+type shard struct {
+	*link.Link
+	blocks []uint64   // ids
+	rows   []rowFrame // of the current or last call
+	frames []stream.Frame
+
+	outgoing, incoming []float32 // a frame of rows being sent, the rows of one being read
 }
 
 // Connect finds the parameter servers. It waits until all are present.
@@ -42,20 +53,25 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 		return nil, fmt.Errorf("found %d parameter servers: expected 1 to %d", len(addrs), placement.MaxShards)
 	}
 	c := &Client{cfg: cfg}
+	c.link = link.Config{
+		Addrs: cfg.Addrs, During: cfg.During, Table: func() *placement.Table { return c.table },
+		JobEpoch: cfg.JobEpoch, RetryMin: cfg.RetryMin, RetryMax: cfg.RetryMax, Log: cfg.Log,
+		Stream: stream.Config{Ordinal: cfg.Ordinal, Incarnation: cfg.Incarnation, Sequence: new(atomic.Uint64), Timeout: cfg.ReplyTimeout},
+	}
 	for i, addr := range addrs {
-		c.links = append(c.links, newLink(c, i, addr))
+		c.shards = append(c.shards, &shard{Link: link.New(&c.link, i, addr)})
 	}
 	return c, nil
 }
 
 // Shards is the number of parameter servers.
-func (c *Client) Shards() int { return len(c.links) }
+func (c *Client) Shards() int { return len(c.shards) }
 
 // Close closes the connections. It must not run during another call.
 func (c *Client) Close() error {
 	var errs []error
-	for _, l := range c.links {
-		errs = append(errs, l.close())
+	for _, s := range c.shards {
+		errs = append(errs, s.Close())
 	}
 	return errors.Join(errs...)
 }
@@ -70,9 +86,9 @@ func (c *Client) Pull(ctx context.Context, dst []Tensor, minVersion uint64) (ver
 	if minVersion > math.MaxUint32 {
 		return 0, fmt.Errorf("pull: version %d is beyond the %d that frames have room for", minVersion, uint32(math.MaxUint32))
 	}
-	call := call{op: wire.Pull, version: uint32(minVersion), dst: dst}
+	call := &blockCall{op: wire.Pull, version: uint32(minVersion), dst: dst}
 	for {
-		if err := c.run(ctx, call); err != nil {
+		if err := c.doBlocks(ctx, call); err != nil {
 			return 0, fmt.Errorf("pull: %w", err)
 		}
 		low, high := c.versions()
@@ -92,15 +108,15 @@ func (c *Client) PushPull(ctx context.Context, step uint64, scale float32, grads
 	if err := c.check("destination", dst); err != nil {
 		return 0, err
 	}
-	return c.push(ctx, call{op: wire.PushPull, step: step, src: grads, dst: dst}, scale)
+	return c.push(ctx, &blockCall{op: wire.PushPull, step: step, src: grads, dst: dst}, scale)
 }
 
 // Push is PushPull without the parameters. The trainer's parameters become staler.
 func (c *Client) Push(ctx context.Context, step uint64, scale float32, grads []Tensor) (version uint64, err error) {
-	return c.push(ctx, call{op: wire.Push, step: step, src: grads}, scale)
+	return c.push(ctx, &blockCall{op: wire.Push, step: step, src: grads}, scale)
 }
 
-func (c *Client) push(ctx context.Context, call call, scale float32) (version uint64, err error) {
+func (c *Client) push(ctx context.Context, call *blockCall, scale float32) (version uint64, err error) {
 	if err := c.checkMode(Async, "push"); err != nil {
 		return 0, err
 	}
@@ -114,7 +130,7 @@ func (c *Client) push(ctx context.Context, call call, scale float32) (version ui
 		return 0, err
 	}
 	call.argument = math.Float32bits(scale)
-	if err := c.run(ctx, call); err != nil {
+	if err := c.doBlocks(ctx, call); err != nil {
 		return 0, fmt.Errorf("push: %w", err)
 	}
 	low, _ := c.versions()
@@ -135,30 +151,10 @@ func (c *Client) Stage(ctx context.Context, version uint64, grads []Tensor, reco
 	if err := c.prepareGradients(grads, records); err != nil {
 		return err
 	}
-	if err := c.run(ctx, call{op: wire.Stage, step: version, argument: uint32(records), src: grads}); err != nil {
+	if err := c.doBlocks(ctx, &blockCall{op: wire.Stage, step: version, argument: uint32(records), src: grads}); err != nil {
 		return fmt.Errorf("stage: %w", err)
 	}
 	return nil
-}
-
-// clip limits the norm of grads/records over all tensors of the model. The client clips, since each server has only some of the
-// blocks.
-func (c *Client) clip(grads []Tensor, records int) {
-	limit := float64(c.cfg.Optimizer.ClipNorm)
-	if limit == 0 {
-		return
-	}
-	squares := 0.0
-	for _, g := range grads {
-		squares += optimizer.SquareSum(g.Data)
-	}
-	factor := optimizer.ClipFactor(math.Sqrt(squares)/float64(records), limit)
-	if factor == 1 || squares-squares != 0 {
-		return // a gradient that is not finite is refused unchanged
-	}
-	for _, g := range grads {
-		optimizer.Scale(g.Data, factor)
-	}
 }
 
 func (c *Client) checkMode(mode Mode, method string) error {
@@ -188,81 +184,60 @@ func (c *Client) check(what string, tensors []Tensor) error {
 	return nil
 }
 
-// prepareGradients makes the payloads of a step. It refuses NaN and infinities
-// before anything is sent, so that such a step changes no block at all.
+// prepareGradients makes the payloads of a step.
 func (c *Client) prepareGradients(grads []Tensor, records int) error {
 	if err := c.check("gradient", grads); err != nil {
 		return err
 	}
-	c.clip(grads, records) // before the sums are made
-	return c.prepare("gradient", wireDTypes[c.cfg.WireDType], grads)
+	return plan.Gradients(c.blocks, wireDTypes[c.cfg.WireDType], grads, records, c.cfg.Optimizer.ClipNorm)
 }
 
-func (c *Client) prepare(what string, dtype wire.DType, tensors []Tensor) error {
-	for _, l := range c.links {
-		for i := range l.slots {
-			if slot := &l.slots[i]; !slot.prepare(dtype, tensors) {
-				return slot.notFinite(what, tensors)
-			}
-		}
-	}
-	return nil
-}
-
-// run makes a call at all shards with blocks. After a migration it sends unacknowledged blocks to their
-// new owners.
-func (c *Client) run(ctx context.Context, call call) error {
+// do makes a call at all shards that have a part in it. If blocks or slots were moved, do finds their new owners and makes the call
+// again; moved plans the repetition.
+func (c *Client) do(ctx context.Context, has func(*shard) bool, call func(context.Context, *shard) error, moved func() error) error {
 	for {
-		err := c.runLinks(ctx, call)
-		if !isLayoutStale(err) {
+		err := c.forEachShard(ctx, has, call)
+		if !link.IsLayoutStale(err) {
 			return err
 		}
 		if err := c.refreshLayout(ctx, err); err != nil {
 			return err
 		}
-		call.resumed = true
-	}
-}
-
-// runLinks makes a call once. A stale gradient at one shard does not stop the other shards.
-func (c *Client) runLinks(ctx context.Context, call call) error {
-	var stale atomic.Pointer[StaleError]
-	err := c.forEachLink(ctx, func(l *link) bool { return len(l.slots) > 0 }, func(ctx context.Context, l *link) error {
-		err := l.run(ctx, call)
-		if late, ok := errors.AsType[*StaleError](err); ok {
-			stale.Store(late)
-			return nil
+		if err := moved(); err != nil {
+			return err
 		}
-		return err
-	})
-	if late := stale.Load(); err == nil && late != nil {
-		return late
 	}
-	return err
 }
 
-// forEachLink runs do in parallel for all shards that have a part in a call. An error for a moved block or slot does not stop the
-// other shards.
-func (c *Client) forEachLink(ctx context.Context, has func(*link) bool, do func(context.Context, *link) error) error {
+// forEachShard runs call in parallel for all shards that have a part. An error for a moved block or slot does not stop the other
+// shards, and a stale gradient does not either.
+func (c *Client) forEachShard(ctx context.Context, has func(*shard) bool, call func(context.Context, *shard) error) error {
 	group, ctx := errgroup.WithContext(ctx)
-	var moved atomic.Pointer[error]
-	for _, l := range c.links {
-		if has(l) {
-			group.Go(func() error {
-				err := do(ctx, l)
-				if isLayoutStale(err) {
-					moved.Store(&err)
-					return nil
-				}
-				return err
-			})
+	var moved, stale atomic.Pointer[error]
+	for _, s := range c.shards {
+		if !has(s) {
+			continue
 		}
+		group.Go(func() error {
+			err := call(ctx, s)
+			if link.IsLayoutStale(err) {
+				moved.Store(&err)
+				return nil
+			}
+			if _, late := errors.AsType[*StaleError](err); late {
+				stale.Store(&err)
+				return nil
+			}
+			return err
+		})
 	}
 	if err := group.Wait(); err != nil {
 		return err
 	}
-	if err := moved.Load(); err != nil {
-		return *err
+	for _, err := range []*error{moved.Load(), stale.Load()} {
+		if err != nil {
+			return *err
+		}
 	}
 	return nil
 }
@@ -270,10 +245,8 @@ func (c *Client) forEachLink(ctx context.Context, has func(*link) bool, do func(
 // versions returns the lowest and the highest version in the replies of the last call.
 func (c *Client) versions() (low, high uint32) {
 	low = math.MaxUint32
-	for _, l := range c.links {
-		for i := range l.slots {
-			low, high = min(low, l.slots[i].version), max(high, l.slots[i].version)
-		}
+	for i := range c.blocks {
+		low, high = min(low, c.blocks[i].Version), max(high, c.blocks[i].Version)
 	}
 	return low, high
 }

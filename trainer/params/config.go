@@ -13,6 +13,9 @@ import (
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/staleness"
+	"trainmaster/pserver/wire"
+	"trainmaster/trainer/params/link"
+	"trainmaster/trainer/params/plan"
 )
 
 // Mode determines when gradients are applied.
@@ -68,11 +71,26 @@ const (
 type Staleness = staleness.Bound
 
 // Tensor is a named array of float32 in row-major order; len(Data) is the product of Shape.
-type Tensor struct {
-	Name  string
-	Shape []int
-	Data  []float32
-}
+type Tensor = plan.Tensor
+
+// WireDType is the element type of gradients and parameters between a trainer and
+// the servers. Trainers of one job may use different types.
+type WireDType string
+
+// The types. The servers keep parameters and optimizer state as float32 anyway.
+const (
+	Float32 WireDType = "float32"
+
+	// BFloat16 is half the bytes, and eight bits of precision: gradients and the
+	// parameters that the trainer gets are rounded to nearest, ties to even, by 2^-9
+	// of their size at most. Gradients above 3.39e38 are refused as infinite.
+	BFloat16 WireDType = "bfloat16"
+)
+
+var wireDTypes = map[WireDType]wire.DType{Float32: wire.Float32, BFloat16: wire.BFloat16}
+
+// WireDTypes lists the types.
+func WireDTypes() []string { return []string{string(Float32), string(BFloat16)} }
 
 // Config configures a Client. Addrs, Mode, Optimizer and Incarnation are required.
 type Config struct {
@@ -156,27 +174,21 @@ func (c *Config) Validate() error {
 
 // StaleError is returned for a gradient that was staged too late: the shards are at Version. Pull that version, compute the
 // gradient of the same batch again and stage it.
-type StaleError struct {
-	Version uint64
-}
-
-func (e *StaleError) Error() string {
-	return fmt.Sprintf("gradient is stale: parameters are at version %d; pull them and compute it again", e.Version)
-}
+type StaleError = link.StaleError
 
 // ErrUninitialized: a server holds no parameters. Either Init was not called, or the server was restarted without a
 // checkpoint, so that its share of the model is lost.
-var ErrUninitialized = errors.New("parameter server has no parameters: call Init first: a restarted server must have the same --checkpoint-dir")
+var ErrUninitialized = link.ErrUninitialized
 
 // ErrFenced: a newer incarnation of this trainer has connected to the servers, or the servers retired the trainer after its
 // session ended. This incarnation must stop.
-var ErrFenced = errors.New("incarnation of the trainer is fenced: a newer incarnation exists or its session was lost: join again")
+var ErrFenced = link.ErrFenced
 
 // ErrServerFailed: a parameter server failed on a request each time that it was sent. The log of the server has the reason.
-var ErrServerFailed = errors.New("parameter server failed on the request")
+var ErrServerFailed = link.ErrServerFailed
 
 // ErrRewound: the job rolled back to a checkpoint set, in a new epoch. Earlier results are invalid.
-var ErrRewound = errors.New("job rolled back to its last checkpoint: join again")
+var ErrRewound = link.ErrRewound
 
 // shapes are the names and shapes of tensors, in the same order.
 func shapes(tensors []Tensor) []placement.Tensor {

@@ -8,6 +8,7 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/table"
+	"trainmaster/trainer/params/link"
 )
 
 // errOtherKey is returned if a server has another table key than expected. The client then asks all servers again.
@@ -35,8 +36,8 @@ func (c *Client) learnKey(ctx context.Context) (*tableKey, error) {
 		return c.key, nil
 	}
 	var ready, begun *tableKey
-	for _, l := range c.links {
-		reply, err := callControl(ctx, l, func(ctx context.Context, control pb.ParameterServerClient) (*pb.DescribeReply, error) {
+	for _, s := range c.shards {
+		reply, err := link.Call(ctx, s.Link, func(ctx context.Context, control pb.ParameterServerClient) (*pb.DescribeReply, error) {
 			return control.Describe(ctx, &pb.DescribeRequest{})
 		})
 		if err != nil {
@@ -46,7 +47,7 @@ func (c *Client) learnKey(ctx context.Context) (*tableKey, error) {
 		if len(tables) == 0 {
 			continue
 		}
-		found := &tableKey{table.KeyOf(tables[0].GetKey()), l.index}
+		found := &tableKey{table.KeyOf(tables[0].GetKey()), s.Index}
 		switch {
 		case reply.GetState() != pb.DescribeReply_STATE_READY:
 			if begun == nil {
@@ -78,12 +79,12 @@ func (c *Client) setKey(key table.Key) {
 }
 
 // checkKey compares the key in a server's reply with the known key, and returns the key to use.
-func (c *Client) checkKey(known *tableKey, l *link, reply *pb.InitParametersReply) (*tableKey, error) {
+func (c *Client) checkKey(known *tableKey, shard int, reply *pb.InitParametersReply) (*tableKey, error) {
 	tables := reply.GetPlacement().GetTables()
 	if len(c.table.Sparse) == 0 || len(tables) == 0 {
 		return known, nil
 	}
-	found := &tableKey{table.KeyOf(tables[0].GetKey()), l.index}
+	found := &tableKey{table.KeyOf(tables[0].GetKey()), shard}
 	switch {
 	case known == nil:
 		c.setKey(found.Key)
@@ -91,8 +92,8 @@ func (c *Client) checkKey(known *tableKey, l *link, reply *pb.InitParametersRepl
 	case known.Key == found.Key:
 		return known, nil
 	case reply.GetOutcome() == pb.InitParametersReply_OUTCOME_CLAIMED:
-		return nil, fmt.Errorf("parameter server %d ignored the table key of parameter server %d: it has an earlier release: restart it with the same release", l.index, known.shard)
+		return nil, fmt.Errorf("parameter server %d ignored the table key of parameter server %d: it has an earlier release: restart it with the same release", shard, known.shard)
 	}
 	c.key = nil
-	return nil, fmt.Errorf("%w: parameter servers %d and %d", errOtherKey, known.shard, l.index)
+	return nil, fmt.Errorf("%w: parameter servers %d and %d", errOtherKey, known.shard, shard)
 }

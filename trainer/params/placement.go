@@ -10,24 +10,8 @@ import (
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/placement/onwire"
 	"trainmaster/pserver/table"
+	"trainmaster/trainer/params/link"
 )
-
-// errMoved is returned if the client has an old placement.
-var errMoved = errors.New("blocks were moved")
-
-// shardsError is returned if there are fewer servers than shards in the table. Either the client has an old placement, or the job
-// started with another number of servers.
-type shardsError struct{ found, expected int }
-
-func (e *shardsError) Error() string {
-	return fmt.Sprintf("found %d parameter servers: the model is spread over %d", e.found, e.expected)
-}
-
-// isLayoutStale reports whether a later placement may help.
-func isLayoutStale(err error) bool {
-	var lacking *shardsError
-	return errors.Is(err, errMoved) || errors.As(err, &lacking)
-}
 
 // takePlacement compares a server's table with the one known here, and takes a later one over.
 func (c *Client) takePlacement(p *pb.ParameterPlacement) error {
@@ -48,7 +32,7 @@ func (c *Client) takePlacement(p *pb.ParameterPlacement) error {
 	case theirs.Epoch > c.table.Epoch:
 		c.usePlacement(theirs)
 	}
-	return fmt.Errorf("%w: the server's placement has epoch %d", errMoved, theirs.Epoch)
+	return fmt.Errorf("%w: the server's placement has epoch %d", link.ErrMoved, theirs.Epoch)
 }
 
 // difference says in words where a server's table differs from the one computed here.
@@ -88,86 +72,57 @@ func (c *Client) takeKeys(theirs []Table) {
 	c.table.Sparse = mine
 }
 
-// usePlacement gives every link the slots of a later table. Slots keep their state, so that a call
+// usePlacement gives every shard the blocks of a later table. Blocks keep their state, so that a call
 // continues.
 func (c *Client) usePlacement(table *placement.Table) {
-	slots := make([]slot, len(table.Owners))
-	for _, l := range c.links {
-		for _, s := range l.slots {
-			slots[s.ID] = s
-		}
-		l.slots = nil
-		l.hangUp()
+	for _, s := range c.shards {
+		s.HangUp()
 	}
-	for len(c.links) < table.Shards {
-		c.links = append(c.links, newLink(c, len(c.links), ""))
+	for len(c.shards) < table.Shards {
+		c.shards = append(c.shards, &shard{Link: link.New(&c.link, len(c.shards), "")})
 	}
-	for _, l := range c.links[table.Shards:] {
-		l.close() //nolint:errcheck // nothing is asked there any more
+	for _, s := range c.shards[table.Shards:] {
+		s.Close() //nolint:errcheck // it has no blocks any more
 	}
-	c.links = c.links[:table.Shards]
-	for id, s := range slots {
-		l := c.links[table.Owners[id]]
-		l.slots = append(l.slots, s)
-	}
+	c.shards = c.shards[:table.Shards]
 	c.table = table
+	c.assignBlocks()
 	c.cfg.Log.WithField("epoch", table.Epoch).WithField("shards", table.Shards).Info("blocks moved, using new placement")
+}
+
+// assignBlocks gives every shard the ids of the blocks that it owns.
+func (c *Client) assignBlocks() {
+	for _, s := range c.shards {
+		s.blocks = nil
+	}
+	for id, owner := range c.table.Owners {
+		s := c.shards[owner]
+		s.blocks = append(s.blocks, uint64(id))
+	}
 }
 
 // refreshLayout asks the servers until one has a later placement, or until cause excludes it.
 // It also waits while some servers have a placement with more shards than the client found.
 func (c *Client) refreshLayout(ctx context.Context, cause error) error {
-	pause := c.cfg.pause()
+	pause := c.link.Backoff()
 	for {
 		var newest *pb.ParameterPlacement
-		for _, l := range c.links {
-			if p := l.describePlacement(ctx); p.GetEpoch() > newest.GetEpoch() {
+		for _, s := range c.shards {
+			if p := s.Placement(ctx); p.GetEpoch() > newest.GetEpoch() {
 				newest = p
 			}
 		}
 		if newest.GetEpoch() > c.table.Epoch {
-			if err := c.takePlacement(newest); !errors.Is(err, errMoved) {
+			if err := c.takePlacement(newest); !errors.Is(err, link.ErrMoved) {
 				return err
 			}
 			return nil
 		}
-		if _, lacking := errors.AsType[*shardsError](cause); lacking && newest != nil && int(newest.GetShards()) != c.table.Shards {
+		if _, lacking := errors.AsType[*link.ShardsError](cause); lacking && newest != nil && int(newest.GetShards()) != c.table.Shards {
 			return cause
 		}
-		if err := pause.wait(ctx, cause); err != nil {
+		if err := pause.Wait(ctx, cause); err != nil {
 			return err
 		}
-	}
-}
-
-// describePlacement is nil when the server cannot be asked.
-func (l *link) describePlacement(ctx context.Context) *pb.ParameterPlacement {
-	ctx, cancel := context.WithTimeout(ctx, l.client.cfg.ReplyTimeout)
-	defer cancel()
-	if l.replaced() {
-		l.drop()
-	}
-	if err := l.find(ctx); err != nil {
-		return nil
-	}
-	ctx, release := l.bound(ctx)
-	defer release()
-	control, err := l.controlClient()
-	if err != nil {
-		return nil
-	}
-	reply, err := control.Describe(ctx, &pb.DescribeRequest{})
-	if err != nil {
-		l.drop()
-		return nil
-	}
-	return reply.GetPlacement()
-}
-
-// hangUp closes the connection; the address stays.
-func (l *link) hangUp() {
-	if l.stream != nil {
-		l.stream.close() //nolint:errcheck // it is given up
-		l.stream = nil
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 	"trainmaster/trainer/params/plan"
+	"trainmaster/trainer/params/stream"
 )
 
 // Table is a table of embeddings: rows of Dim float32 by int64 id. It belongs to the job: all trainers give the same.
@@ -39,10 +40,8 @@ type rowCall struct {
 // rowFrame is a frame that a call sends to a shard: some slots with the ids that belong there.
 type rowFrame struct {
 	plan.Frame
-	pending  bool   // not acknowledged yet in the call under way
-	version  uint32 // that the last call brought
-	sequence uint64
-	place    place
+	pending bool   // not acknowledged yet in the current call
+	version uint32 // that the last call brought
 }
 
 // Lookup fills dst, of shape [ids, dim], with the rows of ids, in their order; ids may repeat. A row without updates has its initial
@@ -61,7 +60,7 @@ func (c *Client) Lookup(ctx context.Context, table string, ids []int64, dst []fl
 		return minVersion, nil
 	}
 	for {
-		if err := c.runRows(ctx, call); err != nil {
+		if err := c.doRows(ctx, &call); err != nil {
 			return 0, fmt.Errorf("lookup: %w", err)
 		}
 		low, high := c.rowVersions()
@@ -114,7 +113,7 @@ func (c *Client) sendRows(ctx context.Context, what, table string, call rowCall)
 	if call.grads, err = c.rows.Sum(call.ids, call.grads, call.table.Dim); err != nil {
 		return fmt.Errorf("%s: table %q: %w", what, table, err)
 	}
-	if err := c.runRows(ctx, call); err != nil {
+	if err := c.doRows(ctx, &call); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
@@ -152,8 +151,8 @@ func (c *Client) findTable(name string, call *rowCall) error {
 func (c *Client) planRows(call *rowCall) error {
 	p := &c.rows
 	p.Sort(&call.table, call.ids)
-	for _, l := range c.links {
-		l.rows = l.rows[:0]
+	for _, s := range c.shards {
+		s.rows = s.rows[:0]
 	}
 	most := wire.MostRows(call.table.Dim)
 	for slot := range uint32(table.Slots) {
@@ -162,17 +161,17 @@ func (c *Client) planRows(call *rowCall) error {
 			return fmt.Errorf("table %q: %d of the %d different ids are of slot %d, which goes in one frame, and a frame has room for %d: make the batch smaller",
 				call.table.Name, len(places), len(call.ids)-p.Repeats(), slot, most)
 		}
-		l := c.links[c.table.SlotOwners[call.number][slot]]
+		s := c.shards[c.table.SlotOwners[call.number][slot]]
 		for len(places) > 0 {
 			n := min(len(places), most)
-			l.addRows(wire.Span{Slot: slot, Rows: uint32(n)}, places[:n], call.table.Dim)
+			s.addRows(wire.Span{Slot: slot, Rows: uint32(n)}, places[:n], call.table.Dim)
 			places = places[n:]
 		}
 	}
 	if call.op == wire.StageRows {
-		for _, l := range c.links {
-			if len(l.rows) == 0 {
-				l.rows = append(l.rows, rowFrame{})
+		for _, s := range c.shards {
+			if len(s.rows) == 0 {
+				s.rows = append(s.rows, rowFrame{})
 			}
 		}
 	}
@@ -180,170 +179,109 @@ func (c *Client) planRows(call *rowCall) error {
 }
 
 // addRows adds a slot's rows to the last frame, or to a new one.
-func (l *link) addRows(span wire.Span, places []int32, dim int) {
-	if n := len(l.rows); n > 0 {
-		if l.rows[n-1].Add(span, places, dim) {
-			return
-		}
+func (s *shard) addRows(span wire.Span, places []int32, dim int) {
+	n := len(s.rows)
+	if n > 0 && s.rows[n-1].Add(span, places, dim) {
+		return
 	}
-	if n := len(l.rows); n < cap(l.rows) { // the slices of an earlier call
-		l.rows = l.rows[:n+1]
-	} else {
-		l.rows = append(l.rows, rowFrame{})
-	}
-	f := &l.rows[len(l.rows)-1]
-	*f = rowFrame{Frame: f.Frame}
+	s.rows = slices.Grow(s.rows, 1)[:n+1]
+	f := &s.rows[n]
+	*f = rowFrame{Frame: f.Frame} // the slices of an earlier call
 	f.Reset(span, places)
 }
 
-// runRows makes a call at all shards that have a part in it. After a migration of slots runRows repeats the whole call, by the
+// doRows makes a call at all shards that have a part in it. After a migration of slots doRows repeats the whole call, by the
 // later placement. A slot that has the step ignores the repetition, since its last applied step moved with the slot.
-func (c *Client) runRows(ctx context.Context, call rowCall) error {
-	for {
-		err := c.forEachLink(ctx, func(l *link) bool { return len(l.rows) > 0 }, func(ctx context.Context, l *link) error { return l.runRows(ctx, call) })
-		if !isLayoutStale(err) {
-			return err
-		}
-		if err := c.refreshLayout(ctx, err); err != nil {
-			return err
-		}
-		if err := c.planRows(&call); err != nil {
-			return err
-		}
-	}
+func (c *Client) doRows(ctx context.Context, call *rowCall) error {
+	has := func(s *shard) bool { return len(s.rows) > 0 }
+	do := func(ctx context.Context, s *shard) error { return s.doRows(ctx, call) }
+	return c.do(ctx, has, do, func() error { return c.planRows(call) })
 }
 
 // rowVersions returns the lowest and the highest version in the replies of the last call.
 func (c *Client) rowVersions() (low, high uint32) {
 	low = math.MaxUint32
-	for _, l := range c.links {
-		for i := range l.rows {
-			low, high = min(low, l.rows[i].version), max(high, l.rows[i].version)
+	for _, s := range c.shards {
+		for i := range s.rows {
+			low, high = min(low, s.rows[i].version), max(high, s.rows[i].version)
 		}
 	}
 	return low, high
 }
 
-// runRows does a call at this shard. It returns an error only when trying again cannot help.
-func (l *link) runRows(ctx context.Context, call rowCall) error {
-	for i := range l.rows {
-		l.rows[i].pending = !call.behind || l.rows[i].version < call.version
+// doRows makes a call at this shard. It returns an error only if trying again cannot help.
+func (s *shard) doRows(ctx context.Context, call *rowCall) error {
+	for i := range s.rows {
+		s.rows[i].pending = !call.behind || s.rows[i].version < call.version
 	}
 	restarted := func() {
-		for i := range l.rows {
-			l.rows[i].pending = l.rows[i].pending || !call.behind
+		for i := range s.rows {
+			s.rows[i].pending = s.rows[i].pending || !call.behind
 		}
 	}
-	return l.retry(ctx, restarted, func(ctx context.Context, _ bool) error {
-		s := l.stream
-		due := pendingRows(l.rows)
-		for _, i := range due {
-			f := &l.rows[i]
-			f.sequence, f.place = l.client.sequence.next(), s.memory.place(wire.RowsSize(len(f.Spans), len(f.Places), call.table.Dim))
-		}
-		return s.exchange(ctx, func(over <-chan struct{}) error { return s.sendRows(ctx, l, &call, due, over) }, func() error { return s.collectRows(ctx, l, &call, due) })
-	})
+	return s.Do(ctx, restarted, func(bool) []stream.Frame { return s.rowFrames(call) })
 }
 
-// pendingRows are the places of the frames to be sent: they are fixed before replies come.
-func pendingRows(frames []rowFrame) (due []int) {
-	for i := range frames {
-		if frames[i].pending {
-			due = append(due, i)
+// rowFrames returns the frames that are not acknowledged.
+func (s *shard) rowFrames(call *rowCall) []stream.Frame {
+	f := stream.Frame{
+		Head: wire.Header{Op: call.op, DType: wire.RowBatch, Block: uint64(call.number), Argument: call.argument, Step: call.step, Version: call.version},
+		Fill: func(f *stream.Frame, body []byte) stream.Payload { return stream.Payload{Bytes: s.fillRows(call, f.Index, body)} },
+		Take: func(f *stream.Frame, r *stream.Reply) error { return s.takeRows(call, &s.rows[f.Index], r) },
+	}
+	s.frames = s.frames[:0]
+	for i := range s.rows {
+		if row := &s.rows[i]; row.pending {
+			f.Index, f.Size = i, wire.RowsSize(len(row.Spans), len(row.Places), call.table.Dim)
+			s.frames = append(s.frames, f)
 		}
 	}
-	return due
+	return s.frames
 }
 
-// sendRows writes the frames that are due.
-func (s *stream) sendRows(ctx context.Context, l *link, call *rowCall, due []int, over <-chan struct{}) error {
-	head := wire.Header{
-		Op: call.op, DType: wire.RowBatch, Block: uint64(call.number), Incarnation: l.client.cfg.Incarnation, Placement: s.place,
-		Argument: call.argument, Step: call.step, Version: call.version, ShardEpoch: s.epoch, JobEpoch: s.job,
-	}
-	dim := call.table.Dim
-	width := dim
+// fillRows writes the rows of a frame to body, or to memory of the shard.
+func (s *shard) fillRows(call *rowCall, i int, body []byte) []byte {
+	f, dim, width := &s.rows[i], call.table.Dim, call.table.Dim
 	if call.grads == nil {
 		width = 0
 	}
-	for _, i := range due {
-		f := &l.rows[i]
-		size := wire.HeaderSize + wire.RowsSize(len(f.Spans), len(f.Places), width)
-		s.outgoing = grown(s.outgoing, (size+3)/4)
-		frame := wire.FloatBytes(s.outgoing)[:size]
-		body := frame[wire.HeaderSize:]
-		if err := s.memory.acquire(f.place, over); err != nil {
-			return err
-		}
-		if head.Flags = f.place.flags(); f.place != inFrame {
-			frame, body = frame[:wire.HeaderSize], s.memory.Slot(int(f.place))
-		}
-		payload, rows := wire.Layout(body, len(f.Spans), len(f.Places), width)
-		if call.op == wire.StageRows {
-			wire.Number(payload, uint32(i), uint32(len(l.rows)))
-		} else {
-			wire.Number(payload, 0, 1)
-		}
-		copy(rows.Spans, f.Spans)
+	if body == nil {
+		s.outgoing = grown(s.outgoing, (wire.RowsSize(len(f.Spans), len(f.Places), width)+3)/4)
+		body = wire.FloatBytes(s.outgoing)
+	}
+	payload, rows := wire.Layout(body, len(f.Spans), len(f.Places), width)
+	if call.op == wire.StageRows {
+		wire.Number(payload, uint32(i), uint32(len(s.rows)))
+	} else {
+		wire.Number(payload, 0, 1)
+	}
+	copy(rows.Spans, f.Spans)
+	for k, place := range f.Places {
+		rows.IDs[k] = call.ids[place]
+	}
+	if width > 0 {
 		for k, place := range f.Places {
-			rows.IDs[k] = call.ids[place]
-		}
-		if width > 0 {
-			for k, place := range f.Places {
-				copy(rows.Values[k*dim:(k+1)*dim], call.grads[int(place)*dim:])
-			}
-		}
-		head.Sequence, head.Length = f.sequence, uint32(len(payload))
-		raw := (*[wire.HeaderSize]byte)(frame)
-		head.Encode(raw)
-		wire.Seal(raw, payload)
-		if err := s.arm(ctx, s.nc.SetWriteDeadline); err != nil {
-			return err
-		}
-		if _, err := s.nc.Write(frame); err != nil {
-			return err
+			copy(rows.Values[k*dim:(k+1)*dim], call.grads[int(place)*dim:])
 		}
 	}
-	return nil
+	return payload
 }
 
-// collectRows takes a reply for every frame that was sent.
-func (s *stream) collectRows(ctx context.Context, l *link, call *rowCall, due []int) error {
-	var refused *wire.Fault
+// takeRows reads the reply to a frame.
+func (s *shard) takeRows(call *rowCall, f *rowFrame, r *stream.Reply) error {
 	dim := call.table.Dim
-	for _, i := range due {
-		f := &l.rows[i]
-		var values []float32
-		if call.dst != nil {
-			s.incoming = grown(s.incoming, len(f.Places)*dim)
-			values = s.incoming
-		}
-		err := s.receive(ctx, f.sequence, f.place, values, wire.Float32)
-		s.memory.release(f.place)
-		var fault *wire.Fault
-		switch {
-		case err == nil:
-			for k, place := range f.Places[:len(values)/dim] {
-				copy(call.dst[int(place)*dim:(int(place)+1)*dim], values[k*dim:])
-			}
-			f.pending, f.version = false, s.head.Version
-			if call.dst != nil {
-				l.client.seen.note(s.head.Version)
-			}
-		case errors.As(err, &fault):
-			if refused == nil || refused.Code == wire.Wait {
-				refused = fault
-			}
-			if fault.Code.Fatal() {
-				return fault
-			}
-		default:
-			return err
-		}
+	var values []float32
+	if call.dst != nil {
+		s.incoming = grown(s.incoming, len(f.Places)*dim)
+		values = s.incoming
 	}
-	if refused != nil {
-		return refused
+	if err := r.Floats(values, wire.Float32); err != nil {
+		return err
 	}
+	for k, place := range f.Places[:len(values)/dim] {
+		copy(call.dst[int(place)*dim:(int(place)+1)*dim], values[k*dim:])
+	}
+	f.pending, f.version = false, r.Head.Version
 	return nil
 }
 

@@ -7,6 +7,8 @@ import (
 
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
+	"trainmaster/trainer/params/link"
+	"trainmaster/trainer/params/stream"
 )
 
 // Scan reads the stored rows of a table, in no particular order, and passes them to yield, values of shape [ids, dim]. Both are
@@ -18,14 +20,14 @@ func (c *Client) Scan(ctx context.Context, table string, yield func(ids []int64,
 		return fmt.Errorf("scan: %w", err)
 	}
 	for {
-		err := c.scanLinks(ctx, &s)
-		if !isLayoutStale(err) && err != nil {
-			return fmt.Errorf("scan: %w", err)
-		}
+		err := c.scanShards(ctx, &s)
 		if err == nil {
 			return nil
 		}
-		if err := c.refreshLayout(ctx, err); err != nil {
+		if link.IsLayoutStale(err) {
+			err = c.refreshLayout(ctx, err)
+		}
+		if err != nil {
 			return fmt.Errorf("scan: %w", err)
 		}
 	}
@@ -45,19 +47,19 @@ type scan struct {
 
 func (s *scan) drop() { s.ids, s.values = s.ids[:0], s.values[:0] }
 
-func (c *Client) scanLinks(ctx context.Context, s *scan) error {
-	for _, l := range c.links {
-		if err := l.scan(ctx, s); err != nil {
+func (c *Client) scanShards(ctx context.Context, s *scan) error {
+	for _, shard := range c.shards {
+		if err := c.scanShard(ctx, shard, s); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-// scan reads the rows of one shard.
-func (l *link) scan(ctx context.Context, s *scan) error {
-	owners := l.client.table.SlotOwners[s.call.number]
-	here := func(slot uint32) bool { return owners[slot] == uint32(l.index) }
+// scanShard reads the rows of one shard.
+func (c *Client) scanShard(ctx context.Context, shard *shard, s *scan) error {
+	owners := c.table.SlotOwners[s.call.number]
+	here := func(slot uint32) bool { return owners[slot] == uint32(shard.Index) }
 	var at table.Place
 	restarted := func() {
 		at.Row = 0
@@ -73,10 +75,7 @@ func (l *link) scan(ctx context.Context, s *scan) error {
 		}
 		var rows wire.Rows
 		next := at
-		err := l.retry(ctx, restarted, func(ctx context.Context, _ bool) (err error) {
-			rows, next, err = l.stream.scan(ctx, l, &s.call, at)
-			return err
-		})
+		err := shard.Do(ctx, restarted, func(bool) []stream.Frame { return []stream.Frame{scanFrame(&s.call, at, &rows, &next)} })
 		if err != nil {
 			return err
 		}
@@ -127,44 +126,29 @@ func (s *scan) flush() error {
 	return s.yield(s.ids, s.values)
 }
 
-// scan asks for the rows from a place on.
-func (s *stream) scan(ctx context.Context, l *link, call *rowCall, from table.Place) (rows wire.Rows, next table.Place, err error) {
-	head := wire.Header{
-		Op: wire.ScanRows, Block: uint64(call.number), Incarnation: l.client.cfg.Incarnation, Placement: s.place,
-		Argument: from.Slot, Step: uint64(from.Row), ShardEpoch: s.epoch, JobEpoch: s.job, Sequence: l.client.sequence.next(),
-	}
-	at := s.memory.place(wire.MaxPayload)
-	head.Flags = at.flags()
-	send := func(over <-chan struct{}) error {
-		if err := s.memory.acquire(at, over); err != nil {
+// scanFrame requests the rows from a place on. The reply sets rows and next.
+func scanFrame(call *rowCall, from table.Place, rows *wire.Rows, next *table.Place) stream.Frame {
+	return stream.Frame{
+		Head: wire.Header{Op: wire.ScanRows, Block: uint64(call.number), Argument: from.Slot, Step: uint64(from.Row)},
+		Size: wire.MaxPayload,
+		Fill: func(*stream.Frame, []byte) (none stream.Payload) { return none },
+		Take: func(_ *stream.Frame, r *stream.Reply) (err error) {
+			head := &r.Head
+			*next = table.Place{Slot: head.Argument, Row: uint32(head.Step)}
+			if head.DType != wire.RowBatch || head.Length > wire.MaxPayload {
+				return fmt.Errorf("%v reply has %d bytes of %v, expected at most %d of %v", head.Op, head.Length, head.DType, wire.MaxPayload, wire.RowBatch)
+			}
+			words := make([]int64, (head.Length+7)/8) // aligned
+			payload := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), head.Length)
+			if err := r.Bytes(payload); err != nil {
+				return err
+			}
+			if next.Slot < from.Slot || next.Slot == from.Slot && next.Row <= from.Row {
+				return fmt.Errorf("%v reply continues at row %d of slot %d: expected a row after row %d of slot %d",
+					head.Op, next.Row, next.Slot, from.Row, from.Slot)
+			}
+			*rows, err = wire.ParseRows(payload, call.table.Dim)
 			return err
-		}
-		raw := &s.headers[0]
-		head.Encode(raw)
-		wire.Seal(raw, nil)
-		s.pieces = append(s.pieces, raw[:])
-		return s.flush(ctx)
+		},
 	}
-	collect := func() error {
-		defer s.memory.release(at)
-		if err := s.header(ctx, head.Sequence, at); err != nil {
-			return err
-		}
-		next = table.Place{Slot: s.head.Argument, Row: uint32(s.head.Step)}
-		if s.head.DType != wire.RowBatch || s.head.Length > wire.MaxPayload {
-			return fmt.Errorf("%v reply has %d bytes of %v, expected at most %d of %v", head.Op, s.head.Length, s.head.DType, wire.MaxPayload, wire.RowBatch)
-		}
-		words := make([]int64, (s.head.Length+7)/8) // aligned
-		payload := unsafe.Slice((*byte)(unsafe.Pointer(unsafe.SliceData(words))), s.head.Length)
-		if err := s.payload(payload); err != nil {
-			return err
-		}
-		if next.Slot < from.Slot || next.Slot == from.Slot && next.Row <= from.Row {
-			return fmt.Errorf("%v reply continues at row %d of slot %d: expected a row after row %d of slot %d", head.Op, next.Row, next.Slot, from.Row, from.Slot)
-		}
-		rows, err = wire.ParseRows(payload, call.table.Dim)
-		return err
-	}
-	err = s.exchange(ctx, send, collect)
-	return rows, next, err
 }

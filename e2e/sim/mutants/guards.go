@@ -493,7 +493,7 @@ var guards = []guard{
 	{"F151", "pserver.TestPanicOfARequestEndsOneConnection", mutant{"panic of a request ends the server", "panic-ends-connection",
 		value("any(nil)"),
 		"one bad frame ends the training of all"}},
-	{"F151", "trainer/params.TestRequestThatTheServerFailsOnEndsTheCall", mutant{"request that panics the server retried without limit", "failed-request-ends",
+	{"F151", "trainer/params/link.TestRequestThatTheServerFailsOnEndsTheCall", mutant{"request that panics the server retried without limit", "failed-request-ends",
 		text("l.failed > maxFailures", "false"),
 		"a trainer hangs without an error"}},
 	{"F152", "master/pscontrol.TestDeadParameterServerIsEvicted", mutant{"leader does not look for dead servers", "dead-server-evicted",

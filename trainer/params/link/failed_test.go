@@ -1,4 +1,4 @@
-package params
+package link
 
 import (
 	"bytes"
@@ -16,7 +16,7 @@ func TestRequestThatTheServerFailsOnEndsTheCall(t *testing.T) {
 	var text bytes.Buffer
 	log := logrus.New()
 	log.SetOutput(&text)
-	l := &link{index: 2, log: logrus.NewEntry(log)}
+	l := &Link{Index: 2, log: logrus.NewEntry(log)}
 	fault := wire.Faultf(wire.Failed, "push failed at shard 2")
 	for attempt := range maxFailures {
 		if err := l.classify(t.Context(), fault); err != nil {

@@ -1,10 +1,11 @@
-// Package plan implements the distribution of a batch of ids over the slots of a table and over frames.
+// Package plan implements the preparation of a call: payloads of blocks, and the distribution of a batch of ids over slots and frames.
 //
-// A caller sorts the ids of a batch once ([Rows.Sort]) and fills frames with the positions of each slot ([Frame.Add]). Each id is sent
-// once: [Rows.Sum] adds the gradients of repeated ids before a push, and [Rows.Fill] copies rows to repeated ids after a lookup. The
-// package is pure. Its memory is reused for the next batch, so a batch allocates nothing once the slices have their size.
+// [Gradients] clips the gradients of a step, rejects values that are not finite, and sums each block. For rows, a caller sorts the ids
+// of a batch once ([Rows.Sort]) and fills frames with the positions of each slot ([Frame.Add]). Each id is sent once: [Rows.Sum] adds
+// the gradients of repeated ids before a push, and [Rows.Fill] copies rows to repeated ids after a lookup. The package is pure. Its
+// memory is reused for the next call, so a call allocates nothing once the slices have their size.
 //
-// Rows and Frame are not safe for concurrent use.
+// The types are not safe for concurrent use.
 package plan
 
 import (

@@ -1,4 +1,4 @@
-package params
+package stream
 
 import (
 	"net"
@@ -52,10 +52,7 @@ func (m *memory) place(size int) place {
 func (m *memory) ready() bool { return len(m.vacant) > 0 }
 
 // acquire waits until the slot of the next frame may be written, or over is closed.
-func (m *memory) acquire(at place, over <-chan struct{}) error {
-	if at == inFrame {
-		return nil
-	}
+func (m *memory) acquire(over <-chan struct{}) error {
 	select {
 	case <-m.vacant:
 		return nil
@@ -69,15 +66,6 @@ func (m *memory) release(at place) {
 	if at != inFrame {
 		m.vacant <- struct{}{}
 	}
-}
-
-// put writes a payload where the server looks for it.
-func (m *memory) put(at place, payload []byte, dtype wire.DType) {
-	slot := m.Slot(int(at))
-	if dtype == wire.BFloat16 {
-		slot = slot[len(payload):] // it is widened in place
-	}
-	copy(slot, payload)
 }
 
 func (m *memory) close() error {

@@ -1,0 +1,58 @@
+package link
+
+import (
+	"errors"
+	"fmt"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"trainmaster/pserver/wire"
+)
+
+// StaleError is returned for a gradient that was staged too late: the shards are at Version.
+type StaleError struct {
+	Version uint64
+}
+
+func (e *StaleError) Error() string {
+	return fmt.Sprintf("gradient is stale: parameters are at version %d; pull them and compute it again", e.Version)
+}
+
+// The errors of a call that another attempt cannot help. Package params explains them.
+var (
+	ErrUninitialized = errors.New("parameter server has no parameters: call Init first: a restarted server must have the same --checkpoint-dir")
+	ErrFenced        = errors.New("incarnation of the trainer is fenced: a newer incarnation exists or its session was lost: join again")
+	ErrServerFailed  = errors.New("parameter server failed on the request")
+	ErrRewound       = errors.New("job rolled back to its last checkpoint: join again")
+)
+
+// ErrMoved is returned if the client has an old placement.
+var ErrMoved = errors.New("blocks were moved")
+
+// ShardsError is returned if there are fewer servers than shards in the table. Either the client has an old placement, or the job
+// started with another number of servers.
+type ShardsError struct{ Found, Expected int }
+
+func (e *ShardsError) Error() string {
+	return fmt.Sprintf("found %d parameter servers: the model is spread over %d", e.Found, e.Expected)
+}
+
+// IsLayoutStale reports whether a later placement may help.
+func IsLayoutStale(err error) bool {
+	var lacking *ShardsError
+	return errors.Is(err, ErrMoved) || errors.As(err, &lacking)
+}
+
+// Again reports whether an error of the initialization means a lost claim or a lost server.
+func Again(err error) bool {
+	var fault *wire.Fault
+	if errors.As(err, &fault) {
+		return fault.Code == wire.NotClaimed || fault.Code == wire.OtherModel
+	}
+	switch status.Code(err) {
+	case codes.Unavailable, codes.DeadlineExceeded, codes.Aborted, codes.FailedPrecondition:
+		return true
+	}
+	return errors.Is(err, ErrUninitialized) || errors.Is(err, ErrMoved)
+}

@@ -1,0 +1,123 @@
+package plan
+
+import (
+	"fmt"
+	"math"
+
+	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/placement"
+	"trainmaster/pserver/wire"
+)
+
+// Tensor is a named array of float32 in row-major order; len(Data) is the product of Shape.
+type Tensor struct {
+	Name  string
+	Shape []int
+	Data  []float32
+}
+
+// Block is a block of the model, its payload in the current call, and the progress of the call.
+type Block struct {
+	placement.Block
+	Tensor  int    // index in the tensors of a call
+	Pending bool   // not acknowledged yet in the current call
+	Version uint32 // that the last call brought
+	At      uint32 // the version that the trainer computes with, and its own pushes since
+
+	DType  wire.DType // of the payload
+	Size   wire.Distance
+	Sum    wire.Checksum
+	narrow []byte // the payload, of bfloat16
+}
+
+// pieceBytes of a payload are rounded and then summed while they are in the cache.
+const pieceBytes = 64 << 10
+
+// Gradients makes the payloads of a step: gradients that are sums over records. It clips them in place so that the norm of
+// grads/records is at most limit, if limit is not 0; a server cannot, since it has only some of the blocks. A NaN or an infinity is an
+// error, so such a step changes no block at all.
+func Gradients(blocks []Block, dtype wire.DType, grads []Tensor, records int, limit float32) error {
+	if limit != 0 {
+		clip(grads, records, float64(limit)) // before the sums are made
+	}
+	return Blocks("gradient", blocks, dtype, grads)
+}
+
+func clip(grads []Tensor, records int, limit float64) {
+	squares := 0.0
+	for _, g := range grads {
+		squares += optimizer.SquareSum(g.Data)
+	}
+	factor := optimizer.ClipFactor(math.Sqrt(squares)/float64(records), limit)
+	if factor == 1 || squares-squares != 0 {
+		return // a gradient that is not finite is refused unchanged
+	}
+	for _, g := range grads {
+		optimizer.Scale(g.Data, factor)
+	}
+}
+
+// Blocks makes the payloads of tensors. A NaN or an infinity is an error, which names it.
+func Blocks(what string, blocks []Block, dtype wire.DType, tensors []Tensor) error {
+	for i := range blocks {
+		if b := &blocks[i]; !b.prepare(dtype, tensors) {
+			return b.notFinite(what, tensors)
+		}
+	}
+	return nil
+}
+
+// prepare makes the payload of tensors and its sum, and reports
+// whether it is finite. It reads the block from memory once.
+func (b *Block) prepare(dtype wire.DType, tensors []Tensor) (isFinite bool) {
+	if b.DType != dtype {
+		b.DType, b.Size = dtype, wire.DistanceOf(dtype.Size()*b.Len)
+	}
+	values := b.Of(tensors)
+	if dtype != wire.BFloat16 {
+		b.Sum, isFinite = wire.Checksum(0).AddFloats(values)
+		return isFinite
+	}
+	if b.narrow == nil {
+		b.narrow = make([]byte, 2*b.Len)
+	}
+	b.Sum, isFinite = 0, true
+	for lo := 0; lo < b.Len; lo += pieceBytes / 4 {
+		hi := min(lo+pieceBytes/4, b.Len)
+		isFinite = wire.Narrow(b.narrow[2*lo:], values[lo:hi]) && isFinite
+		b.Sum = b.Sum.Add(b.narrow[2*lo : 2*hi])
+	}
+	return isFinite
+}
+
+// notFinite names the element that prepare has found.
+func (b *Block) notFinite(what string, tensors []Tensor) error {
+	values, name := b.Of(tensors), tensors[b.Tensor].Name
+	at := wire.FirstNotFinite(values)
+	if at >= 0 {
+		return fmt.Errorf("%s %q: element %d is %v", what, name, b.Offset+at, values[at])
+	}
+	rounded := make([]float32, b.Len)
+	wire.Widen(rounded, b.narrow)
+	at = wire.FirstNotFinite(rounded)
+	return fmt.Errorf("%s %q: element %d is %v, which is %v as %v", what, name, b.Offset+at, values[at], rounded[at], b.DType)
+}
+
+// Of returns the elements of the block; nil without tensors.
+func (b *Block) Of(tensors []Tensor) []float32 {
+	if tensors == nil {
+		return nil
+	}
+	return tensors[b.Tensor].Data[b.Offset : b.Offset+b.Len]
+}
+
+// Payload is what a call sends of the block, nil if src is.
+func (b *Block) Payload(src []Tensor) []byte {
+	switch {
+	case src == nil:
+		return nil
+	case b.DType == wire.BFloat16:
+		return b.narrow
+	}
+	return wire.FloatBytes(b.Of(src))
+}
