@@ -1,51 +1,33 @@
 package params
 
 import (
-	"context"
-
 	"trainmaster/pserver/wire"
+	"trainmaster/trainer/params/plan"
 	"trainmaster/trainer/params/stream"
 )
 
 // blockCall is one operation on the blocks of all shards. src and dst are in the order of Client.declared; nil if the operation has
 // none.
 type blockCall struct {
-	op       wire.Op
-	step     uint64
-	argument uint32
-	version  uint32
-	behind   bool // only blocks below version, which an earlier call brought
-	resumed  bool // it was done in part before blocks were elsewhere
+	request
+	client   *Client
 	src, dst []Tensor
 }
 
-// doBlocks makes a call at all shards with blocks. After a migration it sends unacknowledged blocks to their new owners.
-func (c *Client) doBlocks(ctx context.Context, call *blockCall) error {
-	has := func(s *shard) bool { return len(s.blocks) > 0 }
-	do := func(ctx context.Context, s *shard) error { return c.doShard(ctx, s, call) }
-	return c.do(ctx, has, do, func() error {
-		call.resumed = true
-		return nil
-	})
+func (call *blockCall) parts(s *shard) int { return len(s.blocks) }
+
+func (call *blockCall) part(s *shard, i int) *plan.Progress {
+	return &call.client.blocks[s.blocks[i]].Progress
 }
 
-// doShard makes a call at one shard. It returns an error only if trying again cannot help.
-func (c *Client) doShard(ctx context.Context, s *shard, call *blockCall) error {
-	for _, id := range s.blocks {
-		if b := &c.blocks[id]; !call.resumed {
-			b.Pending = !call.behind || b.Version < call.version
-		}
-	}
-	restarted := func() {
-		for _, id := range s.blocks {
-			c.blocks[id].Pending = c.blocks[id].Pending || !call.behind
-		}
-	}
-	return s.Do(ctx, restarted, func(again bool) []stream.Frame { return c.blockFrames(s, call, again) })
+// moved: acknowledged blocks are not sent again.
+func (call *blockCall) moved() error {
+	call.resumed = true
+	return nil
 }
 
-// blockFrames returns the frames of the blocks at a shard that are not acknowledged.
-func (c *Client) blockFrames(s *shard, call *blockCall, again bool) []stream.Frame {
+func (call *blockCall) frames(s *shard, again bool) []stream.Frame {
+	c := call.client
 	dtype := wireDTypes[c.cfg.WireDType]
 	f := stream.Frame{Head: wire.Header{Op: call.op, Argument: call.argument, Step: call.step}}
 	f.Fill = func(f *stream.Frame, body []byte) stream.Payload {

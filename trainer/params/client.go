@@ -8,14 +8,14 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"golang.org/x/sync/errgroup"
-
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
 	"trainmaster/trainer/params/link"
 	"trainmaster/trainer/params/plan"
 	"trainmaster/trainer/params/stream"
 )
+
+var errNotInitialized = errors.New("params.Client: call Init first")
 
 // Client is the client of all parameter servers of a job.
 type Client struct {
@@ -83,58 +83,44 @@ func (c *Client) Pull(ctx context.Context, dst []Tensor, minVersion uint64) (ver
 	if err := c.check("destination", dst); err != nil {
 		return 0, err
 	}
-	if minVersion > math.MaxUint32 {
-		return 0, fmt.Errorf("pull: version %d is beyond the %d that frames have room for", minVersion, uint32(math.MaxUint32))
+	if version, err = c.fetch(ctx, &blockCall{request: request{op: wire.Pull}, client: c, dst: dst}, minVersion); err != nil {
+		return 0, fmt.Errorf("pull: %w", err)
 	}
-	call := &blockCall{op: wire.Pull, version: uint32(minVersion), dst: dst}
-	for {
-		if err := c.doBlocks(ctx, call); err != nil {
-			return 0, fmt.Errorf("pull: %w", err)
-		}
-		low, high := c.versions()
-		if low == high || c.cfg.Mode == Async {
-			return uint64(low), nil
-		}
-		// A version was committed between two blocks: fetch the older ones again.
-		call.version, call.behind = high, true
-	}
+	return version, nil
 }
 
 // PushPull sends the gradients of one step, each the mean over its batch, and fills dst with the parameters after the push. scale
 // multiplies the scheduled learning rate of the job; the schedule depends on step. Steps start at 1 and grow. A step that is not
 // greater than an earlier step counts as a repetition and is not applied. The version is as in Pull. Optimizer.ClipNorm is applied
-// to grads in place.
+// to grads in place. If dst is nil, PushPull is Push.
 func (c *Client) PushPull(ctx context.Context, step uint64, scale float32, grads, dst []Tensor) (version uint64, err error) {
-	if err := c.check("destination", dst); err != nil {
+	op := wire.Push
+	if dst != nil {
+		op = wire.PushPull
+		if err := c.check("destination", dst); err != nil {
+			return 0, err
+		}
+	}
+	if err := c.checkPush("push", step, scale); err != nil {
 		return 0, err
 	}
-	return c.push(ctx, &blockCall{op: wire.PushPull, step: step, src: grads, dst: dst}, scale)
+	if err := c.check("gradient", grads); err != nil {
+		return 0, err
+	}
+	if err := plan.Gradients(c.blocks, wireDTypes[c.cfg.WireDType], grads, 1, c.cfg.Optimizer.ClipNorm); err != nil {
+		return 0, err
+	}
+	call := &blockCall{request: request{op: op, step: step, argument: math.Float32bits(scale)}, client: c, src: grads, dst: dst}
+	if err := c.do(ctx, call, nil); err != nil {
+		return 0, fmt.Errorf("push: %w", err)
+	}
+	low, _ := c.versions(call)
+	return uint64(low), nil
 }
 
 // Push is PushPull without the parameters. The trainer's parameters become staler.
 func (c *Client) Push(ctx context.Context, step uint64, scale float32, grads []Tensor) (version uint64, err error) {
-	return c.push(ctx, &blockCall{op: wire.Push, step: step, src: grads}, scale)
-}
-
-func (c *Client) push(ctx context.Context, call *blockCall, scale float32) (version uint64, err error) {
-	if err := c.checkMode(Async, "push"); err != nil {
-		return 0, err
-	}
-	if call.step == 0 {
-		return 0, errors.New("push: step is 0: steps start at 1")
-	}
-	if !(scale > 0) || scale-scale != 0 {
-		return 0, fmt.Errorf("push: learning-rate scale is %v: expected a positive number", scale)
-	}
-	if err := c.prepareGradients(call.src, 1); err != nil {
-		return 0, err
-	}
-	call.argument = math.Float32bits(scale)
-	if err := c.doBlocks(ctx, call); err != nil {
-		return 0, fmt.Errorf("push: %w", err)
-	}
-	low, _ := c.versions()
-	return uint64(low), nil
+	return c.PushPull(ctx, step, scale, grads, nil)
 }
 
 // Stage stages gradients, each the sum over records, computed from the parameters of version. They are applied when the master
@@ -142,17 +128,41 @@ func (c *Client) push(ctx context.Context, call *blockCall, scale float32) (vers
 // the same version replaces the first.
 // Optimizer.ClipNorm limits the mean, grads/records; it is applied to grads in place.
 func (c *Client) Stage(ctx context.Context, version uint64, grads []Tensor, records int) error {
-	if err := c.checkMode(Sync, "Stage"); err != nil {
+	if err := c.checkStage("stage", records); err != nil {
+		return err
+	}
+	if err := c.check("gradient", grads); err != nil {
+		return err
+	}
+	if err := plan.Gradients(c.blocks, wireDTypes[c.cfg.WireDType], grads, records, c.cfg.Optimizer.ClipNorm); err != nil {
+		return err
+	}
+	call := &blockCall{request: request{op: wire.Stage, step: version, argument: uint32(records)}, client: c, src: grads}
+	if err := c.do(ctx, call, nil); err != nil {
+		return fmt.Errorf("stage: %w", err)
+	}
+	return nil
+}
+
+func (c *Client) checkPush(method string, step uint64, scale float32) error {
+	if err := c.checkMode(Async, method); err != nil {
+		return err
+	}
+	if step == 0 {
+		return fmt.Errorf("%s: step is 0: steps start at 1", method)
+	}
+	if !(scale > 0) || scale-scale != 0 {
+		return fmt.Errorf("%s: learning-rate scale is %v: expected a positive number", method, scale)
+	}
+	return nil
+}
+
+func (c *Client) checkStage(method string, records int) error {
+	if err := c.checkMode(Sync, method); err != nil {
 		return err
 	}
 	if records < 1 || records > math.MaxUint32 {
-		return fmt.Errorf("stage: %d records: expected 1 to %d", records, uint32(math.MaxUint32))
-	}
-	if err := c.prepareGradients(grads, records); err != nil {
-		return err
-	}
-	if err := c.doBlocks(ctx, &blockCall{op: wire.Stage, step: version, argument: uint32(records), src: grads}); err != nil {
-		return fmt.Errorf("stage: %w", err)
+		return fmt.Errorf("%s: %d records: expected 1 to %d", method, records, uint32(math.MaxUint32))
 	}
 	return nil
 }
@@ -167,7 +177,7 @@ func (c *Client) checkMode(mode Mode, method string) error {
 // check compares tensors with those given to Init.
 func (c *Client) check(what string, tensors []Tensor) error {
 	if c.table == nil {
-		return errors.New("params.Client: call Init first")
+		return errNotInitialized
 	}
 	if len(tensors) != len(c.declared) {
 		return fmt.Errorf("%s has %d tensors, the model has %d", what, len(tensors), len(c.declared))
@@ -182,71 +192,4 @@ func (c *Client) check(what string, tensors []Tensor) error {
 		}
 	}
 	return nil
-}
-
-// prepareGradients makes the payloads of a step.
-func (c *Client) prepareGradients(grads []Tensor, records int) error {
-	if err := c.check("gradient", grads); err != nil {
-		return err
-	}
-	return plan.Gradients(c.blocks, wireDTypes[c.cfg.WireDType], grads, records, c.cfg.Optimizer.ClipNorm)
-}
-
-// do makes a call at all shards that have a part in it. If blocks or slots were moved, do finds their new owners and makes the call
-// again; moved plans the repetition.
-func (c *Client) do(ctx context.Context, has func(*shard) bool, call func(context.Context, *shard) error, moved func() error) error {
-	for {
-		err := c.forEachShard(ctx, has, call)
-		if !link.IsLayoutStale(err) {
-			return err
-		}
-		if err := c.refreshLayout(ctx, err); err != nil {
-			return err
-		}
-		if err := moved(); err != nil {
-			return err
-		}
-	}
-}
-
-// forEachShard runs call in parallel for all shards that have a part. An error for a moved block or slot does not stop the other
-// shards, and a stale gradient does not either.
-func (c *Client) forEachShard(ctx context.Context, has func(*shard) bool, call func(context.Context, *shard) error) error {
-	group, ctx := errgroup.WithContext(ctx)
-	var moved, stale atomic.Pointer[error]
-	for _, s := range c.shards {
-		if !has(s) {
-			continue
-		}
-		group.Go(func() error {
-			err := call(ctx, s)
-			if link.IsLayoutStale(err) {
-				moved.Store(&err)
-				return nil
-			}
-			if _, late := errors.AsType[*StaleError](err); late {
-				stale.Store(&err)
-				return nil
-			}
-			return err
-		})
-	}
-	if err := group.Wait(); err != nil {
-		return err
-	}
-	for _, err := range []*error{moved.Load(), stale.Load()} {
-		if err != nil {
-			return *err
-		}
-	}
-	return nil
-}
-
-// versions returns the lowest and the highest version in the replies of the last call.
-func (c *Client) versions() (low, high uint32) {
-	low = math.MaxUint32
-	for i := range c.blocks {
-		low, high = min(low, c.blocks[i].Version), max(high, c.blocks[i].Version)
-	}
-	return low, high
 }

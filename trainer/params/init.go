@@ -6,8 +6,6 @@ import (
 	"fmt"
 	"slices"
 
-	"golang.org/x/sync/errgroup"
-
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/optimizer/onwire"
 	"trainmaster/pserver/placement"
@@ -126,13 +124,7 @@ func (c *Client) claim(ctx context.Context) (claimed []*shard, holder *uint32, e
 // fill sends the claimed shards their parameters. All shards have them before
 // fill marks the first shard as complete.
 func (c *Client) fill(ctx context.Context, claimed []*shard, tensors []Tensor) error {
-	group, groupCtx := errgroup.WithContext(ctx)
-	for _, s := range claimed {
-		if len(s.blocks) > 0 {
-			group.Go(func() error { return c.doShard(groupCtx, s, &blockCall{op: wire.Put, src: tensors}) })
-		}
-	}
-	if err := group.Wait(); err != nil {
+	if err := c.do(ctx, &blockCall{request: request{op: wire.Put}, client: c, src: tensors}, claimed); err != nil {
 		return err
 	}
 	for _, s := range claimed {

@@ -8,7 +8,6 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/table"
-	"trainmaster/trainer/params/link"
 )
 
 // errOtherKey is returned if a server has another table key than expected. The client then asks all servers again.
@@ -37,9 +36,7 @@ func (c *Client) learnKey(ctx context.Context) (*tableKey, error) {
 	}
 	var ready, begun *tableKey
 	for _, s := range c.shards {
-		reply, err := link.Call(ctx, s.Link, func(ctx context.Context, control pb.ParameterServerClient) (*pb.DescribeReply, error) {
-			return control.Describe(ctx, &pb.DescribeRequest{})
-		})
+		reply, err := s.Describe(ctx)
 		if err != nil {
 			return nil, err
 		}

@@ -431,7 +431,7 @@ func TestMistakesAreNamed(t *testing.T) {
 		`the model has "a" [3 3]`:    func() error { _, err := c.PushPull(within(t), 1, 1, values, renamed); return err },
 		"steps start at 1":           func() error { _, err := c.PushPull(within(t), 0, 1, values, values); return err },
 		"scale is -1":                func() error { _, err := c.PushPull(within(t), 1, -1, values, values); return err },
-		"Stage is for mode sync":     func() error { return c.Stage(within(t), 0, values, 1) },
+		"stage is for mode sync":     func() error { return c.Stage(within(t), 0, values, 1) },
 	} {
 		if err := call(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%v, expected %q", err, want)

@@ -2,7 +2,6 @@ package params
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
 	"slices"
@@ -25,23 +24,19 @@ const (
 
 // rowCall is one operation on rows of a table, on all shards.
 type rowCall struct {
-	op       wire.Op
-	number   int // of the table
-	table    Table
-	step     uint64
-	argument uint32
-	version  uint32
-	behind   bool // only frames below version, which an earlier call brought
-	ids      []int64
-	grads    []float32 // [ids, dim], nil in a lookup
-	dst      []float32 // [ids, dim], nil but in a lookup
+	request
+	client *Client
+	number int // of the table
+	table  Table
+	ids    []int64
+	grads  []float32 // [ids, dim], nil in a lookup
+	dst    []float32 // [ids, dim], nil but in a lookup
 }
 
 // rowFrame is a frame that a call sends to a shard: some slots with the ids that belong there.
 type rowFrame struct {
 	plan.Frame
-	pending bool   // not acknowledged yet in the current call
-	version uint32 // that the last call brought
+	plan.Progress
 }
 
 // Lookup fills dst, of shape [ids, dim], with the rows of ids, in their order; ids may repeat. A row without updates has its initial
@@ -49,60 +44,41 @@ type rowFrame struct {
 // be later: pull the other parameters of that version then. In mode Async each row is consistent, and the version is 0.
 // Without ids Lookup returns minVersion and does not wait.
 func (c *Client) Lookup(ctx context.Context, table string, ids []int64, dst []float32, minVersion uint64) (version uint64, err error) {
-	call := rowCall{op: wire.LookupRows, ids: ids, dst: dst, version: uint32(min(minVersion, math.MaxUint32))}
-	if err := c.prepareRows(table, &call, dst); err != nil {
+	call := &rowCall{request: request{op: wire.LookupRows}, ids: ids, dst: dst}
+	if err := c.prepareRows(table, call, dst); err != nil {
 		return 0, fmt.Errorf("lookup: %w", err)
-	}
-	if minVersion > math.MaxUint32 {
-		return 0, fmt.Errorf("lookup: version %d is beyond the %d that frames have room for", minVersion, uint32(math.MaxUint32))
 	}
 	if len(ids) == 0 {
 		return minVersion, nil
 	}
-	for {
-		if err := c.doRows(ctx, &call); err != nil {
-			return 0, fmt.Errorf("lookup: %w", err)
-		}
-		low, high := c.rowVersions()
-		if low == high || c.cfg.Mode == Async {
-			c.rows.Fill(call.dst, call.table.Dim)
-			return uint64(high), nil
-		}
-		// A version was committed between two frames: fetch the older ones again.
-		call.version, call.behind = high, true
+	if version, err = c.fetch(ctx, call, minVersion); err != nil {
+		return 0, fmt.Errorf("lookup: %w", err)
 	}
+	c.rows.Fill(dst, call.table.Dim)
+	return version, nil
 }
 
 // PushRows sends the gradients of some rows, of shape [ids, dim], each the mean over the batch. Gradients of a repeated id are
 // summed in their order before they are sent. Only these rows change. Steps start at 1 and grow, one push for each table and step.
 // An earlier step counts as a repetition and is not applied. scale is as in PushPull.
 func (c *Client) PushRows(ctx context.Context, table string, step uint64, scale float32, ids []int64, grads []float32) error {
-	if err := c.checkMode(Async, "PushRows"); err != nil {
+	if err := c.checkPush("push rows", step, scale); err != nil {
 		return err
 	}
-	if step == 0 {
-		return errors.New("push rows: step is 0: steps start at 1")
-	}
-	if !(scale > 0) || scale-scale != 0 {
-		return fmt.Errorf("push rows: learning-rate scale is %v: expected a positive number", scale)
-	}
-	return c.sendRows(ctx, "push rows", table, rowCall{op: wire.PushRows, step: step, argument: math.Float32bits(scale), ids: ids, grads: grads})
+	return c.sendRows(ctx, "push rows", table, &rowCall{request: request{op: wire.PushRows, step: step, argument: math.Float32bits(scale)}, ids: ids, grads: grads})
 }
 
 // StageRows stages gradients of rows, each the sum over records, as Stage does for tensors. A commit needs both from each
 // contributor: a trainer stages every table in every version, without ids if it touched no row.
 func (c *Client) StageRows(ctx context.Context, table string, version uint64, ids []int64, grads []float32, records int) error {
-	if err := c.checkMode(Sync, "StageRows"); err != nil {
+	if err := c.checkStage("stage rows", records); err != nil {
 		return err
 	}
-	if records < 1 || records > math.MaxUint32 {
-		return fmt.Errorf("stage rows: %d records: expected 1 to %d", records, uint32(math.MaxUint32))
-	}
-	return c.sendRows(ctx, "stage rows", table, rowCall{op: wire.StageRows, step: version, argument: uint32(records), ids: ids, grads: grads})
+	return c.sendRows(ctx, "stage rows", table, &rowCall{request: request{op: wire.StageRows, step: version, argument: uint32(records)}, ids: ids, grads: grads})
 }
 
-func (c *Client) sendRows(ctx context.Context, what, table string, call rowCall) error {
-	if err := c.prepareRows(table, &call, call.grads); err != nil {
+func (c *Client) sendRows(ctx context.Context, what, table string, call *rowCall) error {
+	if err := c.prepareRows(table, call, call.grads); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	if !wire.Finite(call.grads) {
@@ -113,7 +89,7 @@ func (c *Client) sendRows(ctx context.Context, what, table string, call rowCall)
 	if call.grads, err = c.rows.Sum(call.ids, call.grads, call.table.Dim); err != nil {
 		return fmt.Errorf("%s: table %q: %w", what, table, err)
 	}
-	if err := c.doRows(ctx, &call); err != nil {
+	if err := c.do(ctx, call, nil); err != nil {
 		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
@@ -121,6 +97,7 @@ func (c *Client) sendRows(ctx context.Context, what, table string, call rowCall)
 
 // prepareRows finds the table, checks the shapes and makes the frames.
 func (c *Client) prepareRows(table string, call *rowCall, values []float32) error {
+	call.client = c
 	if err := c.findTable(table, call); err != nil {
 		return err
 	}
@@ -136,7 +113,7 @@ func (c *Client) prepareRows(table string, call *rowCall, values []float32) erro
 // findTable sets the table of a call by its name.
 func (c *Client) findTable(name string, call *rowCall) error {
 	if c.table == nil {
-		return errors.New("params.Client: call Init first")
+		return errNotInitialized
 	}
 	for k, t := range c.table.Sparse {
 		if t.Name == name {
@@ -190,48 +167,25 @@ func (s *shard) addRows(span wire.Span, places []int32, dim int) {
 	f.Reset(span, places)
 }
 
-// doRows makes a call at all shards that have a part in it. After a migration of slots doRows repeats the whole call, by the
-// later placement. A slot that has the step ignores the repetition, since its last applied step moved with the slot.
-func (c *Client) doRows(ctx context.Context, call *rowCall) error {
-	has := func(s *shard) bool { return len(s.rows) > 0 }
-	do := func(ctx context.Context, s *shard) error { return s.doRows(ctx, call) }
-	return c.do(ctx, has, do, func() error { return c.planRows(call) })
-}
+func (call *rowCall) parts(s *shard) int { return len(s.rows) }
 
-// rowVersions returns the lowest and the highest version in the replies of the last call.
-func (c *Client) rowVersions() (low, high uint32) {
-	low = math.MaxUint32
-	for _, s := range c.shards {
-		for i := range s.rows {
-			low, high = min(low, s.rows[i].version), max(high, s.rows[i].version)
-		}
-	}
-	return low, high
-}
+func (call *rowCall) part(s *shard, i int) *plan.Progress { return &s.rows[i].Progress }
 
-// doRows makes a call at this shard. It returns an error only if trying again cannot help.
-func (s *shard) doRows(ctx context.Context, call *rowCall) error {
-	for i := range s.rows {
-		s.rows[i].pending = !call.behind || s.rows[i].version < call.version
-	}
-	restarted := func() {
-		for i := range s.rows {
-			s.rows[i].pending = s.rows[i].pending || !call.behind
-		}
-	}
-	return s.Do(ctx, restarted, func(bool) []stream.Frame { return s.rowFrames(call) })
-}
+// moved repeats the whole call, by the later placement. A slot that has the step ignores the repetition, since its last applied step
+// moved with the slot.
+func (call *rowCall) moved() error { return call.client.planRows(call) }
 
-// rowFrames returns the frames that are not acknowledged.
-func (s *shard) rowFrames(call *rowCall) []stream.Frame {
+func (call *rowCall) frames(s *shard, _ bool) []stream.Frame {
 	f := stream.Frame{
 		Head: wire.Header{Op: call.op, DType: wire.RowBatch, Block: uint64(call.number), Argument: call.argument, Step: call.step, Version: call.version},
-		Fill: func(f *stream.Frame, body []byte) stream.Payload { return stream.Payload{Bytes: s.fillRows(call, f.Index, body)} },
+		Fill: func(f *stream.Frame, body []byte) stream.Payload {
+			return stream.Payload{Bytes: s.fillRows(call, f.Index, body)}
+		},
 		Take: func(f *stream.Frame, r *stream.Reply) error { return s.takeRows(call, &s.rows[f.Index], r) },
 	}
 	s.frames = s.frames[:0]
 	for i := range s.rows {
-		if row := &s.rows[i]; row.pending {
+		if row := &s.rows[i]; row.Pending {
 			f.Index, f.Size = i, wire.RowsSize(len(row.Spans), len(row.Places), call.table.Dim)
 			s.frames = append(s.frames, f)
 		}
@@ -281,7 +235,7 @@ func (s *shard) takeRows(call *rowCall, f *rowFrame, r *stream.Reply) error {
 	for k, place := range f.Places[:len(values)/dim] {
 		copy(call.dst[int(place)*dim:(int(place)+1)*dim], values[k*dim:])
 	}
-	f.pending, f.version = false, r.Head.Version
+	f.Pending, f.Version = false, r.Head.Version
 	return nil
 }
 

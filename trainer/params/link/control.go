@@ -69,26 +69,20 @@ func (l *Link) FinishInit(ctx context.Context) error {
 	return err
 }
 
+// Describe asks the server for its state and placement.
+func (l *Link) Describe(ctx context.Context) (*pb.DescribeReply, error) {
+	return Call(ctx, l, func(ctx context.Context, control pb.ParameterServerClient) (*pb.DescribeReply, error) {
+		return control.Describe(ctx, &pb.DescribeRequest{})
+	})
+}
+
 // Placement asks the server for its placement; nil if the server cannot be asked.
 func (l *Link) Placement(ctx context.Context) *pb.ParameterPlacement {
 	ctx, cancel := context.WithTimeout(ctx, l.cfg.Stream.Timeout)
 	defer cancel()
-	if l.replaced() {
-		l.drop()
-	}
-	if err := l.find(ctx); err != nil {
-		return nil
-	}
-	ctx, release := l.bound(ctx)
-	defer release()
-	control, err := l.controlClient()
-	if err != nil {
-		return nil
-	}
-	reply, err := control.Describe(ctx, &pb.DescribeRequest{})
+	reply, err := l.Describe(ctx)
 	if err != nil {
 		l.drop()
-		return nil
 	}
 	return reply.GetPlacement()
 }

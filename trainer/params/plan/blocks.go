@@ -16,13 +16,18 @@ type Tensor struct {
 	Data  []float32
 }
 
-// Block is a block of the model, its payload in the current call, and the progress of the call.
+// Progress is the state of a block or a frame in a call.
+type Progress struct {
+	Pending bool   // not acknowledged yet
+	Version uint32 // that the last call brought
+}
+
+// Block is a block of the model and its payload in the current call.
 type Block struct {
 	placement.Block
-	Tensor  int    // index in the tensors of a call
-	Pending bool   // not acknowledged yet in the current call
-	Version uint32 // that the last call brought
-	At      uint32 // the version that the trainer computes with, and its own pushes since
+	Progress
+	Tensor int    // index in the tensors of a call
+	At     uint32 // the version that the trainer computes with, and its own pushes since
 
 	DType  wire.DType // of the payload
 	Size   wire.Distance

@@ -1,0 +1,137 @@
+package params
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
+
+	"trainmaster/pserver/wire"
+	"trainmaster/trainer/params/link"
+	"trainmaster/trainer/params/plan"
+	"trainmaster/trainer/params/stream"
+)
+
+// request has the fields of all frames of a call.
+type request struct {
+	op       wire.Op
+	step     uint64
+	argument uint32
+	version  uint32
+	behind   bool // only parts below version, which an earlier call brought
+	resumed  bool // it was done in part before blocks were elsewhere
+}
+
+func (r *request) common() *request { return r }
+
+// call is one operation on all shards: on blocks or on rows of a table.
+type call interface {
+	common() *request
+	parts(s *shard) int // how many blocks or frames the call has at a shard
+	part(s *shard, i int) *plan.Progress
+	frames(s *shard, again bool) []stream.Frame // for the parts that are pending
+	moved() error                               // prepares the repetition at other shards
+}
+
+// do makes a call in parallel at the shards that have a part in it. An error for a moved block or slot does not stop the other shards,
+// and a stale gradient does not either. If at is nil, do calls all shards, and after a migration it finds the new owners and repeats
+// the call.
+func (c *Client) do(ctx context.Context, op call, at []*shard) error {
+	for {
+		var moved, stale atomic.Pointer[error]
+		shards := at
+		if at == nil {
+			shards = c.shards
+		}
+		group, groupCtx := errgroup.WithContext(ctx)
+		for _, s := range shards {
+			if op.parts(s) == 0 {
+				continue
+			}
+			begin(op, s)
+			group.Go(func() error {
+				err := s.Do(groupCtx, func() { restart(op, s) }, func(again bool) []stream.Frame { return op.frames(s, again) })
+				if _, late := errors.AsType[*StaleError](err); late {
+					stale.Store(&err)
+					return nil
+				}
+				if link.IsLayoutStale(err) {
+					moved.Store(&err)
+					return nil
+				}
+				return err
+			})
+		}
+		if err := group.Wait(); err != nil {
+			return err
+		}
+		cause := moved.Load()
+		switch {
+		case cause == nil && stale.Load() != nil:
+			return *stale.Load()
+		case cause == nil:
+			return nil
+		case at != nil:
+			return *cause
+		}
+		if err := c.refreshLayout(ctx, *cause); err != nil {
+			return err
+		}
+		if err := op.moved(); err != nil {
+			return err
+		}
+	}
+}
+
+// begin marks the parts to send to a shard.
+func begin(op call, s *shard) {
+	r := op.common()
+	for i := range op.parts(s) {
+		if p := op.part(s, i); !r.resumed {
+			p.Pending = !r.behind || p.Version < r.version
+		}
+	}
+}
+
+// restart marks the parts that a restarted server may have lost.
+func restart(op call, s *shard) {
+	for i := range op.parts(s) {
+		p := op.part(s, i)
+		p.Pending = p.Pending || !op.common().behind
+	}
+}
+
+// versions returns the lowest and the highest version in the replies to a call.
+func (c *Client) versions(op call) (low, high uint32) {
+	low = math.MaxUint32
+	for _, s := range c.shards {
+		for i := range op.parts(s) {
+			version := op.part(s, i).Version
+			low, high = min(low, version), max(high, version)
+		}
+	}
+	return low, high
+}
+
+// fetch makes a call until all parts have one version in mode Sync.
+func (c *Client) fetch(ctx context.Context, op call, minVersion uint64) (version uint64, err error) {
+	if minVersion > math.MaxUint32 {
+		return 0, fmt.Errorf("version %d is beyond the %d that frames have room for", minVersion, uint32(math.MaxUint32))
+	}
+	r := op.common()
+	r.version = uint32(minVersion)
+	for {
+		if err := c.do(ctx, op, nil); err != nil {
+			return 0, err
+		}
+		low, high := c.versions(op)
+		if low == high || c.cfg.Mode == Async {
+			return uint64(low), nil
+		}
+		// A version was committed between two parts: fetch the older parts again.
+		r.version, r.behind, r.resumed = high, true, false
+	}
+}
