@@ -11,6 +11,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/pserver/dataport"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
@@ -45,6 +46,12 @@ type JobState struct {
 	TableKey  table.Key // Hash key for ids of embedding tables, unless the checkpoint has another; zero without tables.
 	Placement []byte    // Owners after migrations, see [placement.Layout]; nil before the first.
 }
+
+// Values of Config.DataSocket other than a directory.
+const (
+	SocketAuto = "auto"
+	SocketOff  = "off"
+)
 
 // Config configures a Server. Registry is required.
 type Config struct {
@@ -133,4 +140,12 @@ func (c *Config) Validate() error {
 		c.Log = logrus.NewEntry(logrus.StandardLogger())
 	}
 	return nil
+}
+
+// socketFolder returns the directory of the data socket.
+func (c *Config) socketFolder() string {
+	if c.DataSocket != SocketAuto {
+		return c.DataSocket
+	}
+	return dataport.DefaultFolder()
 }

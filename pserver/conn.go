@@ -14,6 +14,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/pserver/dataport"
 	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/sharedmem"
 	"trainmaster/pserver/wire"
@@ -37,7 +38,7 @@ const (
 // frames in order, send writes the replies in the same order.
 type conn struct {
 	shard      *shard
-	socket     *socket // that the shard offers, nil: none
+	socket     *dataport.Socket // that the shard offers, nil: none
 	buffers    *buffers
 	sharedPool *sharedPool
 	limits     *Config
@@ -296,7 +297,7 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 	var digest [wire.DigestSize]byte
 	if buf != nil && c.head.Length >= wire.DigestSize {
 		digest = [wire.DigestSize]byte(buf.bytes)
-		if meant := buf.bytes[wire.DigestSize:c.head.Length]; len(meant) > 0 && (c.socket == nil || !bytes.Equal(meant, c.socket.offer.Server[:])) {
+		if meant := buf.bytes[wire.DigestSize:c.head.Length]; len(meant) > 0 && (c.socket == nil || !bytes.Equal(meant, c.socket.Offer.Server[:])) {
 			return wire.Faultf(wire.WrongShard, "socket of another server: expected the server that offered this socket")
 		}
 	}
@@ -311,7 +312,7 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 	r.head.Version, r.head.JobEpoch = clampVersion(c.shard.version.Load()), uint16(c.shard.jobEpoch.Load())
 	c.attachShared(r)
 	if c.socket != nil {
-		r.attach(c.socket.offer.Append(nil))
+		r.attach(c.socket.Offer.Append(nil))
 	} else {
 		r.end()
 	}

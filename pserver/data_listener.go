@@ -5,6 +5,8 @@ import (
 	"errors"
 	"net"
 	"sync"
+
+	"trainmaster/pserver/dataport"
 )
 
 // dataPreface is what a data connection starts with: wire.Magic.
@@ -15,7 +17,7 @@ type dataListener struct {
 	listener   net.Listener
 	cfg        *Config
 	shard      *shard
-	socket     *socket // nil: there is none
+	socket     *dataport.Socket // nil: there is none
 	buffers    *buffers
 	sharedPool sharedPool
 	stopped    chan struct{}
@@ -27,7 +29,7 @@ type dataListener struct {
 	conns  sync.WaitGroup
 }
 
-func newDataListener(listener net.Listener, cfg *Config, shard *shard, socket *socket) *dataListener {
+func newDataListener(listener net.Listener, cfg *Config, shard *shard, socket *dataport.Socket) *dataListener {
 	return &dataListener{
 		listener: listener, cfg: cfg, shard: shard, socket: socket, buffers: newBuffers(cfg.BufferBytes),
 		sharedPool: sharedPool{most: cfg.BufferBytes},

@@ -3,4 +3,7 @@
 package pserver
 
 // The race detector makes a history ten times as long, and there is one goroutine in it.
-func init() { *onceHistories = 6 }
+func init() {
+	*onceHistories = 6
+	isRace = true
+}

@@ -20,6 +20,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
+	"trainmaster/pserver/dataport"
 )
 
 // ErrLeaseLost is returned when the lease is lost. The server ends immediately, since another server may own the index.
@@ -33,7 +34,7 @@ const (
 // Server is one parameter server: a port, and while Run runs a shard behind it.
 type Server struct {
 	cfg    Config
-	socket *socket          // nil: none
+	socket *dataport.Socket // nil: none
 	place  checkpoint.Place // nil: no checkpoints are kept
 	points failpoint.Hook   // crash points for tests, see checkpoint.Folder
 }
@@ -74,7 +75,7 @@ func (s *Server) openSocket() (err error) {
 	if s.cfg.DataSocket == SocketOff {
 		return nil
 	}
-	s.socket, err = openSocket(s.cfg.socketFolder())
+	s.socket, err = dataport.OpenSocket(s.cfg.socketFolder())
 	if err != nil && s.cfg.DataSocket == SocketAuto {
 		s.cfg.Log.WithError(err).Warn("no data socket: trainers on this machine use TCP")
 		return nil

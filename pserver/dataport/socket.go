@@ -1,4 +1,6 @@
-package pserver
+// Package dataport has the unix domain socket of a parameter server, through which trainers on the same machine use the protocols of
+// its port. The connections and frames of the data port are still in package pserver.
+package dataport
 
 import (
 	"crypto/rand"
@@ -13,12 +15,6 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// Values of Config.DataSocket other than a directory.
-const (
-	SocketAuto = "auto"
-	SocketOff  = "off"
-)
-
 const (
 	socketPrefix = "ps-"
 	socketSuffix = ".sock"
@@ -26,31 +22,29 @@ const (
 	maxSocketPath = len(syscall.RawSockaddrUnix{}.Path) - 1
 )
 
-// socket serves trainers on the same machine: the protocols of the port over a unix domain socket, at half the cost of TCP.
+// Socket serves trainers on the same machine: the protocols of the port over a unix domain socket, at half the cost of TCP.
 // Each start of a server has its own file name.
-type socket struct {
+type Socket struct {
 	*net.UnixListener
-	offer wire.Offer
+
+	Offer wire.Offer // for the reply to a hello
 }
 
-// socketFolder returns the directory of the sockets of this user's servers.
-func (c *Config) socketFolder() string {
-	if c.DataSocket != SocketAuto {
-		return c.DataSocket
-	}
+// DefaultFolder returns the directory of the sockets of this user's servers.
+func DefaultFolder() string {
 	return filepath.Join(os.TempDir(), "trainmaster-"+strconv.Itoa(os.Getuid()))
 }
 
-// openSocket creates a socket in the directory and removes the sockets of killed servers.
-func openSocket(folder string) (*socket, error) {
+// OpenSocket creates a socket in the directory and removes the sockets of killed servers.
+func OpenSocket(folder string) (*Socket, error) {
 	if err := privateFolder(folder); err != nil {
 		return nil, err
 	}
 	sweep(folder)
-	s := &socket{}
-	rand.Read(s.offer.Server[:]) //nolint:errcheck // it never fails
-	name := fmt.Sprintf("%s%x%s", socketPrefix, s.offer.Server[:6], socketSuffix)
-	s.offer.Path = filepath.Join(folder, name)
+	s := &Socket{}
+	rand.Read(s.Offer.Server[:]) //nolint:errcheck // it never fails
+	name := fmt.Sprintf("%s%x%s", socketPrefix, s.Offer.Server[:6], socketSuffix)
+	s.Offer.Path = filepath.Join(folder, name)
 	// A socket is renamed to its final name after listen, so a socket with a final name that refuses connections is dead.
 	early := filepath.Join(folder, "."+name)
 	if len(early) > maxSocketPath {
@@ -62,7 +56,7 @@ func openSocket(folder string) (*socket, error) {
 	}
 	listener.SetUnlinkOnClose(false)
 	s.UnixListener = listener
-	if err := errors.Join(os.Chmod(early, 0o600), os.Rename(early, s.offer.Path)); err != nil {
+	if err := errors.Join(os.Chmod(early, 0o600), os.Rename(early, s.Offer.Path)); err != nil {
 		s.Close()
 		os.Remove(early)
 		return nil, err
@@ -71,8 +65,8 @@ func openSocket(folder string) (*socket, error) {
 }
 
 // Close closes the listener and removes the file.
-func (s *socket) Close() error {
-	os.Remove(s.offer.Path) //nolint:errcheck // a file without a listener is swept by the next server
+func (s *Socket) Close() error {
+	os.Remove(s.Offer.Path) //nolint:errcheck // a file without a listener is swept by the next server
 	return s.UnixListener.Close()
 }
 
