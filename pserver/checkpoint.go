@@ -35,7 +35,6 @@ type checkpoints struct {
 	stopped  uint64     // changes() after a restore from the checkpoints of the last stop, otherwise 0
 	term     uint64     // of the last master that took a cut
 	open     *masterCut // nil: none
-	tables   tableHistory
 
 	statusMu sync.Mutex
 	newest   string
@@ -67,7 +66,7 @@ func (c *checkpoints) saveSelf(ctx context.Context, why string) error {
 		}
 		c.shard.cuts.reserve(h)
 	}
-	cut := c.startCut(h)
+	cut := c.shard.startCut()
 	defer c.shard.endCut(h)
 	part, err := c.save(ctx, h, cut, occasion{saved: why})
 	if err != nil {
@@ -76,7 +75,10 @@ func (c *checkpoints) saveSelf(ctx context.Context, why string) error {
 	if sets, err := c.store.Sets(ctx); err != nil || len(sets) > 0 {
 		return nil //nolint:nilerr // the checkpoint is complete; the master removes older checkpoints
 	}
-	if err := c.folder.Prune(ctx, part.Generation, c.keep); err != nil {
+	if err = c.folder.Prune(ctx, part.Generation, c.keep); err == nil {
+		err = c.removeSegments(ctx)
+	}
+	if err != nil {
 		c.log.WithError(err).Warn("older checkpoints not removed")
 	}
 	return nil
@@ -107,7 +109,6 @@ func (c *checkpoints) save(ctx context.Context, h *holding, cut *cut, on occasio
 	}
 	log.WithFields(logrus.Fields{"set": on.set, "bytes": bytes, "took": time.Since(began).Round(time.Millisecond), "rested": pace.slept.Round(time.Microsecond)}).Info("checkpoint written")
 	part := checkpoint.Part{Shard: c.shard.index, Generation: g, SHA256: digest}
-	c.tables.wrote(part, cut.base)
 	return part, nil
 }
 
@@ -142,8 +143,12 @@ func (c *checkpoints) write(ctx context.Context, g checkpoint.Generation, h *hol
 		m := checkpoint.NewManifest(h.model.Optimizer, h.model.Staleness, h.model.Mode(), h.model.Placement)
 		m.Shard, m.Set, m.Saved, m.Life, m.Version, m.JobEpoch = c.shard.index, on.set, on.saved, c.job.Life, cut.version, cut.jobEpoch
 		m.Job, m.JobID = c.job.Name, c.job.ID
-		m.TablesBase, m.Retired = cut.base, cut.retired.stored()
-		bytes, digest, err = w.Finish(ctx, m)
+		m.Retired = cut.retired.stored()
+		if bytes, digest, err = w.Finish(ctx, m); err == nil {
+			for k := range m.Rows {
+				h.rows[k].wrote(m.Rows[k], cut.tables[k])
+			}
+		}
 	}
 	if err != nil {
 		w.Abandon(ctx, err)

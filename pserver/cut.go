@@ -5,7 +5,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/table"
 )
 
@@ -30,7 +29,6 @@ type cut struct {
 	trainers []*trainer // by ordinal; those that come later have pushed nothing before the moment
 	tables   []*table.Cut
 	retired  retirement
-	base     *checkpoint.Base // has all rows of tables, when this cut has those that changed since; nil: it has all
 }
 
 // image is a copy of a block at a cut.
@@ -76,14 +74,14 @@ func (i *image) keep(b *block, lo, hi int) {
 	}
 }
 
-// startCut fixes the moment; base is as in cut. Until endCut every update preserves what it changes.
-func (s *shard) startCut(base *checkpoint.Base) *cut {
+// startCut fixes the moment. Until endCut every update preserves what it changes.
+func (s *shard) startCut() *cut {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	s.mu.Lock() // nobody joins, and pushes, between the roster and the moment
 	defer s.mu.Unlock()
 	s.cuts.number++
-	c := &cut{number: s.cuts.number, version: s.version.Load(), jobEpoch: s.jobEpoch.Load(), trainers: s.rosterLocked(), retired: s.retired, base: base}
+	c := &cut{number: s.cuts.number, version: s.version.Load(), jobEpoch: s.jobEpoch.Load(), trainers: s.rosterLocked(), retired: s.retired}
 	c.tables = s.cutTables(c)
 	s.cuts.current.Store(c)
 	return c

@@ -43,7 +43,7 @@ func (c *checkpoints) beginCut(number, term uint64, jobEpoch uint32) (version ui
 	c.lastCut.Store(number)
 	c.term = term
 	open := &masterCut{number: number, term: term, holding: c.shard.holding.Load()}
-	open.cut = c.startCut(open.holding)
+	open.cut = c.shard.startCut()
 	open.expire = time.AfterFunc(c.cutLimit, func() { c.expire(open) })
 	c.open = open
 	return open.cut.version, nil
@@ -132,11 +132,11 @@ func (c *checkpoints) discard(ctx context.Context, latest, term uint64) error {
 	removed, err := c.folder.Discard(ctx, c.job.ID, latest)
 	for _, g := range removed {
 		c.log.WithField("generation", g).Info("checkpoint of a set that failed removed")
-		if last := c.tables.last; last != nil && last.Generation == g {
-			c.tables = tableHistory{}
-		}
 	}
-	return err
+	if err != nil {
+		return err
+	}
+	return c.removeSegments(ctx)
 }
 
 // pruneSets removes what no set but those before the newest ones needs.
@@ -156,5 +156,8 @@ func (c *checkpoints) pruneSets(ctx context.Context, number, term uint64, keep i
 			generations = append(generations, set.Shards[c.shard.index].Generation)
 		}
 	}
-	return c.folder.PruneTo(ctx, generations)
+	if err := c.folder.PruneTo(ctx, generations); err != nil {
+		return err
+	}
+	return c.removeSegments(ctx)
 }

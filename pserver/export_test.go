@@ -8,8 +8,5 @@ func (s *Server) OnStep(step func(what string)) {
 	}
 }
 
-// ChangesBetween is for tests outside.
-const ChangesBetween = changesBetween
-
 // RewriteManifest changes the manifest of a checkpoint and its digest.
 var RewriteManifest = rewriteManifest

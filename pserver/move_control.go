@@ -129,7 +129,6 @@ func (c *control) settle(request *pb.SetPlacementRequest, m *model.Model) (wante
 			return false, late // it ends nobody's cut
 		}
 		c.checkpoints.dropLocked("blocks move")
-		defer c.checkpoints.rebase(c.shard.holding.Load())
 	}
 	return c.shard.settle(request.GetMove().GetTerm(), request.GetMove().GetEpoch(), m)
 }

@@ -373,11 +373,7 @@ func movedAfterSets(t *testing.T, dir string) (j *slotsJob, set []byte, values [
 	j = newSlotsJob(t, dir)
 	j.push(t, 0)
 	j.mustTake(t)
-	j.push(t, 1)
-	set = j.mustTake(t)
-	if m := manifestOf(t, dir, set, 0); m.TablesBase == nil {
-		t.Errorf("set %v has all rows, expected changes", m.Generation)
-	}
+	set = j.takeDelta(t, dir)
 	values = j.values()
 	j.resize(t, 1)
 	for range 3 {
@@ -385,6 +381,20 @@ func movedAfterSets(t *testing.T, dir string) (j *slotsJob, set []byte, values [
 		j.push(t, 0)
 	}
 	return j, set, values
+}
+
+// takeDelta pushes and takes sets until one has a delta of the first table.
+func (j *slotsJob) takeDelta(t *testing.T, dir string) (set []byte) {
+	t.Helper()
+	for range 4 {
+		j.push(t, 1)
+		set = j.mustTake(t)
+		if manifestOf(t, dir, set, 0).Rows[0].Delta != nil {
+			return set
+		}
+	}
+	t.Fatal("no set has a delta")
+	return nil
 }
 
 // A set from before a move, with changes only, loads onto the placement after it.
@@ -406,15 +416,13 @@ func TestSetsAfterMovesOfSlots(t *testing.T) {
 	j, _, _ := movedAfterSets(t, dir)
 	after := j.mustTake(t)
 	for shard := range 2 {
-		if m := manifestOf(t, dir, after, shard); m.TablesBase != nil {
-			t.Errorf("shard %d: the set after a move is based on %v", shard, m.TablesBase)
+		for k, rows := range manifestOf(t, dir, after, shard).Rows {
+			if rows.Delta != nil {
+				t.Errorf("shard %d, table %d: the set after a move relates to %s: expected a full segment", shard, k, rows.Full.Name)
+			}
 		}
 	}
-	j.push(t, 1)
-	changes := j.mustTake(t)
-	if m := manifestOf(t, dir, changes, 0); m.TablesBase == nil {
-		t.Errorf("set %v has all rows, expected changes", m.Generation)
-	}
+	changes := j.takeDelta(t, dir)
 	j.exported(t, dir, changes)
 	j.restart(t, dir, changes)
 	j.holds(t, "after a restart from the set after the moves")

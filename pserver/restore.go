@@ -304,6 +304,7 @@ func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, job JobState, moved *pl
 	if m, err = m.WithStaleness(man.Staleness); err != nil {
 		return fmt.Errorf("manifest: %w", err)
 	}
+	//guard:rollback-clears-table-history
 	h := s.newHolding(m)
 	digest := parts[0].Share.Table.Digest()
 	trainers, slots := map[uint32]*trainer{}, make([]int, len(h.tables))

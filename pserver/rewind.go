@@ -59,8 +59,6 @@ func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, tex
 		return fmt.Errorf("%w: job epoch %d, shard %d is at %d", errOldCut, epoch, s.index, s.jobEpoch.Load())
 	}
 	c.dropLocked("the job goes back to a set")
-	//guard:rollback-clears-table-history
-	c.tables = tableHistory{} // nothing that comes is based on what was: the next checkpoint has all rows
 	resume := data.pause()
 	defer resume()
 	name, err := s.becomeSet(ctx, c.store, text, c.job, layout, epoch)

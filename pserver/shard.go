@@ -67,6 +67,7 @@ type holding struct {
 	blocks []*block          // by number
 	byID   map[uint64]*block // by the number in the placement
 	tables []*table.Table    // by number, those without a slot here too
+	rows   []rowHistory      // by table, once there was a cut; guarded by checkpoints.mu
 }
 
 // stored estimates the bytes of a checkpoint. It is more than the file size if the checkpoint leaves out unchanged rows.

@@ -1,68 +1,58 @@
 package pserver
 
 import (
-	"errors"
+	"context"
 	"fmt"
-	"slices"
 
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/table"
 )
 
-// changesBetween is how many checkpoints with the changed rows only come between two with all rows.
-const changesBetween = 9
-
-// tableHistory decides which rows of tables a checkpoint must contain. An incremental checkpoint is based on the last full
-// checkpoint and on no checkpoint between.
-type tableHistory struct {
-	last    *checkpoint.Base // the last checkpoint with all rows; nil: there is none that this process wrote
-	changes int              // checkpoints with changes since
+// rowHistory decides whether a checkpoint has a full segment of a table or a delta. It belongs to a table of a holding: after a
+// rollback and after a migration there is no history, and the next checkpoint has a full segment. checkpoints.mu guards it.
+//
+// A checkpoint that is dropped or fails changes nothing: rows have the number of the cut before their last update, which no cut
+// clears, so the next delta has all changes since the same full segment.
+type rowHistory struct {
+	full   *checkpoint.Segment // last full segment; nil: this process wrote none
+	cut    *table.Cut          // its cut
+	deltas int64               // bytes of all deltas since
+	last   int64               // bytes of the last delta
 }
 
-// base is what the next checkpoint is based on, nil if it is to have all rows.
-func (t *tableHistory) base() *checkpoint.Base {
-	if t.changes == changesBetween {
+// since returns the full cut that a delta at the cut of that number relates to, or nil for a full segment. The segment is full if
+// the deltas since the last full segment, and another delta as large as the last one, would together be as large. This keeps the
+// written bytes near their minimum, for any rate of changes, and a restart reads at most twice the bytes of the table.
+func (r *rowHistory) since(number uint64) *table.Cut {
+	if r.full == nil || number-r.cut.Number > table.MaxDistance || r.deltas+r.last >= r.full.Bytes() {
 		return nil
 	}
-	return t.last
+	//guard:delta-relates-to-written-segment
+	return r.cut
 }
 
-// wrote notes a checkpoint.
-func (t *tableHistory) wrote(part checkpoint.Part, base *checkpoint.Base) {
-	if base != nil {
-		t.changes++
+// wrote notes the segments of a checkpoint.
+func (r *rowHistory) wrote(rows checkpoint.Rows, cut *table.Cut) {
+	if rows.Delta == nil {
+		*r = rowHistory{full: rows.Full, cut: cut}
 		return
 	}
-	t.last, t.changes = &checkpoint.Base{Generation: part.Generation, SHA256: part.SHA256}, 0
+	r.last = rows.Delta.Bytes()
+	r.deltas += r.last
 }
 
-// rebase makes the next checkpoint a full one if the shard has other slots than before: changes of a slot are known only since
-// the last full checkpoint with that slot.
-func (c *checkpoints) rebase(before *holding) {
-	if c.shard.holding.Load() != before {
-		c.tables = tableHistory{}
+// removeSegments removes the segments that no checkpoint names, except the full segments that the next checkpoint can relate to.
+func (c *checkpoints) removeSegments(ctx context.Context) error {
+	var used []string
+	if h := c.shard.holding.Load(); h != nil {
+		for _, r := range h.rows {
+			if r.full != nil {
+				used = append(used, r.full.Name)
+			}
+		}
 	}
+	return c.folder.PruneSegments(ctx, used)
 }
-
-// startCut starts the cut of a checkpoint.
-func (c *checkpoints) startCut(h *holding) *cut {
-	if len(h.tables) == 0 {
-		return c.shard.startCut(nil)
-	}
-	base := c.tables.base()
-	if slices.ContainsFunc(h.tables, (*table.Table).LostTrack) {
-		base = nil
-	}
-	//guard:dropped-cut-clears-base
-	if base == nil {
-		// This cut clears the marks of changed rows. If the cut is dropped or its write fails, the next checkpoint must be full, because
-		// an incremental checkpoint would miss the changes before this cut.
-		c.tables = tableHistory{}
-	}
-	return c.shard.startCut(base)
-}
-
-var errLostTrack = errors.New("too many dropped rows since the last full checkpoint: next checkpoint is full")
 
 // writeTables writes the files of all tables.
 func (c *checkpoints) writeTables(w *checkpoint.Writer, h *holding, cut *cut, meta map[string]string) error {
@@ -75,20 +65,22 @@ func (c *checkpoints) writeTables(w *checkpoint.Writer, h *holding, cut *cut, me
 }
 
 func (c *checkpoints) writeTable(w *checkpoint.Writer, h *holding, k int, t *table.Table, cut *cut, meta map[string]string) error {
-	rows := 0
+	sizes := checkpoint.TableSizes{Trainers: len(cut.trainers)}
 	for _, slot := range t.Held() {
-		rows += t.Sizes(slot, cut.tables[k]).Rows
+		z := t.Sizes(slot, cut.tables[k])
+		sizes.Rows, sizes.Unchanged = sizes.Rows+z.Rows, sizes.Unchanged+z.Unchanged
 	}
-	out, err := w.CreateTable(k, t.Config(), h.model.Optimizer, rows, len(cut.trainers), meta)
+	var full *checkpoint.Segment
+	if cut.tables[k].Since != nil {
+		full = h.rows[k].full
+	}
+	out, err := w.CreateTable(k, t.Config(), h.model.Optimizer, sizes, full, meta)
 	if err != nil {
 		return err
 	}
 	m := &table.Image{}
 	for _, slot := range t.Held() {
 		m = t.CollectInto(slot, cut.tables[k], m)
-		if m.Lost { // just before the moment
-			return errLostTrack
-		}
 		if err := out.Add(slot, m); err != nil {
 			return err
 		}

@@ -30,11 +30,11 @@ import (
 type tableShard struct {
 	*shard
 	*checkpoints
-	r *rand.Rand
+	updates int // in a push
 }
 
 var testTables = []table.Config{
-	{Name: "users", Dim: 3, Init: table.Uniform, Scale: 1},
+	{Name: "users", Dim: 300, Init: table.Uniform, Scale: 1},
 	{Name: "words", Dim: 2, Init: table.Zeros, Expiry: 5, Admission: 2},
 }
 
@@ -71,7 +71,7 @@ func openTableShard(t testing.TB, dir string, start uint64) *tableShard {
 	log.SetOutput(io.Discard)
 	s := newShard(logrus.NewEntry(log), 1, uint16(start), time.Minute, 1<<30)
 	c := &checkpoints{shard: s, store: store, folder: store.Shard(1), start: start, keep: 1, log: s.log}
-	return &tableShard{s, c, rand.New(rand.NewPCG(start, 1))}
+	return &tableShard{s, c, 40}
 }
 
 // push updates some rows of a table, as a trainer's step, and returns how many slots took it.
@@ -84,7 +84,7 @@ func (s *tableShard) push(t testing.TB, ordinal uint32, step uint64, k int, seed
 	}
 	r, tbl := rand.New(rand.NewPCG(seed, 2)), h.tables[k]
 	dim, applied := tbl.Config().Dim, 0
-	for range 40 {
+	for range s.updates {
 		id := r.Int64N(100)
 		batch := wire.Rows{Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}}
 		for range dim {
@@ -128,6 +128,7 @@ func (s *tableShard) mustSave(t testing.TB) {
 func (s *tableShard) again(t testing.TB, start uint64) (*tableShard, error) {
 	t.Helper()
 	heir := openTableShard(t, s.store.Place.String(), start)
+	heir.updates = s.updates
 	from, err := (&restoring{heir.shard, heir.store, JobState{}, nil}).run(t.Context())
 	if err == nil && from.name == "" {
 		t.Fatal("no checkpoint")
@@ -135,46 +136,65 @@ func (s *tableShard) again(t testing.TB, start uint64) (*tableShard, error) {
 	return heir, err
 }
 
-// folders lists the checkpoints, the oldest first, and marks incremental ones.
-func (s *tableShard) folders(t testing.TB) (list []string) {
+// rows returns the segments of the newest checkpoint by table. The folder has that checkpoint, its segments, and the full segments that
+// the next checkpoint can relate to, and nothing else.
+func (s *tableShard) rows(t testing.TB) []checkpoint.Rows {
 	t.Helper()
-	generations, err := s.folder.Generations(t.Context())
+	entries, err := os.ReadDir(s.folder.String())
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, g := range slices.Backward(generations) {
-		what := g.String()
-		m, err := s.folder.Manifest(t.Context(), g)
-		if err != nil {
-			t.Fatal(err)
-		}
-		if m.TablesBase != nil {
-			what += " since " + m.TablesBase.String()
-		}
-		list = append(list, what)
+	generations, err := s.folder.Generations(t.Context())
+	if err != nil || len(generations) != 1 {
+		t.Fatalf("checkpoints %v, %v: expected one", generations, err)
 	}
-	return list
+	m, err := s.folder.Manifest(t.Context(), generations[0])
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []string{m.Generation.String(), "STARTS"}
+	for k, rows := range m.Rows {
+		for _, segment := range rows.Segments() {
+			want = append(want, segment.Name)
+		}
+		if now := s.shard.holding.Load().rows; now != nil && now[k].full != nil && !slices.Contains(want, now[k].full.Name) {
+			want = append(want, now[k].full.Name)
+		}
+	}
+	var got []string
+	for _, e := range entries {
+		got = append(got, e.Name())
+	}
+	slices.Sort(want)
+	if slices.Sort(got); !slices.Equal(got, want) {
+		t.Fatalf("the directory has %q, expected %q", got, want)
+	}
+	return m.Rows
 }
 
-// After any number of full and incremental checkpoints, a restored shard has the same rows, accepts new pushes, refuses applied
-// pushes, and behaves like the first shard. A full checkpoint stays as long as it is needed.
+// After any number of checkpoints with full segments and deltas, a restored shard has the same rows, accepts new pushes, refuses applied
+// pushes, and behaves like the first shard. A full segment stays as long as it is named.
 func TestTablesAreRestored(t *testing.T) {
 	for _, kind := range []string{optimizer.SGD, optimizer.Adam, optimizer.FTRL} {
 		s := newTableShard(t, t.TempDir(), optimizer.Config{Kind: kind, LearningRate: 0.1})
 		start := uint64(1)
-		for n := uint64(1); n <= 2*(changesBetween+1)+1; n++ {
+		s.updates = 400
+		segments := map[string]bool{}
+		full, deltas := "", 0
+		for n := uint64(1); n <= 25; n++ {
 			for k := range testTables {
 				s.push(t, uint32(n%2), n, k, n)
 			}
+			s.updates = 5
 			s.mustSave(t)
-			base := (n-1)/(changesBetween+1)*(changesBetween+1) + 1
-			want := []string{fmt.Sprintf("00000001-%08d", base)}
-			if n != base {
-				want = append(want, fmt.Sprintf("00000001-%08d since 00000001-%08d", n, base))
+			rows := s.rows(t)[0]
+			if segments[rows.Full.Name] = true; rows.Delta != nil {
+				deltas++
+				if rows.Full.Name != full {
+					t.Fatalf("%s, checkpoint %d: the delta relates to %s, and the last full segment is %s", kind, n, rows.Full.Name, full)
+				}
 			}
-			if got := s.folders(t); !slices.Equal(got, want) {
-				t.Fatalf("%s, after checkpoint %d: %q, expected %q", kind, n, got, want)
-			}
+			full = rows.Full.Name
 			if n%5 != 1 {
 				continue
 			}
@@ -195,10 +215,13 @@ func TestTablesAreRestored(t *testing.T) {
 			}
 			start = 1
 		}
+		if len(segments) < 3 || deltas < 15 {
+			t.Errorf("%s: %d full segments and %d deltas: the test covers too little", kind, len(segments), deltas)
+		}
 	}
 }
 
-// F52 and F53: damage in a file of a table, or in the checkpoint that it is based on, is found and named; one without its base is no checkpoint.
+// F52 and F53: damage in a file of a checkpoint or of a segment that it names is found and named.
 func TestDamagedTables(t *testing.T) {
 	damage := func(path string) error {
 		data, err := os.ReadFile(path)
@@ -208,14 +231,22 @@ func TestDamagedTables(t *testing.T) {
 		data[len(data)-1] ^= 1
 		return os.WriteFile(path, data, 0o644)
 	}
-	for want, do := range map[string]func(base, newest string) error{
-		"table-0-rows.safetensors has":       func(base, _ string) error { return damage(filepath.Join(base, "table-0-rows.safetensors")) },
-		"table-1-exp_avg_sq.safetensors has": func(_, newest string) error { return damage(filepath.Join(newest, "table-1-exp_avg_sq.safetensors")) },
-		"table-1-slots.safetensors has":      func(_, newest string) error { return damage(filepath.Join(newest, "table-1-slots.safetensors")) },
-		"has a SHA-256 that starts with": func(base, _ string) error { // another complete checkpoint of that name
-			return rewrite(base, "table-0-rows.safetensors", func(list []safetensors.Tensor) { list[0].Data[0] ^= 1 })
+	for want, do := range map[string]func(folder string) error{
+		"segment 00000001-00000001-table-0: rows.safetensors has": func(folder string) error {
+			return damage(filepath.Join(folder, "00000001-00000001-table-0", "rows.safetensors"))
 		},
-		"it has the rows that changed since": func(base, _ string) error { return os.RemoveAll(base) },
+		"segment 00000001-00000002-table-1: exp_avg_sq.safetensors has": func(folder string) error {
+			return damage(filepath.Join(folder, "00000001-00000002-table-1", "exp_avg_sq.safetensors"))
+		},
+		"table-1-slots.safetensors has": func(folder string) error {
+			return damage(filepath.Join(folder, "00000001-00000002", "table-1-slots.safetensors"))
+		},
+		"segment 00000001-00000001-table-0: counts.safetensors has": func(folder string) error {
+			return damage(filepath.Join(folder, "00000001-00000001-table-0", "counts.safetensors"))
+		},
+		"segment 00000001-00000001-table-1: open": func(folder string) error {
+			return os.RemoveAll(filepath.Join(folder, "00000001-00000001-table-1"))
+		},
 	} {
 		s := newTableShard(t, t.TempDir(), optimizer.Config{Kind: optimizer.Adam})
 		for n := range uint64(2) {
@@ -223,7 +254,7 @@ func TestDamagedTables(t *testing.T) {
 			s.push(t, 1, n+1, 1, n)
 			s.mustSave(t)
 		}
-		if err := do(filepath.Join(s.folder.String(), "00000001-00000001"), filepath.Join(s.folder.String(), "00000001-00000002")); err != nil {
+		if err := do(s.folder.String()); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.again(t, 2); !errors.Is(err, errUnusable) || !strings.Contains(err.Error(), want) {
@@ -235,23 +266,26 @@ func TestDamagedTables(t *testing.T) {
 // Files whose digests hold and whose contents do not fit are refused, too.
 func TestTablesThatDoNotFit(t *testing.T) {
 	for want, change := range map[string]func(folder string) error{
+		"rows, found": func(folder string) error {
+			return rewrite(folder, "00000001-00000001/table-0-slots.safetensors", func(list []safetensors.Tensor) { list[1].Data[0]++ })
+		},
 		"expected slot": func(folder string) error {
-			return rewrite(folder, "table-0-ids.safetensors", func(list []safetensors.Tensor) { list[0].Data[0]++ })
+			return rewrite(folder, "00000001-00000001-table-0/ids.safetensors", func(list []safetensors.Tensor) { list[0].Data[0]++ })
 		},
 		"has version 0": func(folder string) error {
-			return rewrite(folder, "table-0-versions.safetensors", func(list []safetensors.Tensor) { clear(list[0].Data) })
+			return rewrite(folder, "00000001-00000001-table-0/versions.safetensors", func(list []safetensors.Tensor) { clear(list[0].Data) })
 		},
 		`expected "users.rows", F32`: func(folder string) error {
-			return rewrite(folder, "table-0-rows.safetensors", func(list []safetensors.Tensor) { list[0].Name = "others" })
+			return rewrite(folder, "00000001-00000001-table-0/rows.safetensors", func(list []safetensors.Tensor) { list[0].Name = "others" })
 		},
 		`tensor "slot_rows" has`: func(folder string) error {
-			return rewrite(folder, "table-0-slots.safetensors", func(list []safetensors.Tensor) { list[1].Shape, list[1].Data = []int{0}, nil })
+			return rewrite(folder, "00000001-00000001/table-0-slots.safetensors", func(list []safetensors.Tensor) { list[1].Shape, list[1].Data = []int{0}, nil })
 		},
 	} {
 		s := newTableShard(t, t.TempDir(), optimizer.Config{Kind: optimizer.SGD, LearningRate: 1})
 		s.push(t, 1, 1, 0, 1)
 		s.mustSave(t)
-		if err := change(filepath.Join(s.folder.String(), "00000001-00000001")); err != nil {
+		if err := change(s.folder.String()); err != nil {
 			t.Fatal(err)
 		}
 		if _, err := s.again(t, 2); err == nil || !strings.Contains(err.Error(), want) {
@@ -260,26 +294,30 @@ func TestTablesThatDoNotFit(t *testing.T) {
 	}
 }
 
-// rewrite changes a file of a checkpoint, and the manifest with it.
+// rewrite changes a file of the first checkpoint or its segments, and the manifest with it.
 func rewrite(folder, name string, change func([]safetensors.Tensor)) error {
-	list, meta, err := safetensors.ReadFile(filepath.Join(folder, name))
+	path := filepath.Join(folder, name)
+	list, meta, err := safetensors.ReadFile(path)
 	if err != nil {
 		return err
 	}
 	change(list)
-	if err := safetensors.WriteFile(filepath.Join(folder, name), list, meta); err != nil {
+	if err := safetensors.WriteFile(path, list, meta); err != nil {
 		return err
 	}
-	data, err := os.ReadFile(filepath.Join(folder, name))
+	data, err := os.ReadFile(path)
 	if err != nil {
 		return err
 	}
-	return rewriteManifest(folder, func(m *checkpoint.Manifest) {
-		for i := range m.Files {
-			if m.Files[i].Name == name {
-				m.Files[i].Size, m.Files[i].SHA256 = int64(len(data)), fmt.Sprintf("%x", sha256.Sum256(data))
-			}
+	return rewriteManifest(filepath.Join(folder, "00000001-00000001"), func(m *checkpoint.Manifest) {
+		lists := map[string][]checkpoint.Entry{m.Generation.String(): m.Files}
+		for _, rows := range m.Rows {
+			lists[rows.Full.Name] = rows.Full.Files
 		}
+		dir, base := filepath.Split(name)
+		entries := lists[filepath.Clean(dir)]
+		i := slices.IndexFunc(entries, func(e checkpoint.Entry) bool { return e.Name == base })
+		entries[i].Size, entries[i].SHA256 = int64(len(data)), fmt.Sprintf("%x", sha256.Sum256(data))
 	})
 }
 
@@ -306,12 +344,13 @@ func rewriteManifest(folder string, change func(*checkpoint.Manifest)) error {
 	return os.WriteFile(path, fmt.Appendf(nil, `{"sha256": "%x", "manifest": %s}`, sha256.Sum256(inner), inner), 0o644)
 }
 
-// F51: after a failed full checkpoint the next checkpoint is full; after a failed incremental checkpoint, the changes stay
-// marked.
+// F51: a failed checkpoint changes nothing, whether its segment is full or a delta: the next checkpoint has all changes, and the
+// directory has no files of the failed one.
 func TestTablesAfterAFailure(t *testing.T) {
 	s := newTableShard(t, t.TempDir(), optimizer.Config{Kind: optimizer.SGD, LearningRate: 1})
 	n := uint64(0)
-	save := func(fails bool) {
+	var full string
+	save := func(fails, isFull bool) {
 		t.Helper()
 		n++
 		s.push(t, 1, n, 0, n)
@@ -322,31 +361,45 @@ func TestTablesAfterAFailure(t *testing.T) {
 			}
 			return nil
 		}
+		if isFull {
+			s.holding.Load().rows[0].deltas = 1 << 40
+		}
 		if err := s.saveSelf(t.Context(), checkpoint.First); (err != nil) != fails {
 			t.Fatalf("checkpoint %d: %v", n, err)
 		}
-	}
-	expect := func(want ...string) {
-		t.Helper()
-		if got := s.folders(t); !slices.Equal(got, want) {
-			t.Fatalf("%q, expected %q", got, want)
+		if n == 1 {
+			return
 		}
+		rows := s.rows(t)[0]
+		switch {
+		case fails && rows.Full.Name != full:
+			t.Fatalf("after the failed checkpoint %d the full segment is %s, expected %s", n, rows.Full.Name, full)
+		case !fails && (rows.Delta == nil) != isFull && n > 2:
+			t.Fatalf("checkpoint %d has segments %v and %v, expected a full one: %t", n, rows.Full, rows.Delta, isFull)
+		}
+		full = rows.Full.Name
 	}
-	for _, fails := range []bool{true, false, true, false, false} {
-		save(fails)
-	}
-	expect("00000001-00000002", "00000001-00000005 since 00000001-00000002")
-	for range changesBetween - 2 {
-		save(false)
-	}
-	save(true) // it would have had all rows
-	save(false)
-	expect("00000001-00000014")
-	save(false)
-	expect("00000001-00000014", "00000001-00000015 since 00000001-00000014")
-	heir, err := s.again(t, 2)
-	if err != nil || !slices.Equal(heir.values(), s.values()) {
-		t.Errorf("other rows were restored: %v", err)
+	s.updates = 400
+	save(true, false)
+	save(false, false)
+	s.updates = 2
+	for _, c := range []struct{ fails, isFull bool }{
+		{false, false}, {true, false}, {false, false}, {true, true}, {true, true}, {false, true}, {false, false}, {true, true}, {true, false}, {false, false},
+	} {
+		save(c.fails, c.isFull)
+		if c.fails && c.isFull {
+			s.holding.Load().rows[0].deltas = 0
+		}
+		if c.fails {
+			continue
+		}
+		heir, err := s.again(t, 2)
+		if err != nil || !slices.Equal(heir.values(), s.values()) {
+			t.Fatalf("checkpoint %d: other rows were restored: %v", n, err)
+		}
+		if err := os.WriteFile(filepath.Join(s.folder.String(), "STARTS"), []byte("1\n"), 0o644); err != nil { // the first shard continues
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -374,112 +427,101 @@ func TestTablesInACut(t *testing.T) {
 	}
 }
 
-// A table that lost track of dropped rows, since the last full checkpoint is too old, has all rows in the next
-// checkpoint.
-func TestNextCheckpointHasAllRowsWhenTrackIsLost(t *testing.T) {
-	s := newTableShard(t, t.TempDir(), optimizer.Config{Kind: optimizer.SGD, LearningRate: 0.1})
-	s.push(t, 0, 1, 1, 1)
-	s.mustSave(t)
-	tbl := s.holding.Load().tables[1] // whose rows expire after five steps
-	who, fault := s.greet(s.holding.Load(), 0, 1)
-	if fault != nil {
-		t.Fatal(fault)
+// A cut that is dropped changes nothing, whether it is full or not: the next delta has all changes since the last full segment that was
+// written, from before the dropped cut, during it and after it.
+func TestCheckpointAfterDroppedCutHasAllChanges(t *testing.T) {
+	s := newTableShard(t, t.TempDir(), optimizer.Config{Kind: optimizer.SGD, LearningRate: 1})
+	s.cutLimit = time.Minute
+	step := uint64(0)
+	push := func() {
+		step++
+		s.push(t, 1, step, 0, step)
+		s.push(t, 1, step, 1, step)
 	}
-	id := int64(1000)
-	for step := uint64(2); !tbl.LostTrack(); step++ {
-		for !slices.Contains(tbl.Held(), table.SlotOf(id)) || table.SlotOf(id) != tbl.Held()[0] {
-			id++
-		}
-		for again := range uint64(2) { // the second update makes the row
-			rows := wire.Rows{Parts: 1, Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}, Values: []float32{1, 1}}
-			if _, err := tbl.Update(&rows, who.columns[1], table.Step{Number: 2*step + again, Scale: 1}); err != nil {
-				t.Fatal(err)
+	s.updates = 400
+	push()
+	s.mustSave(t)
+	s.updates = 2
+	for number, isFull := range []bool{false, true, true, false} {
+		push()
+		for k := range testTables {
+			if isFull {
+				s.holding.Load().rows[k].deltas += 1 << 40
 			}
 		}
-		id++
-	}
-	s.counters.rowsPushed.Add(1)
-	s.mustSave(t)
-	if got, want := s.folders(t), []string{"00000001-00000002"}; !slices.Equal(got, want) {
-		t.Fatalf("after the second checkpoint: %q, expected %q, with all rows", got, want)
-	}
-	heir, err := s.again(t, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	if restored := heir.holding.Load().tables[1]; restored.Rows() != tbl.Rows() {
-		t.Errorf("%d rows were restored, expected %d", restored.Rows(), tbl.Rows())
+		if _, err := s.beginCut(uint64(number)+1, 1, 1); err != nil {
+			t.Fatal(err)
+		}
+		if got := s.open.cut.tables[0].Since == nil; got != isFull {
+			t.Fatalf("cut %d is full: %t, expected %t", number+1, got, isFull)
+		}
+		for k := range testTables {
+			if isFull {
+				s.holding.Load().rows[k].deltas -= 1 << 40
+			}
+		}
+		push()
+		s.abortCut(uint64(number)+1, 1)
+		push()
+		s.mustSave(t)
+		if s.rows(t)[0].Delta == nil {
+			t.Fatal("the next checkpoint has a full segment: expected a delta")
+		}
+		heir, err := s.again(t, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(heir.values(), s.values()) {
+			t.Errorf("other rows were restored after dropped cut %d", number+1)
+		}
+		if err := os.WriteFile(filepath.Join(s.folder.String(), "STARTS"), []byte("1\n"), 0o644); err != nil { // the first shard continues
+			t.Fatal(err)
+		}
 	}
 }
 
-// A cut with all rows clears the marks of changed rows. If it is dropped, the next checkpoint must have all rows as well, or it
-// lacks acknowledged updates from before the cut.
-func TestCheckpointAfterDroppedFullCutHasAllRows(t *testing.T) {
-	s := newTableShard(t, t.TempDir(), optimizer.Config{Kind: optimizer.SGD, LearningRate: 1})
-	s.cutLimit = time.Minute
-	tbl := s.holding.Load().tables[1] // rows expire after five steps, and the second update of an id makes its row
-	who, fault := s.greet(s.holding.Load(), 1, 2)
-	if fault != nil {
-		t.Fatal(fault)
+// The full segment is written anew before the number of the cut before an update would exceed its byte.
+func TestFullSegmentBeforeTheNumberWraps(t *testing.T) {
+	cut := &table.Cut{Number: 7}
+	r := &rowHistory{full: &checkpoint.Segment{Files: []checkpoint.Entry{{Size: 1000}}}, cut: cut}
+	if r.since(7+table.MaxDistance) != cut {
+		t.Errorf("a cut %d after the full one has a full segment, expected a delta", table.MaxDistance)
 	}
-	next := int64(1000)
-	fresh := func(slot uint32) int64 {
-		for next++; table.SlotOf(next) != slot; next++ {
+	if r.since(7+table.MaxDistance+1) != nil {
+		t.Errorf("a cut %d after the full one has a delta, expected a full segment", table.MaxDistance+1)
+	}
+}
+
+// A full segment is written when the deltas since the last one, and one more, would together be as large.
+func TestFullSegmentWhenDeltasAreAsLarge(t *testing.T) {
+	r := &rowHistory{}
+	written := func(full bool, size int64) checkpoint.Rows {
+		s := &checkpoint.Segment{Files: []checkpoint.Entry{{Size: size}}}
+		if full {
+			return checkpoint.Rows{Full: s}
 		}
-		return next
+		return checkpoint.Rows{Full: r.full, Delta: s}
 	}
-	update := func(slot uint32, step uint64, ids ...int64) {
-		t.Helper()
-		batch := wire.Rows{Spans: []wire.Span{{Slot: slot, Rows: uint32(len(ids))}}, IDs: ids, Values: make([]float32, 2*len(ids))}
-		for i := range batch.Values {
-			batch.Values[i] = -1
+	if r.since(1) != nil {
+		t.Error("the first segment of a process is a delta")
+	}
+	first, second := &table.Cut{Number: 1}, &table.Cut{Number: 6}
+	r.wrote(written(true, 1000), first)
+	for i, size := range []int64{100, 200, 300} { // with another 300 these are 900
+		if r.since(uint64(i)+2) != first {
+			t.Fatalf("cut %d: expected a delta of cut 1", i+2)
 		}
-		if n, err := tbl.Update(&batch, who.columns[1], table.Step{Number: step, Scale: 1}); err != nil || n != 1 {
-			t.Fatal(n, err)
-		}
-		s.counters.rowsPushed.Add(1)
+		r.wrote(written(false, size), nil)
 	}
-	busy, quiet := tbl.Held()[0], tbl.Held()[1]
-	changed, other := fresh(quiet), fresh(quiet)
-	update(quiet, 1, changed, other)
-	update(quiet, 2, changed, other)
-	s.mustSave(t) // all rows
-	update(quiet, 3, changed)
-	made := fresh(quiet)
-	update(quiet, 4, made)
-	update(quiet, 5, made)
-	step := uint64(1)
-	for ; !tbl.LostTrack(); step += 2 { // rows of another slot are made and expire
-		id := fresh(busy)
-		update(busy, step, id)
-		update(busy, step+1, id)
+	if r.since(5) != first {
+		t.Error("expected a delta: 600 bytes, and another 300, of 1000")
 	}
-	if _, err := s.beginCut(1, 1, 1); err != nil {
-		t.Fatal(err)
+	r.wrote(written(false, 301), nil)
+	if r.since(6) != nil {
+		t.Error("expected a full segment: 901 bytes, and another 301, of 1000")
 	}
-	if s.open.cut.base != nil {
-		t.Fatal("the cut after the loss of track has changed rows only")
-	}
-	update(quiet, 6, other) // during the cut
-	update(busy, step, fresh(busy))
-	s.abortCut(1, 1)
-	s.mustSave(t)
-	heir, err := s.again(t, 2)
-	if err != nil {
-		t.Fatal(err)
-	}
-	restored := heir.holding.Load().tables[1]
-	for name, id := range map[string]int64{"changed before the cut": changed, "changed during the cut": other, "made before the cut": made} {
-		want, got := make([]float32, 2), make([]float32, 2)
-		batch := wire.Rows{Spans: []wire.Span{{Slot: quiet, Rows: 1}}, IDs: []int64{id}}
-		if err := errors.Join(tbl.Lookup(&batch, want), restored.Lookup(&batch, got)); err != nil {
-			t.Fatal(err)
-		}
-		if !slices.Equal(got, want) {
-			t.Errorf("the row %s is %v after the restart, expected %v", name, got, want)
-		}
-	}
-	if restored.Rows() != tbl.Rows() {
-		t.Errorf("%d rows after the restart, expected %d", restored.Rows(), tbl.Rows())
+	r.wrote(written(true, 1000), second)
+	if r.since(7) != second {
+		t.Error("expected a delta of cut 6")
 	}
 }

@@ -46,9 +46,13 @@ func (h *holding) newColumns() []*table.Column {
 
 // cutTables is what a cut fixes of the tables.
 func (s *shard) cutTables(c *cut) []*table.Cut {
-	list := make([]*table.Cut, len(s.holding.Load().tables))
+	h := s.holding.Load()
+	list := make([]*table.Cut, len(h.tables))
+	if len(h.rows) != len(list) {
+		h.rows = make([]rowHistory, len(list))
+	}
 	for k := range list {
-		list[k] = &table.Cut{Number: c.number, Full: c.base == nil}
+		list[k] = &table.Cut{Number: c.number, Since: h.rows[k].since(c.number)}
 		for _, t := range c.trainers {
 			list[k].Columns = append(list[k].Columns, t.columns[k])
 		}

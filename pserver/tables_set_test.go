@@ -172,14 +172,19 @@ func tablesOntoAnotherNumberOfServers(t *testing.T, g *storageBackend) {
 		t.Run(fmt.Sprint(servers), func(t *testing.T) {
 			dir, files := g.newDir(t)
 			j := newTablesJob(t, dir)
-			const steps = pserver.ChangesBetween + 3
 			var set []byte
-			for range steps {
+			steps := 0
+			for full := ""; ; full = manifestOf(t, files, set, 0).Rows[0].Full.Name {
+				steps++
 				j.push(t)
 				set = j.mustTake(t)
-			}
-			if m := manifestOf(t, files, set, 0); m.TablesBase == nil || m.TablesBase.Sequence == 1 {
-				t.Errorf("set %v is based on %v, expected one with rows", m.Generation, m.TablesBase)
+				rows := manifestOf(t, files, set, 0).Rows[0]
+				if rows.Delta != nil && rows.Full.Name == full && steps > 2 { // relates to a full segment with rows
+					break
+				}
+				if steps == 20 {
+					t.Fatal("no set has a delta")
+				}
 			}
 			j.joins(t, dir, set, steps)
 			j.push(t)
@@ -189,8 +194,8 @@ func tablesOntoAnotherNumberOfServers(t *testing.T, g *storageBackend) {
 			j.send(t, steps+1)
 			j.holds(t, "the next push", steps+1)
 			set = j.mustTake(t)
-			if m := manifestOf(t, files, set, 0); m.TablesBase != nil {
-				t.Errorf("the first set of a start is based on %v", m.TablesBase)
+			if rows := manifestOf(t, files, set, 0).Rows[0]; rows.Delta != nil {
+				t.Errorf("the first set of a start relates to %s: expected a full segment", rows.Full.Name)
 			}
 			j.restart(t, dir, 2, set, steps+1)
 			j.send(t, steps+1)
@@ -205,12 +210,14 @@ func TestSetsAfterARewindHaveAllRows(t *testing.T) {
 	dir := t.TempDir()
 	j := newTablesJob(t, dir)
 	var set []byte
-	for range 3 {
+	take := func() bool {
 		j.push(t)
 		set = j.mustTake(t)
+		return manifestOf(t, dir, set, 0).Rows[0].Delta != nil
 	}
-	if manifestOf(t, dir, set, 0).TablesBase == nil {
-		t.Fatal("the third set has all rows: expected what changed")
+	sets := 0
+	for full := false; sets < 6 || !full; sets++ { // without a rollback the next set has a delta
+		full = !take()
 	}
 	j.push(t) // no set has it
 	j.epoch++
@@ -220,50 +227,69 @@ func TestSetsAfterARewindHaveAllRows(t *testing.T) {
 	config := tablesConfig
 	config.Incarnation, config.JobEpoch = 8, j.epoch
 	j.client = connectTables(t, j.book, config)
-	j.holds(t, "gone back", 3)
-	j.send(t, 4)
+	j.holds(t, "gone back", sets)
+	j.send(t, sets+1)
 	set = j.mustTake(t)
+	for k, rows := range manifestOf(t, dir, set, 0).Rows {
+		if rows.Delta != nil {
+			t.Errorf("table %d: the first set after a rollback relates to %s: expected a full segment", k, rows.Full.Name)
+		}
+	}
 	j.leave(t)
 	j.cluster = startCluster(t, dir, 2, set)
 	config.JobEpoch = 0 // any
 	j.client = connectTables(t, j.book, config)
-	j.holds(t, "begun from the next set", 4)
+	j.holds(t, "begun from the next set", sets+1)
 }
 
-// F52: if a file of a table or of its base is damaged, all servers wait for another set. The base of a kept
-// set stays as long as that set.
+// F52: if a file of a table or of a segment is damaged, all servers wait for another set. The segments of a kept set stay as long
+// as that set, and no others do.
 func TestDamagedTableOfASet(t *testing.T) { onEachBackend(t, damagedTableOfASet) }
 
 func damagedTableOfASet(t *testing.T, g *storageBackend) {
 	dir, files := g.newDir(t)
 	j := newTablesJob(t, dir)
 	sets := [][]byte{nil}
-	for range pserver.ChangesBetween + 1 { // the first checkpoint has the first parameters
+	rows := func(set int) checkpoint.Rows { return manifestOf(t, files, sets[set], 1).Rows[0] }
+	newest := 0
+	for newest < 4 || rows(newest).Delta != nil || rows(newest-1).Delta == nil { // the newest set has a full segment, the one before a delta
 		j.push(t)
 		sets = append(sets, j.mustTake(t))
+		if newest++; newest == 20 {
+			t.Fatal("no set has a delta")
+		}
 	}
-	newest := len(sets) - 1
-	folders, err := filepath.Glob(filepath.Join(files, "ps-1", "0*"))
+	var want []string
+	for _, set := range sets[newest-1:] {
+		for _, table := range manifestOf(t, files, set, 1).Rows {
+			for _, segment := range table.Segments() {
+				want = append(want, segment.Name)
+			}
+		}
+	}
+	slices.Sort(want)
+	want = slices.Compact(want)
+	found, err := filepath.Glob(filepath.Join(files, "ps-1", "*-table-*"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if base := manifestOf(t, files, sets[newest-1], 1).TablesBase; base == nil || len(folders) != 3 || filepath.Base(folders[0]) != base.String() {
-		t.Errorf("besides the two newest found %v, expected %v", folders, base)
+	for i := range found {
+		found[i] = filepath.Base(found[i])
 	}
-	if base := manifestOf(t, files, sets[newest], 1).TablesBase; base != nil {
-		t.Errorf("the newest is based on %v", base)
+	if !slices.Equal(found, want) {
+		t.Errorf("found segments %v, expected those of the two newest sets: %v", found, want)
 	}
-	damageFile(t, filepath.Join(files, "ps-1", manifestOf(t, files, sets[newest], 1).Generation.String(), "table-0-exp_avg.safetensors"))
+	damageFile(t, filepath.Join(files, "ps-1", rows(newest).Full.Name, "exp_avg.safetensors"))
 	j.leave(t)
 	c := startCluster(t, dir, 2, sets[newest])
-	wantUnrestored(t, "a damaged table", c, "table-0-exp_avg.safetensors")
+	wantUnrestored(t, "a damaged segment", c, rows(newest).Full.Name, "exp_avg.safetensors")
 	c.leave(t)
 	j.cluster = startCluster(t, dir, 2, sets[newest-1])
 	j.client = connectTables(t, j.book, tablesConfig)
 	j.holds(t, "the set before it", newest-1)
 	j.leave(t)
-	damageFile(t, filepath.Join(folders[0], "table-1-rows.safetensors"))
-	wantUnrestored(t, "a damaged base", startCluster(t, dir, 2, sets[newest-1]), "it has the rows that changed since")
+	damageFile(t, filepath.Join(files, "ps-1", rows(newest-1).Full.Name, "rows.safetensors"))
+	wantUnrestored(t, "a damaged full segment of a delta", startCluster(t, dir, 2, sets[newest-1]), rows(newest-1).Full.Name, "rows.safetensors")
 }
 
 func manifestOf(t testing.TB, dir string, text []byte, shard int) *checkpoint.Manifest {

@@ -36,7 +36,7 @@ func writeRows(t *testing.T, w *checkpoint.Writer, k int, share checkpoint.Share
 		total += m.LiveRows
 		images = append(images, m)
 	}
-	out, err := w.CreateTable(k, cfg, o, total, 0, nil)
+	out, err := w.CreateTable(k, cfg, o, checkpoint.TableSizes{Rows: total}, nil, nil)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -207,7 +207,7 @@ func (s *server) beginCut(number, term uint64, epoch uint32) error {
 	}
 	s.dropCut()
 	s.written++
-	o := &serverCut{number: number, term: term, version: s.version, cut: &table.Cut{Number: s.written, Full: true}}
+	o := &serverCut{number: number, term: term, version: s.version, cut: &table.Cut{Number: s.written}}
 	o.roster = slices.SortedFunc(maps.Keys(s.columns), func(a, b pusher) int { return int(a.ordinal) - int(b.ordinal) })
 	for _, p := range o.roster {
 		o.cut.Columns = append(o.cut.Columns, s.columns[p])

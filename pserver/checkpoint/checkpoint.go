@@ -18,10 +18,10 @@ type Checkpoint struct {
 	Slots    []string // the optimizer's, in the order of their files
 	Digest   string   // SHA-256 of the manifest's file, in hexadecimal
 	files    files
-	base     *Checkpoint // has all rows of the tables, where this one has what changed since; nil: it has all
+	within   func(dir string) files // of the shard
 }
 
-// Open reads the manifest of a checkpoint and checks the digests of all its files, including the files of its base.
+// Open reads the manifest of a checkpoint and checks the digests of all its files, including the files of its segments.
 func (f Folder) Open(ctx context.Context, g Generation) (*Checkpoint, error) {
 	c, err := f.read(ctx, g)
 	if err != nil {
@@ -44,18 +44,17 @@ func (f Folder) read(ctx context.Context, g Generation) (*Checkpoint, error) {
 	if c.Slots, err = c.Manifest.slots(); err != nil {
 		return nil, err
 	}
-	c.base, err = f.openBase(ctx, c)
-	return c, err
+	return c, c.verifySegments()
 }
 
 // begin reads and checks the manifest, but not the other files.
 func (f Folder) begin(ctx context.Context, g Generation) (*Checkpoint, *placement.Table, error) {
-	open := func(name string) (Object, error) { return f.place.Open(ctx, path.Join(f.path(g), name)) }
 	text, err := readFile(ctx, f.place, path.Join(f.path(g), ManifestFile))
 	if err != nil {
 		return nil, nil, err
 	}
-	c := &Checkpoint{Manifest: &Manifest{}, Digest: digest(text), files: open}
+	c := &Checkpoint{Manifest: &Manifest{}, Digest: digest(text), within: func(dir string) files { return f.within(ctx, dir) }}
+	c.files = c.within(g.String())
 	if err := unseal(text, c.Manifest); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", ManifestFile, err)
 	}

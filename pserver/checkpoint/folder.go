@@ -138,8 +138,7 @@ func (f Folder) Remove(ctx context.Context, g Generation) error {
 	return nil
 }
 
-// Prune removes checkpoints that are older than the newest keep ones, except their bases. It also removes unfinished checkpoints
-// before latest.
+// Prune removes checkpoints that are older than the newest keep ones. It also removes unfinished checkpoints before latest.
 func (f Folder) Prune(ctx context.Context, latest Generation, keep int) error {
 	list, err := f.Generations(ctx)
 	if err != nil {
@@ -155,32 +154,24 @@ func (f Folder) Prune(ctx context.Context, latest Generation, keep int) error {
 	})
 }
 
-// removeBut removes checkpoints of a list in descending order. It keeps checkpoints for which stays is true, and their bases.
+// removeBut removes checkpoints of a list in descending order. It keeps checkpoints for which stays is true.
 func (f Folder) removeBut(ctx context.Context, list []Generation, stays func(Generation) (bool, error)) error {
-	needed := map[Generation]bool{}
 	for _, g := range list {
 		stay, err := stays(g)
 		if err != nil {
 			return err
 		}
-		if !stay && !needed[g] {
-			if err := f.Remove(ctx, g); err != nil {
-				return err
-			}
+		if stay {
 			continue
 		}
-		base, err := f.baseOf(ctx, g)
-		if err != nil {
+		if err := f.Remove(ctx, g); err != nil {
 			return err
-		}
-		if base != nil {
-			needed[*base] = true
 		}
 	}
 	return nil
 }
 
-// PruneTo removes checkpoints that are older than the newest in keep. It keeps the checkpoints in keep and their bases.
+// PruneTo removes checkpoints that are older than the newest in keep. It keeps the checkpoints in keep.
 func (f Folder) PruneTo(ctx context.Context, keep []Generation) error {
 	if len(keep) == 0 {
 		return nil

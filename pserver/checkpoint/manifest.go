@@ -19,13 +19,12 @@ const (
 	ManifestFile  = "MANIFEST.json"
 )
 
-// The format of a manifest is 1 when its optimizer is plain: versions that know no other can read it. It is 3 when there
-// are tables of embeddings, and 4 when their ids are hashed by a key.
+// The format of a manifest is 1 when its optimizer is plain, and 5 when there are tables of embeddings. Formats 3 and 4, of earlier
+// versions, had other files for tables.
 const (
 	plainFormat  = 1
 	fullFormat   = 2
-	tablesFormat = 3
-	keyedFormat  = 4
+	tablesFormat = 5
 )
 
 // SlotFile is the file that has a slot of the optimizer's state.
@@ -57,8 +56,8 @@ type Manifest struct {
 	Staleness staleness.Bound  `json:"staleness,omitzero"`
 	Placement Placement        `json:"placement"`
 	Files     []Entry          `json:"files"`
-	// TablesBase is the checkpoint with all rows of tables, if this checkpoint has the changed rows only; otherwise nil.
-	TablesBase *Base `json:"tables_base,omitempty"`
+	// Rows are the segments with the rows, by table.
+	Rows []Rows `json:"rows,omitempty"`
 	// Retired lists the trainers that the marks leave out; nil: none.
 	Retired *Retired `json:"retired,omitempty"`
 }
@@ -119,16 +118,15 @@ func NewManifest(o optimizer.Config, s staleness.Bound, mode string, placed *pla
 	if len(placed.Sparse) > 0 {
 		m.Format = tablesFormat
 	}
-	if slices.ContainsFunc(placed.Sparse, func(t table.Config) bool { return t.Key != table.Key{} }) {
-		m.Format = keyedFormat
-	}
 	return m
 }
 
 // check returns the placement, or an error if this version cannot read the manifest.
 func (m *Manifest) check() (*placement.Table, error) {
-	if m.Format < plainFormat || m.Format > keyedFormat {
-		return nil, fmt.Errorf("manifest has format %d: this version reads %d to %d", m.Format, plainFormat, keyedFormat)
+	switch m.Format {
+	case plainFormat, fullFormat, tablesFormat:
+	default:
+		return nil, fmt.Errorf("manifest has format %d: this version reads %d, %d and %d", m.Format, plainFormat, fullFormat, tablesFormat)
 	}
 	if m.Mode != Sync && m.Mode != Async {
 		return nil, fmt.Errorf("manifest has mode %q", m.Mode)
@@ -152,7 +150,20 @@ func (m *Manifest) check() (*placement.Table, error) {
 		files = append(files, SlotFile(slot))
 	}
 	for k := range table.Sparse {
-		files = append(files, tableFiles(k, m.Optimizer)...)
+		files = append(files, slotsFile(k))
+	}
+	if len(m.Rows) != len(table.Sparse) {
+		return nil, fmt.Errorf("manifest has the rows of %d tables: expected %d", len(m.Rows), len(table.Sparse))
+	}
+	for k, rows := range m.Rows {
+		if rows.Full == nil {
+			return nil, fmt.Errorf("it names no full segment of table %q", table.Sparse[k].Name)
+		}
+		for _, s := range rows.Segments() {
+			if err := s.check(m.Optimizer); err != nil {
+				return nil, err
+			}
+		}
 	}
 	for _, name := range files {
 		if !slices.ContainsFunc(m.Files, func(e Entry) bool { return e.Name == name }) {
@@ -160,6 +171,17 @@ func (m *Manifest) check() (*placement.Table, error) {
 		}
 	}
 	return table, nil
+}
+
+// Bytes returns the size of all files, with the files of the segments.
+func (m *Manifest) Bytes() int64 {
+	n := (&Segment{Files: m.Files}).Bytes()
+	for _, rows := range m.Rows {
+		for _, s := range rows.Segments() {
+			n += s.Bytes()
+		}
+	}
+	return n
 }
 
 // slots names the values of the optimizer state per parameter.

@@ -36,17 +36,41 @@ func TestManifestFormats(t *testing.T) {
 			t.Errorf("%v has format %d, %v, expected %d", m.Optimizer, m.Format, err, want)
 		}
 	}
-	for want, key := range map[int]table.Key{3: {}, 4: {1, 2}} {
+	for _, key := range []table.Key{{}, {1, 2}} {
 		table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{10}}}, 1, table.Config{Name: "t", Dim: 1, Init: table.Zeros, Key: key})
 		if err != nil {
 			t.Fatal(err)
 		}
-		if m := NewManifest(adam.Optimizer, staleness.Bound{}, Async, table); m.Format != want {
-			t.Errorf("tables with key %v have format %d, expected %d", key, m.Format, want)
+		if m := NewManifest(adam.Optimizer, staleness.Bound{}, Async, table); m.Format != 5 {
+			t.Errorf("tables with key %v have format %d, expected 5", key, m.Format)
+		}
+	}
+	tables := of(optimizer.Config{Kind: optimizer.SGD, LearningRate: 0.1})
+	tables.Format, tables.Files = 5, append(tables.Files, Entry{Name: "table-0-slots.safetensors"})
+	tables.Placement.Tables, tables.Placement.SlotOwners = []table.Config{{Name: "t", Dim: 1, Init: table.Zeros, Admission: 1}}, [][]uint32{make([]uint32, table.Slots)}
+	full := &Segment{Name: "00000001-00000001-table-0"}
+	for _, name := range segmentFiles(tables.Optimizer) {
+		full.Files = append(full.Files, Entry{Name: name})
+	}
+	tables.Rows = []Rows{{Full: full}}
+	if _, err := tables.check(); err != nil {
+		t.Error(err)
+	}
+	for want, rows := range map[string][]Rows{
+		"the rows of 0 tables: expected 1": nil,
+		`no full segment of table "t"`:     {{Delta: full}},
+		`segment "../other"`:               {{Full: &Segment{Name: "../other", Files: full.Files}}},
+		"does not name rows.safetensors of segment 00000001-00000002-table-0": {{Full: full, Delta: &Segment{Name: "00000001-00000002-table-0"}}},
+	} {
+		m := *tables
+		m.Rows = rows
+		if _, err := m.check(); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%v, expected %q", err, want)
 		}
 	}
 	for want, change := range map[string]func(*Manifest){
-		"format 5":                                    func(m *Manifest) { m.Format = 5 },
+		"format 4: this version reads 1, 2 and 5": func(m *Manifest) { m.Format = 4 },
+		"format 6":                                    func(m *Manifest) { m.Format = 6 },
 		"does not name optimizer-2.safetensors":       func(m *Manifest) { m.Files = slices.Delete(slices.Clone(m.Files), 2, 3) },
 		"does not name pushes.safetensors":            func(m *Manifest) { m.Files = m.Files[:3] },
 		"shard 1 of 1":                                func(m *Manifest) { m.Shard = 1 },

@@ -50,7 +50,7 @@ func (w *Writer) Marks(m *Marks, metadata map[string]string) error {
 	if m.Updates != nil {
 		tensors = append(tensors, fromUint64(blockUpdates, m.Updates, blocks))
 	}
-	return w.small(PushesFile, tensors, metadata)
+	return w.small(&w.own, PushesFile, tensors, metadata)
 }
 
 func fromUint64(name string, values []uint64, shape ...int) safetensors.Tensor {

@@ -11,6 +11,7 @@ import (
 	"io/fs"
 	"path"
 	"path/filepath"
+	"slices"
 )
 
 // Member is a file of a set, which is read with the context that it was opened with.
@@ -24,7 +25,7 @@ type Member struct {
 	want string // SHA-256, hexadecimal
 }
 
-// Members opens all files of a set: the manifests of the shards, their files and bases, then the state of the job and the set
+// Members opens all files of a set: the files of the shards with their manifests and segments, then the state of the job and the set
 // itself. In a directory they stay readable if the set is pruned during the call; in a bucket a removed file returns
 // [fs.ErrNotExist]. Close must follow.
 func (s Store) Members(ctx context.Context, set *Set) (list Members, err error) {
@@ -34,28 +35,26 @@ func (s Store) Members(ctx context.Context, set *Set) (list Members, err error) 
 		}
 	}()
 	for _, p := range set.Shards {
-		for g, want := p.Generation, p.SHA256; ; {
-			c, _, err := s.Shard(p.Shard).begin(ctx, g)
-			if err == nil && c.Digest != want {
-				err = fmt.Errorf("%s has a SHA-256 that starts with %.12s, expected %.12s", ManifestFile, c.Digest, want)
+		shard := s.Shard(p.Shard)
+		c, _, err := shard.begin(ctx, p.Generation)
+		if err == nil && c.Digest != p.SHA256 {
+			err = fmt.Errorf("%s has a SHA-256 that starts with %.12s, expected %.12s", ManifestFile, c.Digest, p.SHA256)
+		}
+		if err != nil {
+			return list, fmt.Errorf("shard %d of %v: checkpoint %v: %w", p.Shard, set, p.Generation, err)
+		}
+		dirs := []Segment{{p.String(), append(slices.Clone(c.Manifest.Files), Entry{ManifestFile, 0, p.SHA256})}}
+		for _, rows := range c.Manifest.Rows {
+			for _, segment := range rows.Segments() {
+				dirs = append(dirs, *segment)
 			}
-			if err != nil {
-				return list, fmt.Errorf("shard %d of %v: checkpoint %v: %w", p.Shard, set, g, err)
-			}
-			dir := path.Join(fmt.Sprintf("ps-%d", p.Shard), g.String())
-			for _, e := range c.Manifest.Files {
-				if list, err = s.member(ctx, list, path.Join(dir, e.Name), e.SHA256); err != nil {
+		}
+		for _, dir := range dirs {
+			for _, e := range dir.Files {
+				if list, err = s.member(ctx, list, path.Join(shard.name, dir.Name, e.Name), e.SHA256); err != nil {
 					return list, err
 				}
 			}
-			if list, err = s.member(ctx, list, path.Join(dir, ManifestFile), want); err != nil {
-				return list, err
-			}
-			b := c.Manifest.TablesBase
-			if b == nil {
-				break
-			}
-			g, want = b.Generation, b.SHA256
 		}
 	}
 	if set.State != nil {

@@ -8,8 +8,8 @@ import (
 	"trainmaster/pserver/table"
 )
 
-// Rows are all rows of a table, of all shards together.
-type Rows struct {
+// TableRows are all rows of a table, of all shards together.
+type TableRows struct {
 	IDs []int64 // ascending
 
 	dim    int
@@ -22,7 +22,7 @@ type Rows struct {
 type place struct{ image, row int }
 
 // Values returns the values of the i-th id, dim floats: part 0 is the parameters, the other parts are the optimizer state.
-func (r *Rows) Values(i, part int) []float32 {
+func (r *TableRows) Values(i, part int) []float32 {
 	at := (r.places[i].row*r.parts + part) * r.dim
 	return r.images[r.places[i].image].Values[at : at+r.dim]
 }
@@ -43,7 +43,7 @@ func (m *Model) RowCount(k int) (n int, err error) {
 }
 
 // Rows reads table k, with the optimizer's state, into memory.
-func (m *Model) Rows(k int) (*Rows, error) {
+func (m *Model) Rows(k int) (*TableRows, error) {
 	slots := make([]uint32, table.Slots)
 	for i := range slots {
 		slots[i] = uint32(i)
@@ -61,8 +61,8 @@ func (m *Model) Rows(k int) (*Rows, error) {
 	if read != len(slots) {
 		return nil, fmt.Errorf("table %q: the shards have %d of %d slots", cfg.Name, read, len(slots))
 	}
-	r := &Rows{dim: cfg.Dim, parts: 1 + len(m.parts[0].Slots)}
-	all := &table.Cut{Number: 1, Full: true}
+	r := &TableRows{dim: cfg.Dim, parts: 1 + len(m.parts[0].Slots)}
+	all := &table.Cut{Number: 1}
 	for _, slot := range slots {
 		image := t.Collect(slot, all)
 		for row := range image.IDs {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math"
 	"slices"
 
 	"trainmaster/internal/safetensors"
@@ -15,71 +16,79 @@ import (
 // Table restores the slots of table k that the checkpoint contains and the table holds, and returns their number. columns are the
 // columns of the trainers, as in [Checkpoint.Marks]; without columns the applied steps are skipped.
 func (c *Checkpoint) Table(k int, into *table.Table, columns []*table.Column) (slots int, err error) {
-	before := into.Rows()
-	if c.base != nil {
-		if _, _, err := c.base.readTable(k, into, nil); err != nil {
-			return 0, fmt.Errorf("checkpoint %v, which it is based on: %w", c.base.Manifest.Generation, err)
+	rows := c.Manifest.Rows[k]
+	segments := rows.Segments()
+	for i, s := range segments {
+		if i == len(segments)-1 {
+			slots, err = c.readTable(k, s, into, columns, true)
+		} else {
+			_, err = c.readTable(k, s, into, nil, false)
+		}
+		if err != nil {
+			return 0, fmt.Errorf("segment %s: %w", s.Name, err)
 		}
 	}
-	slots, living, err := c.readTable(k, into, columns)
-	if got := into.Rows() - before; err == nil && got != living {
-		err = fmt.Errorf("table %q has %d rows: %s says %d", into.Config().Name, got, tableFile(k, slotsFile), living)
-	}
-	return slots, err
+	return slots, nil
 }
 
 // TableRows is how many rows of table k the shard has.
 func (c *Checkpoint) TableRows(k int) (n int, err error) {
-	r := &tableReader{}
-	if err := r.readSlots(c.files, tableFile(k, slotsFile), c.Share.Table.HeldSlots(k, c.Manifest.Shard)); err != nil {
+	r := &tableReader{held: c.Share.Table.HeldSlots(k, c.Manifest.Shard)}
+	if err := r.readSlots(c.files, slotsFile(k)); err != nil {
 		return 0, err
 	}
-	return r.total(slotLiving), nil
+	return r.total(slotRows), nil
 }
 
-// tableReader reads the files of one table, slot after slot.
+// tableReader reads the files of one segment, slot after slot.
 type tableReader struct {
 	dim   int
+	held  []uint32
 	files []io.Closer
 
-	values   []*io.SectionReader // parameters, then the optimizer's state
-	ids      *io.SectionReader
-	versions *io.SectionReader
-	updates  *io.SectionReader // nil: not counted
+	values    []*io.SectionReader // parameters, then the optimizer's state
+	ids       *io.SectionReader
+	versions  *io.SectionReader
+	updates   *io.SectionReader // nil: not counted
+	unchanged *io.SectionReader
+	counts    []uint64 // rows of each slot, then bytes of unchanged of each slot
 
-	slots    map[string][]uint64
+	slots    map[string][]uint64 // of the slots file; nil: not read
 	trainers int
 }
 
-// readTable restores the files of this checkpoint, without its base. living is the number of rows that the slots must have
-// afterwards.
-func (c *Checkpoint) readTable(k int, into *table.Table, columns []*table.Column) (slots, living int, err error) {
-	r := &tableReader{dim: into.Config().Dim}
+// readTable restores the rows of a segment. The last segment of a table comes with the slots file.
+func (c *Checkpoint) readTable(k int, s *Segment, into *table.Table, columns []*table.Column, last bool) (slots int, err error) {
+	r := &tableReader{dim: into.Config().Dim, held: c.Share.Table.HeldSlots(k, c.Manifest.Shard)}
 	defer r.close()
-	held := c.Share.Table.HeldSlots(k, c.Manifest.Shard)
-	if err := r.open(c, k, held); err != nil {
-		return 0, 0, err
+	if err := r.open(c, k, s); err != nil {
+		return 0, err
 	}
-	for i, slot := range held {
+	if last {
+		if err := r.readSlots(c.files, slotsFile(k)); err != nil {
+			return 0, err
+		}
+	}
+	for i, slot := range r.held {
 		if !slices.Contains(into.Held(), slot) {
 			if err := r.skip(i); err != nil {
-				return 0, 0, err
+				return 0, err
 			}
 			continue
 		}
 		image, err := r.next(i)
 		if err != nil {
-			return 0, 0, fmt.Errorf("table %q, slot %d: %w", into.Config().Name, slot, err)
+			return 0, fmt.Errorf("table %q, slot %d: %w", into.Config().Name, slot, err)
 		}
 		if columns == nil {
 			image.Steps = nil
 		}
 		if err := into.Restore(slot, image, columns); err != nil {
-			return 0, 0, err
+			return 0, err
 		}
-		slots, living = slots+1, living+image.LiveRows
+		slots++
 	}
-	return slots, living, nil
+	return slots, nil
 }
 
 func (r *tableReader) close() {
@@ -88,26 +97,42 @@ func (r *tableReader) close() {
 	}
 }
 
-// open reads the slots file and checks the shapes of all others.
-func (r *tableReader) open(c *Checkpoint, k int, held []uint32) error {
-	if err := r.readSlots(c.files, tableFile(k, slotsFile), held); err != nil {
-		return err
-	}
-	name, rows := c.Share.Table.Sparse[k].Name, r.total(slotRows)
+// open checks the shapes of all files.
+func (r *tableReader) open(c *Checkpoint, k int, s *Segment) error {
+	from, name := c.within(s.Name), c.Share.Table.Sparse[k].Name
 	var errs []error
-	begin := func(what string, dtype safetensors.DType, shape ...int) *io.SectionReader {
-		data, err := r.tensor(c.files, tableFile(k, what), safetensors.Info{Name: name + "." + what, DType: dtype, Shape: shape})
+	begin := func(part string, dtype safetensors.DType, shape ...int) *io.SectionReader {
+		data, err := r.tensor(from, partFile(part), safetensors.Info{Name: name + "." + part, DType: dtype, Shape: shape})
 		errs = append(errs, err)
 		return data
 	}
-	for _, part := range append([]string{rowsFile}, c.Slots...) {
+	counts := begin(countsPart, safetensors.U64, 2, len(r.held))
+	if err := errs[0]; err != nil {
+		return err
+	}
+	data := make([]byte, 16*len(r.held))
+	if _, err := io.ReadFull(counts, data); err != nil {
+		return err
+	}
+	var totals [2]int
+	for i := range 2 * len(r.held) {
+		n := binary.LittleEndian.Uint64(data[8*i:])
+		if n > math.MaxInt32 {
+			return fmt.Errorf("%s: slot %d has %d rows", partFile(countsPart), r.held[i%len(r.held)], n)
+		}
+		r.counts = append(r.counts, n)
+		totals[i/len(r.held)] += int(n)
+	}
+	rows := totals[0]
+	for _, part := range append([]string{rowsPart}, c.Slots...) {
 		r.values = append(r.values, begin(part, safetensors.F32, rows, r.dim))
 	}
-	r.ids = begin(idsFile, safetensors.I64, rows)
-	r.versions = begin(versionsFile, safetensors.U32, rows)
+	r.ids = begin(idsPart, safetensors.I64, rows)
+	r.versions = begin(versionsPart, safetensors.U32, rows)
 	if c.Manifest.Optimizer.Counted() {
-		r.updates = begin(updatesFile, safetensors.U32, rows)
+		r.updates = begin(updatesPart, safetensors.U32, rows)
 	}
+	r.unchanged = begin(unchangedPart, safetensors.U8, totals[1])
 	return errors.Join(errs...)
 }
 
@@ -125,7 +150,8 @@ func (r *tableReader) tensor(from files, name string, want safetensors.Info) (*i
 }
 
 // readSlots reads the slots file and checks that its parts fit each other, and the slots held.
-func (r *tableReader) readSlots(from files, name string, held []uint32) error {
+func (r *tableReader) readSlots(from files, name string) error {
+	held := r.held
 	tensors, err := from.all(name)
 	if err != nil {
 		return err
@@ -143,8 +169,8 @@ func (r *tableReader) readSlots(from files, name string, held []uint32) error {
 		}
 	}
 	for tensor, want := range map[string]int{
-		heldSlots: len(held), slotRows: len(held), slotLiving: len(held), slotClocks: len(held), slotFreed: len(held), slotWaiting: len(held),
-		freedIDs: r.total(slotFreed), waitingIDs: r.total(slotWaiting), waitingCount: r.total(slotWaiting), waitingLast: r.total(slotWaiting),
+		heldSlots: len(held), slotRows: len(held), slotClocks: len(held), slotWaiting: len(held),
+		waitingIDs: r.total(slotWaiting), waitingCount: r.total(slotWaiting), waitingLast: r.total(slotWaiting),
 		slotSteps: r.trainers * len(held),
 	} {
 		if got := len(r.slots[tensor]); got != want {
@@ -167,20 +193,16 @@ func (r *tableReader) total(name string) (n int) {
 }
 
 // next reads the i-th slot; slots are read, or skipped, in order.
-func (r *tableReader) next(i int) (*table.Image, error) {
-	n := int(r.slots[slotRows][i])
-	m := &table.Image{
-		Clock: uint32(r.slots[slotClocks][i]), LiveRows: int(r.slots[slotLiving][i]),
-		IDs: make([]int64, n), Values: make([]float32, n*r.dim*len(r.values)),
-	}
-	ids := make([]byte, 8*n)
-	if _, err := io.ReadFull(r.ids, ids); err != nil {
+func (r *tableReader) next(i int) (m *table.Image, err error) {
+	n := int(r.counts[i])
+	m = &table.Image{LiveRows: n, Values: make([]float32, n*r.dim*len(r.values))}
+	if m.IDs, err = readIDs(r.ids, n); err != nil {
 		return nil, err
 	}
-	for k := range m.IDs {
-		m.IDs[k] = int64(binary.LittleEndian.Uint64(ids[8*k:]))
+	m.Unchanged = make([]byte, r.counts[len(r.held)+i])
+	if _, err := io.ReadFull(r.unchanged, m.Unchanged); err != nil {
+		return nil, err
 	}
-	var err error
 	if m.Versions, err = readUint32(r.versions, n); err != nil {
 		return nil, err
 	}
@@ -198,42 +220,45 @@ func (r *tableReader) next(i int) (*table.Image, error) {
 			copy(m.Values[(row*len(r.values)+p)*r.dim:], part[row*r.dim:(row+1)*r.dim])
 		}
 	}
-	r.takeSlot(i, m)
+	if r.slots != nil {
+		r.takeSlot(i, m)
+	}
 	return m, nil
 }
 
 // takeSlot reads the numbers of the i-th slot from the slots file.
 func (r *tableReader) takeSlot(i int, m *table.Image) {
-	for _, id := range r.take(freedIDs, int(r.slots[slotFreed][i])) {
-		m.Freed = append(m.Freed, int64(id))
-	}
+	m.Clock, m.LiveRows = uint32(r.slots[slotClocks][i]), int(r.slots[slotRows][i])
 	waiting := int(r.slots[slotWaiting][i])
 	of, counts, last := r.take(waitingIDs, waiting), r.take(waitingCount, waiting), r.take(waitingLast, waiting)
 	for k := range of {
 		m.Candidates = append(m.Candidates, table.Candidate{ID: int64(of[k]), Updates: uint32(counts[k]), Version: uint32(last[k])})
 	}
 	for t := range r.trainers {
-		m.Steps = append(m.Steps, r.slots[slotSteps][t*len(r.slots[heldSlots])+i])
+		m.Steps = append(m.Steps, r.slots[slotSteps][t*len(r.held)+i])
 	}
 }
 
 // skip passes over the i-th slot.
 func (r *tableReader) skip(i int) error {
-	rows := int64(r.slots[slotRows][i])
 	var errs []error
-	pass := func(from *io.SectionReader, bytes int64) {
-		_, err := from.Seek(rows*bytes, io.SeekCurrent)
+	pass := func(from *io.SectionReader, count, bytes int) {
+		_, err := from.Seek(int64(count)*int64(bytes), io.SeekCurrent)
 		errs = append(errs, err)
 	}
+	rows := int(r.counts[i])
 	for _, from := range r.values {
-		pass(from, int64(4*r.dim))
+		pass(from, rows, 4*r.dim)
 	}
-	pass(r.ids, 8)
-	pass(r.versions, 4)
+	pass(r.ids, rows, 8)
+	pass(r.unchanged, int(r.counts[len(r.held)+i]), 1)
+	pass(r.versions, rows, 4)
 	if r.updates != nil {
-		pass(r.updates, 4)
+		pass(r.updates, rows, 4)
 	}
-	r.takeSlot(i, &table.Image{})
+	if r.slots != nil {
+		r.takeSlot(i, &table.Image{})
+	}
 	return errors.Join(errs...)
 }
 
@@ -254,4 +279,16 @@ func readUint32(from io.Reader, n int) ([]uint32, error) {
 		values[i] = binary.LittleEndian.Uint32(data[4*i:])
 	}
 	return values, nil
+}
+
+func readIDs(from io.Reader, n int) ([]int64, error) {
+	data := make([]byte, 8*n)
+	if _, err := io.ReadFull(from, data); err != nil {
+		return nil, err
+	}
+	ids := make([]int64, n)
+	for i := range ids {
+		ids[i] = int64(binary.LittleEndian.Uint64(data[8*i:]))
+	}
+	return ids, nil
 }

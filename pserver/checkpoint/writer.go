@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path"
 	"time"
 
 	"trainmaster/internal/safetensors"
@@ -16,17 +17,20 @@ type Writer struct {
 
 	folder     Folder
 	dir        string
-	create     func(name string, size int64, kind Kind) (*file, error)
+	create     func(dir, name string, size int64, kind Kind) (*file, error)
 	generation Generation
 	files      []*File
-	entries    []Entry
+	own        Segment // the files of the checkpoint's directory
+	segments   []*Segment
+	rows       []Rows
+	size       int64
 }
 
 // Begin creates the directory of a checkpoint. Finish or Abandon must follow. The files are written with ctx.
 func (f Folder) Begin(ctx context.Context, g Generation) (*Writer, error) {
-	w := &Writer{folder: f, dir: f.path(g), generation: g}
-	w.create = func(name string, size int64, kind Kind) (*file, error) {
-		return createFile(ctx, f.place, w.dir, name, size, kind)
+	w := &Writer{folder: f, dir: f.path(g), generation: g, own: Segment{Name: g.String()}}
+	w.create = func(dir, name string, size int64, kind Kind) (*file, error) {
+		return createFile(ctx, f.place, path.Join(f.name, dir), name, size, kind)
 	}
 	if err := f.place.Claim(ctx, w.dir); err != nil {
 		return nil, err
@@ -40,6 +44,7 @@ func (f Folder) Begin(ctx context.Context, g Generation) (*Writer, error) {
 type File struct {
 	*safetensors.Writer
 	out *file
+	in  *Segment
 }
 
 // headerRoom is the approximate size of a file's header.
@@ -47,6 +52,10 @@ const headerRoom = 64 << 10
 
 // Create starts a file. Files of one checkpoint can be written in parallel.
 func (w *Writer) Create(name string, infos []safetensors.Info, metadata map[string]string) (*File, error) {
+	return w.createIn(&w.own, name, infos, metadata)
+}
+
+func (w *Writer) createIn(in *Segment, name string, infos []safetensors.Info, metadata map[string]string) (*File, error) {
 	size := int64(headerRoom)
 	for _, i := range infos {
 		n, err := i.Bytes()
@@ -55,12 +64,12 @@ func (w *Writer) Create(name string, infos []safetensors.Info, metadata map[stri
 		}
 		size += n
 	}
-	out, err := w.create(name, size, Replaced)
+	out, err := w.create(in.Name, name, size, Replaced)
 	if err != nil {
 		return nil, err
 	}
 	out.worked = w.Worked
-	f := &File{out: out}
+	f := &File{out: out, in: in}
 	w.files = append(w.files, f)
 	f.Writer, err = safetensors.NewWriter(out, infos, metadata)
 	return f, err
@@ -84,12 +93,12 @@ func (w *Writer) CreateSlots(share Share, slots []string, metadata map[string]st
 }
 
 // small writes a file that is in memory.
-func (w *Writer) small(name string, tensors []safetensors.Tensor, metadata map[string]string) error {
+func (w *Writer) small(in *Segment, name string, tensors []safetensors.Tensor, metadata map[string]string) error {
 	infos := make([]safetensors.Info, len(tensors))
 	for i, t := range tensors {
 		infos[i] = t.Info
 	}
-	f, err := w.Create(name, infos, metadata)
+	f, err := w.createIn(in, name, infos, metadata)
 	if err != nil {
 		return err
 	}
@@ -111,11 +120,21 @@ func (w *Writer) publish() error {
 		if err != nil {
 			return err
 		}
-		w.entries = append(w.entries, e)
+		f.in.Files = append(f.in.Files, e)
+		w.size += e.Size
 		w.folder.Points.Observe(e.Name + " published")
 	}
-	if err := w.folder.place.Sync(w.dir); err != nil {
-		return err
+	dirs := []string{w.dir}
+	for _, s := range w.segments {
+		dirs = append(dirs, path.Join(w.folder.name, s.Name))
+	}
+	if len(w.segments) > 0 {
+		dirs = append(dirs, w.folder.name)
+	}
+	for _, dir := range dirs {
+		if err := w.folder.place.Sync(dir); err != nil {
+			return err
+		}
 	}
 	w.folder.Points.Observe("directory synced")
 	return nil
@@ -127,12 +146,12 @@ func (w *Writer) Finish(ctx context.Context, m *Manifest) (size int64, sum strin
 	if err := w.publish(); err != nil {
 		return 0, "", err
 	}
-	m.Generation, m.Files = w.generation, w.entries
+	m.Generation, m.Files, m.Rows = w.generation, w.own.Files, w.rows
 	text, err := seal(m)
 	if err != nil {
 		return 0, "", err
 	}
-	f, err := w.create(ManifestFile, int64(len(text)), Final)
+	f, err := w.create(w.own.Name, ManifestFile, int64(len(text)), Final)
 	if err != nil {
 		return 0, "", err
 	}
@@ -158,10 +177,7 @@ func (w *Writer) Finish(ctx context.Context, m *Manifest) (size int64, sum strin
 		return 0, "", err
 	}
 	w.folder.Points.Observe("parent synced")
-	for _, e := range w.entries {
-		size += e.Size
-	}
-	return size, digest(text), nil
+	return w.size, digest(text), nil
 }
 
 // Abandon removes the unfinished checkpoint. If the place is unreachable, it removes nothing, to avoid a second wait.
@@ -174,4 +190,7 @@ func (w *Writer) Abandon(ctx context.Context, why error) {
 	}
 	//guard:failed-checkpoint-removed
 	w.folder.place.RemoveAll(ctx, w.dir) //nolint:errcheck // what stays has no manifest, and is pruned
+	for _, s := range w.segments {
+		w.folder.place.RemoveAll(ctx, path.Join(w.folder.name, s.Name)) //nolint:errcheck // as above
+	}
 }

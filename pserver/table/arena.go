@@ -53,8 +53,8 @@ func (s shape) floats(r record) []float32 {
 
 // chunk is room for some rows.
 type chunk struct {
-	words []uint32
-	dirty [chunkRows / 64]uint64 // a bit for each row that changed since the last full cut
+	words  []uint32
+	stamps *[chunkRows]uint8 // by row: the cut before its last update, modulo 256; nil in the memory of a cut
 }
 
 // arena allocates many chunks at a time: the garbage collector scans the

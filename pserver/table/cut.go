@@ -2,8 +2,6 @@ package table
 
 import (
 	"fmt"
-	"math/bits"
-	"slices"
 	"sync"
 )
 
@@ -11,27 +9,32 @@ import (
 // The owner of a cut collects every slot of a table, one after the other, and ends with EndCut.
 type Cut struct {
 	Number  uint64    // from 1, growing
-	Full    bool      // all rows; otherwise the rows changed since the last full cut
+	Since   *Cut      // the full cut: this cut has the rows that changed since; nil: all rows. See MaxDistance
 	Columns []*Column // whose steps it has; a later column has none
 
 	rows, words []uint32 // copies of the last Collect: row numbers, and the rows in sequence
+	unchanged   []uint32 // row numbers of the last Collect
 
 	mu     sync.Mutex
 	memory []chunk // of rows that updates were about to change
 	keeps  uint32  // rows in it
+
+	used [Slots][]uint64 // of a full cut: a bit for each row number that was in use, by slot; only if the table has an expiry
 }
+
+// MaxDistance is the greatest difference of Number and Since. Rows have one byte for the number of the cut before their last update.
+const MaxDistance = 256
 
 // Image is the content of a slot at a cut.
 type Image struct {
 	Clock    uint32 // the greatest step applied
-	LiveRows int    // rows in use, here or not
+	LiveRows int    // rows in use, in IDs or not
 	IDs      []int64
 	Versions []uint32  // the slot's clock at the last update, by row
 	Updates  []uint32  // by row; nil when the rule does not count
 	Values   []float32 // [rows, 1 + slices of state, dim]
 
-	Lost       bool        // more ids were dropped than are kept: this image is of no use. Never in a full cut
-	Freed      []int64     // ids dropped since the last full cut; some may have a row again. None in a full cut
+	Unchanged  []byte      // a bit for each row of the image of the full cut: it is unchanged and in use. Only if the table has an expiry
 	Candidates []Candidate // ids without a row, ascending, all of them
 	Steps      []uint64    // last applied, by column of the cut
 }
@@ -70,43 +73,21 @@ func (s *slot) candidatesLocked(ids []int64) (list []Candidate) {
 	return list
 }
 
-// countLocked returns the number of rows in use, or of rows changed since the last full cut.
-func (s *slot) countLocked(full bool) (n int) {
-	if full {
-		return s.liveRows
-	}
-	for i := range s.chunks {
-		for _, word := range s.chunks[i].dirty {
-			n += bits.OnesCount64(word)
-		}
-	}
-	return n
-}
-
-// LostTrack reports whether only a full cut is right.
-func (t *Table) LostTrack() bool {
-	return slices.ContainsFunc(t.held, func(i uint32) bool {
-		s := t.slots[i]
-		s.mu.Lock()
-		defer s.mu.Unlock()
-		return s.lost
-	})
-}
-
-// Sizes of an image, before it is collected.
-type Sizes struct{ Rows, Freed, Candidates int }
+// Sizes of an image, before it is collected. Unchanged is a number of bytes.
+type Sizes struct{ Rows, Unchanged, Candidates int }
 
 // Sizes returns the sizes of the result of Collect for a slot.
 func (t *Table) Sizes(number uint32, c *Cut) Sizes {
 	s := t.slots[number]
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.cut == c.Number {
-		return Sizes{s.saved.count, len(s.saved.image.Freed), s.saved.waited}
+	p := s.saved
+	if s.cut != c.Number {
+		p = t.saveLocked(number, c)
 	}
-	z := Sizes{Rows: s.countLocked(c.Full), Candidates: len(s.candidates)}
-	if !c.Full {
-		z.Freed = len(s.freed)
+	z := Sizes{Rows: s.countLocked(p), Candidates: p.waited}
+	if p.listed {
+		z.Unchanged = (onesCount(c.Since.used[number]) + 7) / 8
 	}
 	return z
 }
@@ -120,23 +101,28 @@ func (t *Table) EndCut() {
 	}
 	if c := t.cut.Swap(nil); c != nil {
 		t.arena.give(c.memory)
-		c.memory, c.keeps = nil, 0
+		c.memory, c.keeps, c.rows, c.words, c.unchanged, c.Columns = nil, 0, nil, nil, nil, nil // a full cut may stay, for Since
 	}
 }
 
-// Restore puts an image of a full cut into an unused slot, optionally followed by an image of later changes.
+// Restore puts an image of a full cut into an unused slot, optionally followed by an image of the changes since that cut.
 // columns belong to the cut. After an error the slot is unusable.
 func (t *Table) Restore(number uint32, m *Image, columns []*Column) error {
 	s := t.slots[number]
 	if err := t.checkImage(number, m, len(columns)); err != nil {
 		return err
 	}
-	if err := t.remove(number, m.Freed); err != nil {
-		return err
+	if len(m.Unchanged) != 0 {
+		if err := s.retain(m); err != nil {
+			return fmt.Errorf("table %q, slot %d: %w", t.cfg.Name, number, err)
+		}
 	}
 	s.clock = m.Clock
 	if err := t.addRows(s, number, m); err != nil {
 		return err
+	}
+	if s.liveRows != m.LiveRows {
+		return fmt.Errorf("table %q, slot %d: expected %d rows, found %d", t.cfg.Name, number, m.LiveRows, s.liveRows)
 	}
 	s.candidates = nil
 	if err := t.addCandidates(s, number, m.Candidates); err != nil {
@@ -204,26 +190,18 @@ func (t *Table) addCandidates(s *slot, number uint32, list []Candidate) error {
 	return nil
 }
 
-// remove drops the rows of ids.
-func (t *Table) remove(number uint32, ids []int64) error {
-	s := t.slots[number]
-	for _, id := range ids {
-		h := t.cfg.Key.hash(id)
-		if slotOf(h) != number {
-			return fmt.Errorf("table %q, slot %d: freed id %d: %w: expected slot %d", t.cfg.Name, number, id, ErrWrongSlot, slotOf(h))
-		}
-		row := s.find(h, id)
-		if row == noRow {
-			continue
-		}
-		if v := s.at(row).version(); *v != 0 { // 0: a duplicate id
-			*v = 0
+// retain drops the rows that changed or were dropped after the full cut. Row numbers are the positions in the image of the full cut.
+func (s *slot) retain(m *Image) error {
+	if len(m.Unchanged) != int(s.end+7)/8 {
+		return fmt.Errorf("expected %d bits for unchanged rows, found %d bytes", s.end, len(m.Unchanged))
+	}
+	for row := range s.end {
+		if m.Unchanged[row/8]>>(row%8)&1 == 0 {
+			*s.at(row).version() = 0
 			s.free = append(s.free, row)
 			s.liveRows--
 		}
 	}
-	if len(ids) > 0 {
-		s.reindex(len(s.index))
-	}
+	s.reindex(len(s.index))
 	return nil
 }

@@ -37,6 +37,8 @@
 //
 // # Cuts
 //
-// A [Cut] is a consistent state of a table. Of each slot ([Image]) it has all rows, or the rows changed since the last full cut. An
-// update copies the rows that it is about to change. [Table.Collect] copies the other rows in pieces of 64 KiB under the lock.
+// A [Cut] is a consistent state of a table. Of each slot ([Image]) it has all rows, or the rows changed since a full cut. A row has
+// one byte for this: the number of the last cut of its slot before its last update, modulo 256. No cut clears it, so a cut that is
+// dropped or whose files are lost has no effect on later cuts. An update copies the rows that it is about to change.
+// [Table.Collect] copies the other rows in pieces of 64 KiB under the lock.
 package table

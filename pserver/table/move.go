@@ -202,7 +202,7 @@ func (t *Table) Leave(after *Table) {
 		chunks := s.chunks
 		s.thawLocked()
 		s.moved = true
-		s.index, s.chunks, s.free, s.freed, s.candidates, s.saved, s.liveRows, s.end = nil, nil, nil, nil, nil, nil, 0, 0
+		s.index, s.chunks, s.free, s.candidates, s.saved, s.liveRows, s.end = nil, nil, nil, nil, nil, 0, 0
 		s.mu.Unlock()
 		t.arena.give(chunks)
 	}

@@ -13,15 +13,16 @@ const pieceWords = 1 << 14
 // saved is what a slot keeps for a cut, from the first update after the cut to its collection. An update copies the rows that it is
 // about to change; Collect copies the other rows in pieces. The rest of the slot is fixed at the start.
 //
-// Each row that the cut has is copied once: due has its bit until then. In a full cut due also has the rows that were free, since
-// to find those takes a look at every row. Such a row still has version 0 when it is copied, or when it is used again.
+// Each row is looked at once: due has its bit until then. A row that was free at the cut still has version 0 when it is looked at, and
+// a row that the cut has still has its stamp.
 type saved struct {
 	cut        *Cut
 	arena      *arena
 	image      *Image // without rows and candidates
-	count      int    // of rows that the cut has
+	listed     bool   // the unchanged rows are wanted
 	due        []uint64
 	kept       []keptRow // that updates were about to change
+	unchanged  []uint32  // rows that the cut does not have, and that updates were about to change
 	waited     int       // ids without a row at the cut
 	candidates map[int64]candidate
 	// candidates has the candidates that changed since, as they were at the cut. updates is 0 for an id that was no candidate.
@@ -54,26 +55,16 @@ func (c *Cut) at(place uint32, a *arena) record {
 func (t *Table) saveLocked(number uint32, c *Cut) *saved {
 	s := t.slots[number]
 	s.cut = c.Number
-	m := &Image{Clock: s.clock, LiveRows: s.liveRows, Lost: s.lost, Freed: s.freed[:len(s.freed):len(s.freed)]}
+	m := &Image{Clock: s.clock, LiveRows: s.liveRows}
 	for _, column := range c.Columns {
 		m.Steps = append(m.Steps, column.steps[number])
 	}
-	p := &saved{cut: c, arena: t.arena, image: m, count: s.countLocked(c.Full), waited: len(s.candidates), due: make([]uint64, (s.end+63)/64)}
-	if c.Full {
-		for i := range p.due {
-			p.due[i] = ^uint64(0)
-		}
-		if n := s.end % 64; n > 0 {
-			p.due[len(p.due)-1] = 1<<n - 1
-		}
-		for i := range s.chunks {
-			clear(s.chunks[i].dirty[:])
-		}
-		s.freed, s.tracked, s.lost, m.Freed, m.Lost = nil, true, false, nil, false
-	} else {
-		for i := range s.chunks {
-			copy(p.due[min(len(p.due), i*len(s.chunks[i].dirty)):], s.chunks[i].dirty[:])
-		}
+	p := &saved{cut: c, arena: t.arena, image: m, listed: c.Since != nil && t.cfg.Expiry > 0, waited: len(s.candidates), due: make([]uint64, (s.end+63)/64)}
+	for i := range p.due {
+		p.due[i] = ^uint64(0)
+	}
+	if n := s.end % 64; n > 0 {
+		p.due[len(p.due)-1] = 1<<n - 1
 	}
 	t.cut.Store(c)
 	s.saved = p
@@ -81,22 +72,47 @@ func (t *Table) saveLocked(number uint32, c *Cut) *saved {
 	return p
 }
 
+// countLocked returns the number of rows that the cut has.
+func (s *slot) countLocked(p *saved) int {
+	if p.cut.Since == nil {
+		return p.image.LiveRows
+	}
+	n := len(p.kept)
+	for i, word := range p.due {
+		for ; word != 0; word &= word - 1 {
+			row := uint32(64*i + bits.TrailingZeros64(word))
+			if s.hasChanged(row, p.cut) && *s.at(row).version() != 0 {
+				n++
+			}
+		}
+	}
+	return n
+}
+
 // preserve copies a row that is about to change, if a cut wants it.
 func (s *slot) preserve(row uint32) {
 	if p := s.saved; p != nil && int(row/64) < len(p.due) && p.due[row/64]>>(row%64)&1 != 0 {
-		if r := s.takeDue(p, row); r != nil {
+		switch r, has := s.takeDue(p, row); {
+		case r == nil:
+		case has:
 			p.kept = append(p.kept, keptRow{row, p.cut.keep(r, p.arena)})
+		default:
+			p.unchanged = append(p.unchanged, row)
 		}
 	}
 }
 
-// takeDue returns a row that is due, which it is not any more; nil if it was free at the cut.
-func (s *slot) takeDue(p *saved, row uint32) record {
+// takeDue returns a row that is due, which it is not any more, and whether the cut has the row. It returns nil for a row that was
+// free at the cut, and for a row of which nothing is wanted.
+func (s *slot) takeDue(p *saved, row uint32) (r record, has bool) {
 	p.due[row/64] &^= 1 << (row % 64)
-	if r := s.at(row); *r.version() != 0 {
-		return r
+	if has = s.hasChanged(row, p.cut); !has && !p.listed {
+		return nil, false
 	}
-	return nil
+	if r = s.at(row); *r.version() == 0 {
+		return nil, false
+	}
+	return r, has
 }
 
 // preserveCandidate copies what is known of an id without a row, before it changes.
@@ -117,15 +133,19 @@ func (s *slot) preserveCandidate(id int64) {
 // copyDue copies due rows from a row on, and returns the next row and whether there are more.
 func (s *slot) copyDue(p *saved, row uint32) (next uint32, more bool) {
 	c := p.cut
-	most := len(c.words) + pieceWords
-	for i := int(row / 64); i < len(p.due); i++ {
+	most, first := len(c.words)+pieceWords, int(row/64)
+	for i := first; i < len(p.due); i++ {
 		for p.due[i] != 0 {
-			if len(c.words) >= most {
+			if len(c.words) >= most || 64*(i-first) >= pieceWords {
 				return uint32(64 * i), true
 			}
 			row := uint32(64*i + bits.TrailingZeros64(p.due[i]))
-			if r := s.takeDue(p, row); r != nil {
+			switch r, has := s.takeDue(p, row); {
+			case r == nil:
+			case has:
 				c.rows, c.words = append(c.rows, row), append(c.words, r...)
+			default:
+				c.unchanged = append(c.unchanged, row)
 			}
 		}
 	}
@@ -150,8 +170,12 @@ func (t *Table) CollectInto(number uint32, c *Cut, into *Image) *Image {
 	if s.cut != c.Number {
 		p = t.saveLocked(number, c)
 	}
+	n := s.countLocked(p)
 	s.mu.Unlock()
-	c.rows, c.words = slices.Grow(c.rows[:0], p.count), slices.Grow(c.words[:0], p.count*t.arena.words()) // no lock: it may take long
+	c.rows, c.words, c.unchanged = slices.Grow(c.rows[:0], n), slices.Grow(c.words[:0], n*t.arena.words()), c.unchanged[:0] // no lock: it may take long
+	if p.listed {
+		c.unchanged = slices.Grow(c.unchanged, max(0, p.image.LiveRows-n))
+	}
 	s.mu.Lock()
 	for row, more := s.copyDue(p, 0); more; row, more = s.copyDue(p, row) {
 		s.pause()
@@ -169,11 +193,51 @@ func (t *Table) CollectInto(number uint32, c *Cut, into *Image) *Image {
 	s.saved = nil
 	s.mu.Unlock()
 	m := p.image
-	m.IDs, m.Versions, m.Updates, m.Values = into.IDs[:0], into.Versions[:0], into.Updates[:0], into.Values[:0]
+	m.IDs, m.Versions, m.Updates, m.Values, m.Unchanged = into.IDs[:0], into.Versions[:0], into.Updates[:0], into.Values[:0], into.Unchanged[:0]
 	*into = *m
 	t.fill(into, p)
+	t.noteUsed(number, p, into)
 	into.Candidates = p.mergeCandidates(list)
 	return into
+}
+
+// noteUsed keeps which row numbers a full cut has, or notes in the image which of these rows are unchanged.
+func (t *Table) noteUsed(number uint32, p *saved, m *Image) {
+	c := p.cut
+	setOf := func(lists ...[]uint32) []uint64 {
+		set := make([]uint64, len(p.due))
+		for _, row := range slices.Concat(lists...) {
+			set[row/64] |= 1 << (row % 64)
+		}
+		return set
+	}
+	switch {
+	case p.listed:
+		used, unchanged := c.Since.used[number], setOf(c.unchanged, p.unchanged)
+		m.Unchanged = append(m.Unchanged, make([]byte, (onesCount(used)+7)/8)...)
+		i := 0
+		for w, word := range used {
+			for ; word != 0; word &= word - 1 {
+				if unchanged[w]&(word&-word) != 0 {
+					m.Unchanged[i/8] |= 1 << (i % 8)
+				}
+				i++
+			}
+		}
+	case t.cfg.Expiry > 0:
+		kept := make([]uint32, len(p.kept))
+		for i, k := range p.kept {
+			kept[i] = k.row
+		}
+		c.used[number] = setOf(c.rows, kept)
+	}
+}
+
+func onesCount(words []uint64) (n int) {
+	for _, word := range words {
+		n += bits.OnesCount64(word)
+	}
+	return n
 }
 
 // fill puts the rows that were copied into the image, by their numbers.

@@ -28,7 +28,7 @@ func TestFirstUpdateAfterFullCutCopiesItsRowsOnly(t *testing.T) {
 	fillSlot(t, table, column, ids)
 	column.steps[9] = 0
 	fillSlot(t, table, column, ids[:2500]) // the others wait for their second update
-	cut := &Cut{Number: 1, Full: true, Columns: []*Column{column}}
+	cut := &Cut{Number: 1, Columns: []*Column{column}}
 	current.Store(cut)
 	r, _ := grouped([]int64{ids[5], ids[2499], ids[5], ids[2600], ids[2999]}, make([]float32, 5*4), 4)
 	for step := range uint64(2) {
@@ -81,14 +81,20 @@ func TestCollectDuringUpdatesReturnsStateAtCut(t *testing.T) {
 			}
 		}
 		step := uint64(0)
+		var fullCut, twinFull *Cut
 		for number := uint64(1); number <= 8; number++ {
 			for range 5 {
 				step++
 				push(step, table, twin)
 			}
-			isFull := full || number == 1
-			cut := &Cut{Number: number, Full: isFull, Columns: []*Column{column}}
-			early.Store(&Cut{Number: number, Full: isFull, Columns: []*Column{second}})
+			cut := &Cut{Number: number, Columns: []*Column{column}}
+			twinCut := &Cut{Number: number, Columns: []*Column{second}}
+			if full || number%3 == 1 {
+				fullCut, twinFull = cut, twinCut
+			} else {
+				cut.Since, twinCut.Since = fullCut, twinFull
+			}
+			early.Store(twinCut)
 			current.Store(cut)
 			want := twin.Collect(9, early.Load())
 			early.Store(nil)
@@ -108,12 +114,12 @@ func TestCollectDuringUpdatesReturnsStateAtCut(t *testing.T) {
 			collecting.Wait()
 			current.Store(nil)
 			table.EndCut()
-			if (sizes != Sizes{len(m.IDs), len(m.Freed), len(m.Candidates)}) || len(m.IDs) == 0 || len(m.Candidates) == 0 {
-				t.Fatalf("full %t, cut %d: %d rows, %d freed, %d waiting; its sizes were %v", isFull, number, len(m.IDs), len(m.Freed), len(m.Candidates), sizes)
+			if (sizes != Sizes{len(m.IDs), len(m.Unchanged), len(m.Candidates)}) || len(m.IDs) == 0 || len(m.Candidates) == 0 {
+				t.Fatalf("full cut: %t, cut %d: %d rows, %d unchanged, %d waiting; its sizes were %v", cut.Since == nil, number, len(m.IDs), len(m.Unchanged), len(m.Candidates), sizes)
 			}
 			if !reflect.DeepEqual(m, want) {
-				t.Fatalf("full %t, cut %d: the image of %d rows and %d candidates differs from the image at the cut, of %d and %d",
-					isFull, number, len(m.IDs), len(m.Candidates), len(want.IDs), len(want.Candidates))
+				t.Fatalf("full cut: %t, cut %d: the image of %d rows and %d candidates differs from the image at the cut, of %d and %d",
+					cut.Since == nil, number, len(m.IDs), len(m.Candidates), len(want.IDs), len(want.Candidates))
 			}
 		}
 	}

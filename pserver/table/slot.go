@@ -34,11 +34,8 @@ type slot struct {
 
 	candidates map[int64]candidate // nil: none
 
-	cut     uint64  // Number of the last cut of this slot.
-	saved   *saved  // Rows preserved for that cut, nil without any.
-	tracked bool    // Whether freed is recorded, since the first full cut.
-	freed   []int64 // Ids of rows dropped since the last full cut.
-	lost    bool    // Whether freed overflowed, so that the next cut must be full.
+	cut   uint64 // Number of the last cut of this slot.
+	saved *saved // Rows preserved for that cut, nil without any.
 
 	frozen chan struct{} // closed when the migration that froze the slot ends; nil if the slot is not frozen
 	moved  bool          // whether another shard owns the slot
@@ -56,15 +53,16 @@ func (s *slot) at(row uint32) record {
 	return s.chunks[row>>chunkBits].words[i : i+s.stride : i+s.stride]
 }
 
-// mark notes that a row changed.
-func (s *slot) mark(row uint32) {
-	i := row & (chunkRows - 1)
-	s.chunks[row>>chunkBits].dirty[i/64] |= 1 << (i % 64)
+// stamp notes that a row changes after the last cut of the slot.
+func (s *slot) stamp(row uint32) {
+	s.chunks[row>>chunkBits].stamps[row&(chunkRows-1)] = uint8(s.cut)
 }
 
-func (s *slot) unmark(row uint32) {
-	i := row & (chunkRows - 1)
-	s.chunks[row>>chunkBits].dirty[i/64] &^= 1 << (i % 64)
+// hasChanged reports whether a cut contains a row that did not change after the cut: whether the row changed since the full cut. A
+// row with a stamp that is more than 255 cuts old can seem changed.
+func (s *slot) hasChanged(row uint32, c *Cut) bool {
+	//guard:delta-has-all-changes
+	return c.Since == nil || s.chunks[row>>chunkBits].stamps[row&(chunkRows-1)]-uint8(c.Since.Number) <= uint8(c.Number-1-c.Since.Number)
 }
 
 // find is the row of an id, or noRow.
@@ -137,7 +135,7 @@ func (s *slot) findAll(ids []int64, rows []uint32, sc *scratch) {
 // insert makes a row for an id that has none, with values all 0 or left over.
 func (s *slot) insert(h uint64, id int64, a *arena) uint32 {
 	if 5*(s.liveRows+1) > 4*len(s.index) {
-		s.reindex(max(leastRows, len(s.index)+len(s.index)/2))
+		s.reindex(max(leastRows, len(s.index)+len(s.index)/5))
 	}
 	var row uint32
 	if n := len(s.free); n > 0 {
@@ -178,9 +176,9 @@ func (s *slot) extend(row uint32, a *arena) {
 	s.stride = a.words()
 	switch k, i := int(row>>chunkBits), int(row&(chunkRows-1)); {
 	case row == 0:
-		s.chunks = append(s.chunks, chunk{words: make([]uint32, leastRows*s.stride)})
+		s.chunks = append(s.chunks, chunk{make([]uint32, leastRows*s.stride), new([chunkRows]uint8)})
 	case k == len(s.chunks):
-		s.chunks = append(s.chunks, chunk{words: a.take()})
+		s.chunks = append(s.chunks, chunk{a.take(), new([chunkRows]uint8)})
 	case i*s.stride == len(s.chunks[k].words):
 		larger := a.room(2 * i)
 		copy(larger, s.chunks[k].words)
@@ -207,10 +205,6 @@ func (s *slot) expire(n, step uint64) {
 		}
 		s.preserve(row)
 		*r.version() = 0
-		s.unmark(row)
-		if s.tracked {
-			s.noteFreed(r.id())
-		}
 		s.free = append(s.free, row)
 		s.liveRows--
 		dropped = true
@@ -225,19 +219,6 @@ func (s *slot) expire(n, step uint64) {
 		}
 	}
 }
-
-// noteFreed keeps an id for the next cut. There may never be one, so the number of ids is bounded by about the size of the row
-// index.
-func (s *slot) noteFreed(id int64) {
-	if len(s.freed) >= leastFreed+2*int(s.end) {
-		s.freed, s.tracked, s.lost = nil, false, true
-		return
-	}
-	s.freed = append(s.freed, id)
-}
-
-// leastFreed is the minimum capacity for ids of dropped rows.
-const leastFreed = 256
 
 // checkRoom returns an error if the slot has no room for more rows.
 func (s *slot) checkRoom(more int) error {

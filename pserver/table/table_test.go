@@ -198,8 +198,12 @@ func TestConcurrency(t *testing.T) {
 		}
 	})
 	others.Go(func() {
+		var full *Cut
 		for number := uint64(1); ; number++ {
-			cut := &Cut{Number: number, Full: number%3 == 1, Columns: columns}
+			cut := &Cut{Number: number, Since: full, Columns: columns}
+			if number%3 == 1 {
+				cut.Since, full = nil, cut
+			}
 			current.Store(cut)
 			for _, slot := range table.Held() {
 				z := table.Sizes(slot, cut)
@@ -261,20 +265,20 @@ func TestFullAndChangesRestore(t *testing.T) {
 				}
 			}
 		}
-		collect := func(number uint64, full bool) (images [Slots]*Image) {
-			cut := &Cut{Number: number, Full: full, Columns: []*Column{column}}
+		collect := func(number uint64, since *Cut) (cut *Cut, images [Slots]*Image) {
+			cut = &Cut{Number: number, Since: since, Columns: []*Column{column}}
 			current.Store(cut)
 			for _, slot := range table.Held() {
 				z := table.Sizes(slot, cut)
 				m := table.Collect(slot, cut)
-				if (z != Sizes{len(m.IDs), len(m.Freed), len(m.Candidates)}) {
-					t.Fatalf("cut %d of slot %d: its sizes were %v, it has %d rows, %d freed, %d waiting", number, slot, z, len(m.IDs), len(m.Freed), len(m.Candidates))
+				if (z != Sizes{len(m.IDs), len(m.Unchanged), len(m.Candidates)}) {
+					t.Fatalf("cut %d of slot %d: its sizes were %v, it has %d rows, %d unchanged, %d waiting", number, slot, z, len(m.IDs), len(m.Unchanged), len(m.Candidates))
 				}
 				images[slot] = m
 			}
 			current.Store(nil)
 			table.EndCut()
-			return images
+			return cut, images
 		}
 		step := uint64(0)
 		for number := uint64(1); number < 10; number += 2 {
@@ -282,16 +286,20 @@ func TestFullAndChangesRestore(t *testing.T) {
 				step++
 				push(step, table)
 			}
-			full := collect(number, true)
+			fullCut, full := collect(number, nil)
 			for range 14 {
 				step++
 				push(step, table)
 			}
-			changes := collect(number+1, false)
+			_, changes := collect(number+1, fullCut)
 			again, freed := New(cfg, o, held(1, 0), noCut), 0
 			for _, slot := range again.Held() {
+				for row, id := range full[slot].IDs {
+					if !slices.Contains(changes[slot].IDs, id) && changes[slot].Unchanged[row/8]>>(row%8)&1 == 0 {
+						freed++
+					}
+				}
 				for _, m := range []*Image{full[slot], changes[slot]} {
-					freed += len(m.Freed)
 					if err := again.Restore(slot, m, []*Column{{}}); err != nil {
 						t.Fatal(err)
 					}
@@ -316,7 +324,7 @@ func TestRestoreRefuses(t *testing.T) {
 	for SlotOf(id) != 7 {
 		id++
 	}
-	good := Image{IDs: []int64{id}, Versions: []uint32{1}, Values: []float32{1}}
+	good := Image{LiveRows: 1, IDs: []int64{id}, Versions: []uint32{1}, Values: []float32{1}}
 	for want, change := range map[string]func(*Image){
 		"1 rows with 0 versions": func(m *Image) { m.Versions = nil },
 		"2 values":               func(m *Image) { m.Values = []float32{1, 2} },
@@ -324,10 +332,11 @@ func TestRestoreRefuses(t *testing.T) {
 		"duplicate id": func(m *Image) {
 			m.IDs, m.Versions, m.Values = []int64{id, id}, []uint32{1, 1}, []float32{1, 1}
 		},
-		"version 0": func(m *Image) { m.Versions = []uint32{0} },
-		"freed id":  func(m *Image) { m.Freed = []int64{id + 1} },
-		"candidate": func(m *Image) { m.Candidates = []Candidate{{ID: id + 1}} },
-		"1 steps":   func(m *Image) { m.Steps = []uint64{1} },
+		"version 0":                func(m *Image) { m.Versions = []uint32{0} },
+		"expected 2 rows, found 1": func(m *Image) { m.LiveRows = 2 },
+		"0 bits":                   func(m *Image) { m.Unchanged = []byte{1} },
+		"candidate":                func(m *Image) { m.Candidates = []Candidate{{ID: id + 1}} },
+		"1 steps":                  func(m *Image) { m.Steps = []uint64{1} },
 	} {
 		m := good
 		change(&m)
@@ -445,7 +454,7 @@ func TestCutIsAMoment(t *testing.T) {
 	}
 	push(1)
 	for number, change := range []func(){func() { push(2) }, func() { table.Commit(SlotOf(1), []Share{{[]int64{1}, []float32{-1}}}, 1, Step{3, 1}) }} {
-		cut := &Cut{Number: uint64(number) + 1, Full: true, Columns: []*Column{column}}
+		cut := &Cut{Number: uint64(number) + 1, Columns: []*Column{column}}
 		current.Store(cut)
 		before := lookup(table, []int64{1})[0]
 		change()
@@ -455,43 +464,6 @@ func TestCutIsAMoment(t *testing.T) {
 		}
 		current.Store(nil)
 		table.EndCut()
-	}
-}
-
-// Rows that come and go between two cuts are tracked in bounded memory. Beyond the bound the next cut must be full, and
-// LostTrack reports it.
-func TestFreedRowsAreBounded(t *testing.T) {
-	cfg := valid(t, Config{Name: "t", Dim: 1, Init: Zeros, Expiry: 4})
-	var current atomic.Pointer[Cut]
-	table := New(cfg, validRule(t, plain), []uint32{0}, current.Load)
-	collect := func(number uint64, full bool) *Image {
-		cut := &Cut{Number: number, Full: full}
-		current.Store(cut)
-		m := table.Collect(0, cut)
-		current.Store(nil)
-		table.EndCut()
-		return m
-	}
-	collect(1, true)
-	id, column := int64(0), &Column{}
-	for step := uint64(1); step <= 4000; step++ {
-		for SlotOf(id) != 0 {
-			id++
-		}
-		rows := wire.Rows{Parts: 1, Spans: []wire.Span{{Slot: 0, Rows: 1}}, IDs: []int64{id}, Values: []float32{1}}
-		if _, err := table.Update(&rows, column, Step{Number: step, Scale: 1}); err != nil {
-			t.Fatal(err)
-		}
-		id++
-		if s := table.slots[0]; len(s.freed) > leastFreed+2*int(s.end) {
-			t.Fatalf("step %d: %d ids are kept of rows that are gone, of %d rows that there were room for", step, len(s.freed), s.end)
-		}
-	}
-	if !table.LostTrack() || !collect(2, false).Lost {
-		t.Error("3990 rows came and went: expected LostTrack, and Lost in a cut of changes")
-	}
-	if full := collect(3, true); full.Lost || table.LostTrack() || len(full.IDs) != table.Rows() {
-		t.Errorf("a full cut: lost %v, %d of %d rows; expected all is well again", full.Lost, len(full.IDs), table.Rows())
 	}
 }
 

@@ -181,7 +181,7 @@ func (t *Table) updateLocked(s *slot, ids []int64, grads []float32, factor float
 		}
 		r := s.at(row)
 		*r.version() = version
-		s.mark(row)
+		s.stamp(row)
 		update := optimizer.Step{Scale: step.Scale}
 		if t.counted {
 			*r.updates()++

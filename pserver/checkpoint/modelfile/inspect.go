@@ -86,9 +86,7 @@ func reportSet(ctx context.Context, store checkpoint.Store, set *checkpoint.Set)
 		if c := parts[i]; c != nil {
 			whole = c
 			shard.Blocks = len(c.Share.Blocks)
-			for _, e := range c.Manifest.Files {
-				shard.Bytes += e.Size
-			}
+			shard.Bytes = c.Manifest.Bytes()
 		}
 		r.Shards = append(r.Shards, shard)
 	}
