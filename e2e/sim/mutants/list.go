@@ -312,7 +312,4 @@ var mutants = []mutant{
 	{"staged gradient of an earlier version counts", "step-names-live-sessions",
 		condition("$1 && $3"),
 		"a step names gradients that no server holds"},
-	{"new leader does not send the last step", "last-step-outstanding",
-		remove(),
-		"a server that missed the step remains behind"},
 }
