@@ -16,7 +16,7 @@ import (
 )
 
 // Histories of synchronous steps, with the cuts and rollbacks of cuts.go. The production code completes the steps and sends them
-// to the servers (master.Driven.ControlServers). A trainer stages the records of a mini-batch at all servers, and a step counts them
+// to the servers (pscontrol.Control). A trainer stages the records of a mini-batch at all servers, and a step counts them
 // in the rows.
 
 // gradients are the staged records of a trainer at a server.

@@ -51,9 +51,9 @@ func (c *Client) do(ctx context.Context, op call, at []*shard) error {
 			if op.parts(s) == 0 {
 				continue
 			}
-			begin(op, s)
+			mark(op, s, false)
 			group.Go(func() error {
-				err := s.Do(groupCtx, func() { restart(op, s) }, func(again bool) []stream.Frame { return op.frames(s, again) })
+				err := s.Do(groupCtx, func() { mark(op, s, true) }, func(again bool) []stream.Frame { return op.frames(s, again) })
 				if _, late := errors.AsType[*StaleError](err); late {
 					stale.Store(&err)
 					return nil
@@ -86,21 +86,17 @@ func (c *Client) do(ctx context.Context, op call, at []*shard) error {
 	}
 }
 
-// begin marks the parts to send to a shard.
-func begin(op call, s *shard) {
+// mark selects the parts to send to a shard; restarted: a restarted server may have lost acknowledged parts.
+func mark(op call, s *shard, restarted bool) {
 	r := op.common()
 	for i := range op.parts(s) {
-		if p := op.part(s, i); !r.resumed {
+		p := op.part(s, i)
+		switch {
+		case restarted:
+			p.Pending = p.Pending || !r.behind
+		case !r.resumed:
 			p.Pending = !r.behind || p.Version < r.version
 		}
-	}
-}
-
-// restart marks the parts that a restarted server may have lost.
-func restart(op call, s *shard) {
-	for i := range op.parts(s) {
-		p := op.part(s, i)
-		p.Pending = p.Pending || !op.common().behind
 	}
 }
 

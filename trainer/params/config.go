@@ -11,7 +11,6 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/pserver/optimizer"
-	"trainmaster/pserver/placement"
 	"trainmaster/pserver/staleness"
 	"trainmaster/pserver/wire"
 	"trainmaster/trainer/params/link"
@@ -140,8 +139,10 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("params.Config.Staleness is %q in mode sync: expected none", c.Staleness)
 	}
 	c.Tables = slices.Clone(c.Tables)
-	if err := checkTables(c.Tables); err != nil {
-		return err
+	for i := range c.Tables {
+		if err := cmp.Or(c.Tables[i].Validate(), c.Tables[i].CheckBounded()); err != nil {
+			return fmt.Errorf("params.Config.Tables: %w", err)
+		}
 	}
 	if c.Incarnation == 0 {
 		return errors.New("params.Config.Incarnation is 0: expected the number that the master gave this trainer")
@@ -189,12 +190,3 @@ var ErrServerFailed = link.ErrServerFailed
 
 // ErrRewound: the job rolled back to a checkpoint set, in a new epoch. Earlier results are invalid.
 var ErrRewound = link.ErrRewound
-
-// shapes are the names and shapes of tensors, in the same order.
-func shapes(tensors []Tensor) []placement.Tensor {
-	out := make([]placement.Tensor, len(tensors))
-	for i, t := range tensors {
-		out[i] = placement.Tensor{Name: t.Name, Shape: t.Shape}
-	}
-	return out
-}

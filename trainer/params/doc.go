@@ -33,8 +33,5 @@
 // ErrFenced (a newer incarnation of the trainer exists) and *StaleError (the gradient is too late). After an error the destination
 // of a pull is undefined.
 //
-// Package plan prepares payloads and frames, package link finds the server of a shard and repeats exchanges, and package stream is one
-// connection.
-//
 // A Client is not safe for concurrent use.
 package params

@@ -31,15 +31,16 @@ func (c *Client) Init(ctx context.Context, tensors []Tensor) error {
 
 // declare fixes names, shapes and placement.
 func (c *Client) declare(tensors []Tensor) error {
-	table, err := placement.New(shapes(tensors), len(c.shards), c.cfg.Tables...)
-	if err != nil {
-		return err
-	}
-	declared := make([]Tensor, len(tensors))
+	declared, shapes := make([]Tensor, len(tensors)), make([]placement.Tensor, len(tensors))
 	position := map[string]int{}
 	for i, t := range tensors {
 		declared[i] = Tensor{Name: t.Name, Shape: slices.Clone(t.Shape)}
+		shapes[i] = placement.Tensor{Name: t.Name, Shape: t.Shape}
 		position[t.Name] = i
+	}
+	table, err := placement.New(shapes, len(c.shards), c.cfg.Tables...)
+	if err != nil {
+		return err
 	}
 	c.table, c.declared, c.key = table, declared, nil
 	c.blocks = make([]plan.Block, len(table.Owners))
@@ -128,7 +129,9 @@ func (c *Client) fill(ctx context.Context, claimed []*shard, tensors []Tensor) e
 		return err
 	}
 	for _, s := range claimed {
-		if err := s.FinishInit(ctx); err != nil {
+		if _, err := link.Call(ctx, s.Link, func(ctx context.Context, control pb.ParameterServerClient) (*pb.FinishInitReply, error) {
+			return control.FinishInit(ctx, &pb.FinishInitRequest{Incarnation: c.cfg.Incarnation}) // another server has no claim and refuses
+		}); err != nil {
 			return err
 		}
 	}

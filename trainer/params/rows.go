@@ -212,9 +212,7 @@ func (s *shard) fillRows(call *rowCall, i int, body []byte) []byte {
 	copy(rows.Spans, f.Spans)
 	for k, place := range f.Places {
 		rows.IDs[k] = call.ids[place]
-	}
-	if width > 0 {
-		for k, place := range f.Places {
+		if width > 0 {
 			copy(rows.Values[k*dim:(k+1)*dim], call.grads[int(place)*dim:])
 		}
 	}
@@ -241,15 +239,3 @@ func (s *shard) takeRows(call *rowCall, f *rowFrame, r *stream.Reply) error {
 
 // grown is s with n elements of any value, in the same memory if it has room.
 func grown(s []float32, n int) []float32 { return slices.Grow(s[:0], n)[:n] }
-
-func checkTables(tables []Table) error {
-	for i := range tables {
-		if err := tables[i].Validate(); err != nil {
-			return fmt.Errorf("params.Config.Tables: %w", err)
-		}
-		if err := tables[i].CheckBounded(); err != nil {
-			return fmt.Errorf("params.Config.Tables: %w", err)
-		}
-	}
-	return nil
-}

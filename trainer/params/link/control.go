@@ -17,7 +17,8 @@ import (
 // maxControlMessage bounds the placement table in a server's reply.
 const maxControlMessage = 64 << 20
 
-// Call finds the server of the shard and calls its control port once. The error names the shard.
+// Call finds the server of the shard and calls its control port once. The call ends when the address no longer serves
+// the shard. The error names the shard.
 func Call[R any](ctx context.Context, l *Link, call func(context.Context, pb.ParameterServerClient) (R, error)) (reply R, err error) {
 	if l.replaced() {
 		l.drop()
@@ -29,9 +30,13 @@ func Call[R any](ctx context.Context, l *Link, call func(context.Context, pb.Par
 	if err != nil {
 		return reply, err
 	}
-	reply, err = callAt(ctx, l, control, call)
-	if err == nil {
+	bound, release := l.bound(ctx)
+	defer release()
+	if reply, err = call(bound, control); err == nil {
 		return reply, nil
+	}
+	if l.replaced() {
+		err = status.Error(codes.Unavailable, context.Cause(l.serves).Error())
 	}
 	if ctx.Err() != nil {
 		return reply, context.Cause(ctx)
@@ -44,29 +49,6 @@ func Call[R any](ctx context.Context, l *Link, call func(context.Context, pb.Par
 		l.drop()
 	}
 	return reply, fmt.Errorf("parameter server %d: %w", l.Index, err)
-}
-
-// callAt makes a call that ends when the address no longer serves the shard. The error then permits another attempt.
-func callAt[R any](ctx context.Context, l *Link, control pb.ParameterServerClient, call func(context.Context, pb.ParameterServerClient) (R, error)) (R, error) {
-	ctx, release := l.bound(ctx)
-	defer release()
-	reply, err := call(ctx, control)
-	if err != nil && l.replaced() {
-		err = status.Error(codes.Unavailable, context.Cause(l.serves).Error())
-	}
-	return reply, err
-}
-
-// FinishInit marks the shard as complete. It calls the server that took the parameters, never one that was found since.
-func (l *Link) FinishInit(ctx context.Context) error {
-	control, err := l.controlClient()
-	if err != nil {
-		return err
-	}
-	_, err = callAt(ctx, l, control, func(ctx context.Context, control pb.ParameterServerClient) (*pb.FinishInitReply, error) {
-		return control.FinishInit(ctx, &pb.FinishInitRequest{Incarnation: l.cfg.Stream.Incarnation})
-	})
-	return err
 }
 
 // Describe asks the server for its state and placement.

@@ -88,18 +88,14 @@ func (l *Link) bound(ctx context.Context) (context.Context, context.CancelFunc) 
 func (l *Link) replaced() bool { return l.serves != nil && l.serves.Err() != nil }
 
 // Close closes the connections.
-func (l *Link) Close() error {
-	var errs []error
-	if l.stream != nil {
-		errs = append(errs, l.stream.Close())
-		l.stream = nil
-	}
+func (l *Link) Close() (err error) {
+	l.HangUp()
 	if l.control != nil {
-		errs = append(errs, l.control.Close())
+		err = l.control.Close()
 		l.control = nil
 	}
 	l.use("")
-	return errors.Join(errs...)
+	return err
 }
 
 // Do repeats an exchange until it succeeds or another attempt cannot help. frames returns the frames of an attempt. If the server was
@@ -195,18 +191,6 @@ func (l *Link) classify(ctx context.Context, err error) error {
 	return fmt.Errorf("shard %d refused it: %w", l.Index, fault)
 }
 
-// checkEpoch compares the job epoch of the server with the client's.
-func (l *Link) checkEpoch(epoch uint32) error {
-	switch want := l.cfg.JobEpoch; {
-	case want == 0 || epoch == want:
-		return nil
-	case epoch > want:
-		return fmt.Errorf("%w: parameter server %d is at job epoch %d, this trainer at %d", ErrRewound, l.Index, epoch, want)
-	default:
-		return fmt.Errorf("parameter server %d is still at job epoch %d, this trainer at %d", l.Index, epoch, want)
-	}
-}
-
 // HangUp closes the data connection; the address stays.
 func (l *Link) HangUp() {
 	if l.stream != nil {
@@ -300,8 +284,12 @@ func (l *Link) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := l.checkEpoch(uint32(s.JobEpoch)); err != nil {
+	if epoch, want := uint32(s.JobEpoch), l.cfg.JobEpoch; want != 0 && epoch != want {
 		s.Close() //nolint:errcheck // it is given up
+		err := fmt.Errorf("parameter server %d is at job epoch %d, this trainer at %d", l.Index, epoch, want)
+		if epoch > want {
+			err = fmt.Errorf("%w: %w", ErrRewound, err)
+		}
 		return err
 	}
 	if restarted := l.epoch != 0 && s.Epoch != l.epoch; restarted {

@@ -48,15 +48,10 @@ func Dial(ctx context.Context, addr string, cfg Config, log *logrus.Entry) (*Str
 }
 
 func tuneLocal(nc net.Conn) {
-	tcp, isTCP := nc.(*net.TCPConn)
-	if !isTCP {
-		return
+	if tcp, ok := nc.(*net.TCPConn); ok && tcp.RemoteAddr().(*net.TCPAddr).IP.IsLoopback() {
+		tcp.SetReadBuffer(localBuffer)  //nolint:errcheck // only slower
+		tcp.SetWriteBuffer(localBuffer) //nolint:errcheck // only slower
 	}
-	if peer, ok := tcp.RemoteAddr().(*net.TCPAddr); !ok || !peer.IP.IsLoopback() {
-		return
-	}
-	tcp.SetReadBuffer(localBuffer)  //nolint:errcheck // only slower
-	tcp.SetWriteBuffer(localBuffer) //nolint:errcheck // only slower
 }
 
 // openLocal connects to the same server through the socket that it offers. It returns nil if the socket is unreachable; TCP serves

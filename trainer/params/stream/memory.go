@@ -5,7 +5,6 @@ import (
 	"os"
 
 	"trainmaster/pserver/sharedmem"
-	"trainmaster/pserver/wire"
 )
 
 // leastShared is the least payload, in bytes, that goes through shared memory: little ones
@@ -17,14 +16,6 @@ type place int
 
 // inFrame is the place of payloads that follow their header.
 const inFrame place = -1
-
-// flags returns the flags of the frame.
-func (p place) flags() wire.Flags {
-	if p == inFrame {
-		return 0
-	}
-	return wire.Shared
-}
 
 // memory is what a stream shares with its server. A nil one has no places.
 type memory struct {
@@ -48,9 +39,6 @@ func (m *memory) place(size int) place {
 	return place(m.Next())
 }
 
-// ready reports whether the next frame's slot may be written.
-func (m *memory) ready() bool { return len(m.vacant) > 0 }
-
 // acquire waits until the slot of the next frame may be written, or over is closed.
 func (m *memory) acquire(over <-chan struct{}) error {
 	select {
@@ -66,13 +54,6 @@ func (m *memory) release(at place) {
 	if at != inFrame {
 		m.vacant <- struct{}{}
 	}
-}
-
-func (m *memory) close() error {
-	if m == nil {
-		return nil
-	}
-	return m.Close()
 }
 
 // source is a local connection, which brings a memory along with the first bytes.

@@ -90,7 +90,13 @@ func (s *Stream) bound(ctx context.Context) (release func() bool) {
 }
 
 // Close ends the connection. No exchange may be in progress.
-func (s *Stream) Close() error { return errors.Join(s.nc.Close(), s.memory.close()) }
+func (s *Stream) Close() error {
+	err := s.nc.Close()
+	if s.memory != nil {
+		err = errors.Join(err, s.memory.Close())
+	}
+	return err
+}
 
 // arm sets a deadline for the next step. It must not undo what bound did.
 func (s *Stream) arm(ctx context.Context, set func(time.Time) error) error {
@@ -107,7 +113,9 @@ func (s *Stream) Exchange(ctx context.Context, frames []Frame) error {
 		f := &frames[i]
 		f.Head.Incarnation, f.Head.Placement, f.Head.ShardEpoch, f.Head.JobEpoch = s.cfg.Incarnation, s.placement, s.Epoch, s.JobEpoch
 		f.Head.Sequence, f.at = s.cfg.Sequence.Add(1), s.memory.place(f.Size)
-		f.Head.Flags = f.at.flags()
+		if f.at != inFrame {
+			f.Head.Flags = wire.Shared
+		}
 	}
 	var (
 		sender  sync.WaitGroup
@@ -142,7 +150,7 @@ func (s *Stream) send(ctx context.Context, frames []Frame, over <-chan struct{})
 		f := &frames[i]
 		var body []byte
 		if f.at != inFrame {
-			if !s.memory.ready() { // until the frames before it are answered
+			if len(s.memory.vacant) == 0 { // until the frames before it are answered
 				if err := s.flush(ctx); err != nil {
 					return err
 				}
