@@ -121,7 +121,7 @@ func (s *slot) findAll(ids []int64, rows []uint32, sc *scratch) {
 			for j := line; j < len(r); j += line {
 				sum += r[j]
 			}
-			sum += r[0] + r[len(r)-1]
+			sum += r[0] + r[len(r)-1] + uint32(s.chunks[rows[k]>>chunkBits].stamps[rows[k]&(chunkRows-1)])
 		}
 	}
 	for k, id := range ids {
