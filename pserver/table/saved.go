@@ -13,8 +13,7 @@ const pieceWords = 1 << 14
 // saved is what a slot keeps for a cut, from the first update after the cut to its collection. An update copies the rows that it is
 // about to change; Collect copies the other rows in pieces. The rest of the slot is fixed at the start.
 //
-// Each row is looked at once: due has its bit until then. A row that was free at the cut still has version 0 when it is looked at, and
-// a row that the cut has still has its stamp.
+// Each row that was in use at the cut is looked at once: due has its bit until then. It still has its stamp when it is looked at.
 type saved struct {
 	cut        *Cut
 	arena      *arena
@@ -66,13 +65,16 @@ func (t *Table) saveLocked(number uint32, c *Cut) *saved {
 	if n := s.end % 64; n > 0 {
 		p.due[len(p.due)-1] = 1<<n - 1
 	}
+	for _, row := range s.free {
+		p.due[row/64] &^= 1 << (row % 64)
+	}
 	t.cut.Store(c)
 	s.saved = p
 	//guard:cut-copies-rows-lazily
 	return p
 }
 
-// countLocked returns the number of rows that the cut has.
+// countLocked returns the number of rows that the cut has. It reads no rows: a push that follows slot by slot would wait for each.
 func (s *slot) countLocked(p *saved) int {
 	if p.cut.Since == nil {
 		return p.image.LiveRows
@@ -81,7 +83,7 @@ func (s *slot) countLocked(p *saved) int {
 	for i, word := range p.due {
 		for ; word != 0; word &= word - 1 {
 			row := uint32(64*i + bits.TrailingZeros64(word))
-			if s.hasChanged(row, p.cut) && *s.at(row).version() != 0 {
+			if s.hasChanged(row, p.cut) {
 				n++
 			}
 		}
@@ -102,17 +104,14 @@ func (s *slot) preserve(row uint32) {
 	}
 }
 
-// takeDue returns a row that is due, which it is not any more, and whether the cut has the row. It returns nil for a row that was
-// free at the cut, and for a row of which nothing is wanted.
+// takeDue returns a row that is due, which it is not any more, and whether the cut has the row. It returns nil for a row of which
+// nothing is wanted.
 func (s *slot) takeDue(p *saved, row uint32) (r record, has bool) {
 	p.due[row/64] &^= 1 << (row % 64)
 	if has = s.hasChanged(row, p.cut); !has && !p.listed {
 		return nil, false
 	}
-	if r = s.at(row); *r.version() == 0 {
-		return nil, false
-	}
-	return r, has
+	return s.at(row), has
 }
 
 // preserveCandidate copies what is known of an id without a row, before it changes.
