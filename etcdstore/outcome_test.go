@@ -178,7 +178,8 @@ func TestCutBeforeTheRequestIsUnknown(t *testing.T) {
 		_, err := lock.Commit(context.Background(), mod, []byte("two"), nil)
 		outcome <- err
 	}()
-	eventually(t, "a held request", func() bool { return proxy.HeldRequests() > 0 })
+	const largerThanAKeepAlive = 200 // bytes
+	eventually(t, "a held commit", func() bool { return proxy.HeldRequests() > largerThanAKeepAlive })
 	proxy.Cut()
 	proxy.HoldRequests(false)
 	if err := receive(t, "the outcome", outcome); kindOf(err) != unknown {
