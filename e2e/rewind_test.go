@@ -106,7 +106,7 @@ func TestRewindWithMovedBlocks(t *testing.T) {
 	servers = append(servers, c.server(shortLease...))
 	up.wantExit(0)
 	c.awaitSet(3, 0)
-	rollbacks := func() int { return strings.Count(m.log(), "the job goes back") }
+	rollbacks := func() int { return strings.Count(m.log(), "rolling back to last cut") }
 	before := rollbacks()
 	if before < 2 {
 		t.Errorf("the job rolled back %d times, expected twice: when its servers started, and for the third server", before)
@@ -193,7 +193,7 @@ func TestTrainerLossRetrainsItsTask(t *testing.T) {
 		trainers[1] = c.counter("b")
 		before = c.awaitSets(before, 2)
 	}
-	if n := strings.Count(m.log(), "the job goes back"); n != 1 {
+	if n := strings.Count(m.log(), "rolling back to last cut"); n != 1 {
 		t.Errorf("the job rolled back %d times, expected once, when its servers started", n)
 	}
 	c.hurry()

@@ -88,15 +88,17 @@ func (s *shard) prune(version uint64, contributors []contributor) {
 	s.stages.prune(version, keep)
 }
 
-// contributions finds the stages, locked, whether or not there is an error.
+// contributions finds the stages, locked, whether or not there is an error. It finds all of them before it locks the first: the lock
+// of stages is taken before that of a stage.
 func (s *shard) contributions(version uint64, contributors []contributor, h *holding) (sums []*stage, records uint64, err error) {
+	found := s.stages.findAll(contributors)
 	seen := map[uint64]bool{}
-	for _, c := range contributors {
+	for i, c := range contributors {
 		if seen[c.incarnation] {
 			return sums, 0, fmt.Errorf("%w: incarnation %d contributes twice", errMismatch, c.incarnation)
 		}
 		seen[c.incarnation] = true
-		g := s.stages.find(c.incarnation)
+		g := found[i]
 		if g == nil {
 			return sums, 0, fmt.Errorf("%w: trainer %d (incarnation %d) has staged nothing at shard %d", errIncomplete, c.ordinal, c.incarnation, s.index)
 		}

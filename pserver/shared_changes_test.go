@@ -125,7 +125,7 @@ func TestSharedRowsChangeAfterTheCheckIsHarmless(t *testing.T) {
 					}
 					return
 				}
-				g := c.shard.stages.find(1)
+				g := c.shard.stages.byIncarnation[1]
 				if missing := g.missingRows(c.holding); spoiled != (missing != "") {
 					t.Errorf("missing of the stage: %q", missing)
 				}
@@ -186,7 +186,7 @@ func TestSharedElementsChangeAfterTheCheckIsHarmless(t *testing.T) {
 				if op == wire.Put && b.filled() {
 					t.Error("the block counts as filled")
 				}
-				if g := c.shard.stages.find(1); op == wire.Stage && g.present != 0 {
+				if g := c.shard.stages.byIncarnation[1]; op == wire.Stage && g.present != 0 {
 					t.Error("the stage counts as present")
 				}
 			})

@@ -59,10 +59,15 @@ func newStage(incarnation uint64, h *holding) *stage {
 	return &stage{incarnation: incarnation, parts: make([]part, len(h.blocks)), rows: make([]rowStage, len(h.tables))}
 }
 
-func (st *stages) find(incarnation uint64) *stage {
+// findAll returns the stages of contributors, nil where there is none.
+func (st *stages) findAll(contributors []contributor) []*stage {
 	st.mu.Lock()
 	defer st.mu.Unlock()
-	return st.byIncarnation[incarnation]
+	found := make([]*stage, len(contributors))
+	for i, c := range contributors {
+		found[i] = st.byIncarnation[c.incarnation]
+	}
+	return found
 }
 
 // reserve takes n bytes of the limit, if there are as many.

@@ -90,13 +90,13 @@ func TestFrameOfAnEarlierAttempt(t *testing.T) {
 	if fault := stageFrame(s, h, frameOfRow{7, 3, 5, 10, 0, 1}); fault == nil || fault.Reason != core.Stale {
 		t.Errorf("an earlier attempt: %v", fault)
 	}
-	if got := stagedIn(s.stages.find(7), h); got != "v3/6: 1=12" {
+	if got := stagedIn(s.stages.byIncarnation[7], h); got != "v3/6: 1=12" {
 		t.Errorf("%q is staged", got)
 	}
 	if fault := stageFrame(s, h, frameOfRow{7, 4, 6, 30, 0, 1}); fault == nil || fault.Reason != core.NotYet {
 		t.Errorf("of a version that is still to come: %v", fault)
 	}
-	if got := stagedIn(s.stages.find(7), h); got != "v3/6: 1=12" {
+	if got := stagedIn(s.stages.byIncarnation[7], h); got != "v3/6: 1=12" {
 		t.Errorf("%q is staged", got)
 	}
 }

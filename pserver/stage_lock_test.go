@@ -1,0 +1,47 @@
+package pserver
+
+import (
+	"io"
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+)
+
+// A commit locks the stages of several trainers while others look at all stages, as Describe does at each cut.
+func TestCommitDoesNotBlockReadersOfAllStages(t *testing.T) {
+	log := logrus.New()
+	log.SetOutput(io.Discard)
+	s := newShard(logrus.NewEntry(log), 0, 1, time.Second, 1<<20)
+	var contributors []contributor
+	for incarnation := uint64(1); incarnation <= 8; incarnation++ {
+		s.stages.byIncarnation[incarnation] = &stage{incarnation: incarnation, version: 4, records: 1}
+		contributors = append(contributors, contributor{ordinal: uint32(incarnation), incarnation: incarnation, records: 1})
+	}
+	done := make(chan struct{})
+	go func() {
+		for s.stages.mostRows(); ; s.stages.mostRows() {
+			select {
+			case <-done:
+				return
+			default:
+			}
+		}
+	}()
+	go func() {
+		defer close(done)
+		for range 20_000 {
+			sums, _, err := s.contributions(4, contributors, &holding{})
+			unlockAll(sums)
+			if err != nil {
+				t.Error(err)
+				return
+			}
+		}
+	}()
+	select {
+	case <-done:
+	case <-time.After(20 * time.Second):
+		t.Fatal("expected 20,000 commits beside reads of all stages, found that both wait for each other")
+	}
+}
