@@ -98,6 +98,7 @@ func (s *shard) contributions(version uint64, contributors []contributor, h *hol
 			return sums, 0, fmt.Errorf("%w: incarnation %d contributes twice", errMismatch, c.incarnation)
 		}
 		seen[c.incarnation] = true
+		//guard:stages-found-before-the-first-lock
 		g := found[i]
 		if g == nil {
 			return sums, 0, fmt.Errorf("%w: trainer %d (incarnation %d) has staged nothing at shard %d", errIncomplete, c.ordinal, c.incarnation, s.index)
