@@ -105,7 +105,7 @@ func TestFullStore(t *testing.T) {
 	}
 }
 
-// F3, F8: the connection of a commit breaks, and etcd is full from then on. No answer resolves the outcome. The
+// F3, F8: the connection of a commit breaks, and etcd is full after that. No answer resolves the outcome. The
 // caller is refused, the master releases the lock, and another master leads once etcd has room.
 func TestFullStoreAfterAnUnknownOutcomeEndsTheTerm(t *testing.T) {
 	etcd := etcdtest.StartProcess(t, 8<<20)
@@ -393,13 +393,13 @@ func TestCanceledCaller(t *testing.T) {
 	together(t, r, proxy, direct, 2, func(i int) {
 		if i == 0 {
 			mastertest.Eventually(t, "a waiting call", func() bool { return r.Waiting() > 0 })
-			cancel(errors.New("hung up"))
+			cancel(errors.New("client disconnected"))
 			if _, err := b.Next(t.Context()); err != nil {
 				t.Error(err)
 			}
 			return
 		}
-		if reply, err := a.Next(gone); err == nil || err.Error() != "hung up" {
+		if reply, err := a.Next(gone); err == nil || err.Error() != "client disconnected" {
 			t.Errorf("canceled caller: got %+v, %v", reply, err)
 		}
 	})

@@ -12,7 +12,7 @@ import (
 
 var errJobOver = errors.New("the job is over")
 
-// jobEnd is the component that ends the term of a job that is over.
+// jobEnd is the component that ends the term of a job that has ended.
 type jobEnd struct {
 	linger time.Duration         // how long trainers have to learn the end
 	before func(context.Context) // called before the term ends

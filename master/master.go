@@ -72,7 +72,7 @@ func New(config Config) (*Master, error) {
 // the connections of trainers then, so that the trainers look for the next leader.
 func (m *Master) TermDone() <-chan struct{} { return *m.ended.Load() }
 
-// Run campaigns and leads, term after term. It returns nil if the job is over and its trainers have been informed, or
+// Run campaigns and leads, term after term. It returns nil if the job has ended and its trainers have been informed, or
 // if ctx is canceled, after a last commit and resignation. It returns ErrJobFailed if the job failed, and another error
 // if no term can use the state.
 func (m *Master) Run(ctx context.Context) error {

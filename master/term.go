@@ -31,7 +31,7 @@ func (t *term) Submit(ctx context.Context, ev taskqueue.Event) (taskqueue.Answer
 	return a, err
 }
 
-// lead recovers the state and serves until the term ends. It returns nil if the job is over and its trainers have been
+// lead recovers the state and serves until the term ends. It returns nil if the job has ended and its trainers have been
 // informed.
 func (m *Master) lead(ctx context.Context, lead store.Leadership, kept *committer.TableCache) error {
 	if err := m.config.Store.EnsureJob(ctx, m.config.Job, m.config.Settings()); err != nil {

@@ -11,14 +11,14 @@ import (
 // cuts makes consistent images of a shard while updates go on. A cut is a
 // moment: it has, of every block, the updates before that moment and none
 // after. The first update of a block after the moment preserves the block as
-// it was (copy on write); blocks that nobody changes are copied when the
-// checkpoint's writer comes to them.
+// it was (copy on write); blocks that no update changes are copied when the
+// writer of the checkpoint reaches them.
 type cuts struct {
 	current atomic.Pointer[cut] // nil: no checkpoint is being written
 	number  uint64              // of the last cut; one checkpoint is written at a time
 
 	freeMu sync.Mutex
-	free   map[int][]*image // room that is not in use, by elements. It stays from cut to cut: pages that the system gives anew take longer than the copy
+	free   map[int][]*image // room that is not in use, by elements. It stays from cut to cut: new pages of the system take longer than the copy
 }
 
 // cut is what is fixed at the moment.
@@ -78,7 +78,7 @@ func (i *image) keep(b *block, lo, hi int) {
 func (s *shard) startCut() *cut {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
-	s.mu.Lock() // nobody joins, and pushes, between the roster and the moment
+	s.mu.Lock() // no trainer joins, and pushes, between the roster and the moment
 	defer s.mu.Unlock()
 	s.cuts.number++
 	c := &cut{number: s.cuts.number, version: s.version.Load(), jobEpoch: s.jobEpoch.Load(), trainers: s.rosterLocked(), retired: s.retired}
@@ -87,7 +87,7 @@ func (s *shard) startCut() *cut {
 	return c
 }
 
-// endCut lets go of what was preserved and not collected.
+// endCut drops the preserved images that were not collected.
 func (s *shard) endCut(h *holding) {
 	s.cuts.current.Store(nil)
 	for _, b := range h.blocks {

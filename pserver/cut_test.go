@@ -239,7 +239,7 @@ func TestCutsHaveTheirRoom(t *testing.T) {
 				t.Fatal(fault)
 			}
 		}
-		s.cuts.recycle(s.collect(h.blocks[1], cut)) // the others were preserved and are let go of
+		s.cuts.recycle(s.collect(h.blocks[1], cut)) // the others were preserved and are dropped
 		s.endCut(h)
 		if after := room(); !maps.Equal(before, after) {
 			t.Fatalf("cut %d: room for %d blocks, expected the same %d", step, len(after)/2, len(before)/2)

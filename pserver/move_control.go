@@ -117,7 +117,7 @@ func (c *control) SetPlacement(_ context.Context, request *pb.SetPlacementReques
 	return &pb.SetPlacementReply{Wanted: wanted}, nil
 }
 
-// settle takes turns with checkpoints, whose cuts are of one placement.
+// settle excludes checkpoints, whose cuts are of one placement.
 func (c *control) settle(request *pb.SetPlacementRequest, m *model.Model) (wanted bool, err error) {
 	if c.checkpoints != nil && m != nil {
 		c.checkpoints.mu.Lock()
@@ -126,7 +126,7 @@ func (c *control) settle(request *pb.SetPlacementRequest, m *model.Model) (wante
 		late := c.shard.moving.followsLocked(c.shard, request.GetMove().GetTerm())
 		c.shard.moving.mu.Unlock()
 		if late != nil {
-			return false, late // it ends nobody's cut
+			return false, late // it ends no cut
 		}
 		c.checkpoints.dropLocked("blocks move")
 	}

@@ -20,14 +20,14 @@ import (
 //
 //	freeze at the source ──▶ take at the destination ──▶ commit ──▶ tell all, destinations first
 //
-// From the first to the last nobody pushes to the block, so that both have the same. What
-// is committed says whose it is; only the leader, this one or the next, tells the shards,
-// and only that ends a freeze: the source cannot know better. A shard that starts in a
-// job whose blocks are moved has all its blocks frozen until it was told, for the same reason.
+// From the first to the last, no push changes the block, so that both shards have the same
+// values. The committed placement names the owner. Only the placement that a leader sends ends
+// a freeze: the source cannot know more. A shard that starts in a job whose blocks were moved
+// has all its blocks frozen until it receives the placement, for the same reason.
 type moving struct {
 	mu    sync.Mutex // taken before shard.mu, after shard.commitMu
 	joins bool       // started without a block, in a job whose blocks are moved
-	term  uint64     // of the last leader heard of
+	term  uint64     // of the newest leader that called
 	since time.Time  // of the first freeze of the step under way
 	epoch uint32     // that the taken blocks wait for
 	taken map[uint64]*arrival
@@ -182,7 +182,7 @@ func (s *shard) freezeBlocks(ctx context.Context, term uint64, epoch uint32, ids
 	return nil
 }
 
-// heed is heedLocked for who changes nothing.
+// heed is heedLocked for callers that change nothing.
 func (s *shard) heed(term uint64, epoch uint32) (*holding, error) {
 	s.moving.mu.Lock()
 	defer s.moving.mu.Unlock()
@@ -261,8 +261,8 @@ func (s *shard) takeBlocks(ctx context.Context, term uint64, epoch uint32, ids [
 	return nil
 }
 
-// settle takes over what is committed; m is nil when only the epoch is said, and wanted
-// says that it is not enough.
+// settle switches to the committed placement. m is nil if the caller sent the epoch alone; wanted reports that the
+// model is needed too.
 func (s *shard) settle(term uint64, epoch uint32, m *model.Model) (wanted bool, err error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
@@ -306,7 +306,7 @@ func (s *shard) settle(term uint64, epoch uint32, m *model.Model) (wanted bool, 
 	return false, nil
 }
 
-// switchLocked changes to the blocks that m gives this shard, all at one moment: nobody is
+// switchLocked changes to the blocks that m gives this shard, all at one moment: no request is
 // inside any block. old is nil in a server that joins.
 func (s *shard) switchLocked(old *holding, m *model.Model) error {
 	if old == nil {
@@ -397,7 +397,7 @@ func (s *shard) heedRetiredLocked(h *holding, said retirement) {
 	}
 }
 
-// shut ends a trainer while nobody is inside any block.
+// shut ends a trainer while no request is inside any block.
 func (h *holding) shut(t *trainer) {
 	t.fenced.Store(true)
 	for k, table := range h.tables {
@@ -405,8 +405,8 @@ func (h *holding) shut(t *trainer) {
 	}
 }
 
-// knownLocked is the trainer of a step that came along. Of one that the source knows by a newer
-// incarnation the older one is over here too; nil for an older one, or one that is gone: what it did there is not asked for any more.
+// knownLocked is the trainer of a step that came along. If the source has a newer
+// incarnation of it, the older one ends here too. It returns nil for an older or a retired incarnation, whose steps are not needed.
 func (s *shard) knownLocked(h *holding, by appliedStep) *trainer {
 	if s.retired.over(by.incarnation) {
 		return nil

@@ -8,8 +8,8 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// move is what the leader of the simulation is at: a block, or a slot, on its way from one shard to another, in the steps of moving.go. Any
-// shard may be killed between any two of them, but for one: a destination from the commit to the set of checkpoints after
+// move is a migration by the leader of the simulation: a block or a slot moves from one shard to another, in the steps of moving.go. Any
+// shard may be killed between any two of them, with one exception: a destination from the commit to the set of checkpoints after
 // it, since this simulation has no sets to fall back on (TestDestinationLost has).
 type move struct {
 	committed []byte // the layout in the store, nil: none
@@ -61,7 +61,7 @@ func (w *world) lead() {
 		m.from.frozen[m.unit] = true
 		m.phase = frozen
 	case frozen:
-		if !m.to.shard.ready.Load() { // killed, and had no block: it has to be told first
+		if !m.to.shard.ready.Load() { // killed, and had no block: it needs the placement first
 			m.giveUp(w)
 			return
 		}
@@ -161,7 +161,7 @@ func (w *world) commit(l *placement.Layout) {
 	w.move.committed, w.move.layout = text, l
 }
 
-// tell has a shard hear what is committed.
+// tell sends a shard the committed placement.
 func (n *node) tell() {
 	m := &n.move
 	other := n.nodes[1-n.index]
@@ -195,7 +195,7 @@ func (n *node) leave() {
 	maps.DeleteFunc(n.has, func(u unit, _ literal) bool { return *owner(n.move.layout, u) != uint32(n.index) })
 }
 
-// restart: nothing is taken before the shard was told what is committed.
+// restart: nothing is taken before the shard has the committed placement.
 func (n *node) restart() {
 	if n.move.layout == nil {
 		return

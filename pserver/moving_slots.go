@@ -12,7 +12,7 @@ import (
 // slotID names a slot of all tables.
 type slotID struct{ table, slot uint32 }
 
-// slotPiece is a part of a slot on its way.
+// slotPiece is a part of a slot in a migration.
 type slotPiece struct {
 	slotID
 	image *table.Image
@@ -209,7 +209,7 @@ func (s *shard) placeTables(old, h *holding) (arrived []*slotArrival, err error)
 	return arrived, nil
 }
 
-// arriveSlotsLocked gives trainers the steps that the slots came with, and lets those go that are another shard's.
+// arriveSlotsLocked gives trainers the steps of the arrived slots, and drops the steps of slots that another shard owns.
 func (s *shard) arriveSlotsLocked(old, h *holding, arrived []*slotArrival) {
 	for _, a := range arrived {
 		s.heedRetiredLocked(h, a.retired)

@@ -18,7 +18,7 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// slotsJob is two servers with tables, two trainers, who hear of moves by the answers to what they send, and a leader that moves slots.
+// slotsJob is two servers with tables, two trainers, which learn of migrations from the answers to their requests, and a leader that moves slots.
 type slotsJob struct {
 	*cluster
 	clients []*params.Client
@@ -91,7 +91,7 @@ func (j *slotsJob) holds(t testing.TB, what string) {
 	}
 }
 
-// wantScan wants each of so many rows once, with its values. meanwhile is called after each piece.
+// wantScan wants each of the rows once, with its values. meanwhile is called after each piece.
 func wantScan(t testing.TB, what string, c *params.Client, table string, want func(id int64) []float32, rows int, meanwhile func()) {
 	t.Helper()
 	seen := map[int64]bool{}
@@ -223,8 +223,8 @@ func (j *slotsJob) slotsOf(t testing.TB, shard uint32) (n int) {
 	return n
 }
 
-// What moves is all that an update needs: rows, moments, their numbers of updates, the clock by which rows expire, who waits to be
-// admitted, and the steps of both trainers. Slots go to one server and back, and after each step, of some slots, both push, also again.
+// All that an update needs moves: rows, moments, their numbers of updates, the clock by which rows expire, ids that wait for
+// admission, and the steps of both trainers. Slots go to one server and back, and after each step, of some slots, both push, also again.
 func TestMovedSlotsGoOnBitByBit(t *testing.T) {
 	j := newSlotsJob(t, t.TempDir())
 	j.push(t, 0)
@@ -277,7 +277,7 @@ func TestLeadersFollowWhileSlotsMove(t *testing.T) {
 		}()
 		select {
 		case <-done:
-			t.Fatalf("%s: pushes to slots on their way went through", what)
+			t.Fatalf("%s: pushes to migrating slots were applied", what)
 		case <-time.After(20 * time.Millisecond):
 		}
 		if n := refused(); n > before+4 {
@@ -304,7 +304,7 @@ func TestLeadersFollowWhileSlotsMove(t *testing.T) {
 	next = j.prepare(t)
 	waiting("copied again, after pushes, and committed", func() { j.tell(t, next) })
 	next = j.prepare(t)
-	waiting("committed, and the destination alone heard of it", func() {
+	waiting("committed, and only the destination has the placement", func() {
 		destination, layout := j.control(t, 0), j.layoutOf(t, next)
 		d := destination.describe(t)
 		given := d.GetPlacement()
@@ -345,7 +345,7 @@ func (c controlOf) place(t testing.TB, term uint64, m *pb.ParameterModel, p *pb.
 	return err
 }
 
-// A server is not told of slots of another model, and ends when it was given slots that it has not, or has of another move.
+// A server refuses slots of another model. It ends if the placement gives it slots that it lacks, or has from another migration.
 func TestSlotsThatDidNotArrive(t *testing.T) {
 	j := newSlotsJob(t, t.TempDir())
 	j.push(t, 0)
@@ -357,11 +357,11 @@ func TestSlotsThatDidNotArrive(t *testing.T) {
 	given.Epoch, given.SlotOwners = next.Epoch+1, slices.Concat(next.Slots[0], next.Slots[1])
 	d.Model.Tables[0].Dim++
 	if err := destination.place(t, 1, d.GetModel(), given); err == nil || !strings.Contains(err.Error(), "another model") {
-		t.Errorf("told of another table: %v", err)
+		t.Errorf("placement with another table: %v", err)
 	}
 	d.Model.Tables[0].Dim--
 	if err := destination.place(t, 1, d.GetModel(), given); err == nil || !strings.Contains(err.Error(), `was given slot`) {
-		t.Errorf("told of slots that came for another placement: %v", err)
+		t.Errorf("slots that came for another placement: %v", err)
 	}
 	if err := j.servers[0].wait(); err == nil || !strings.Contains(err.Error(), "start it again") {
 		t.Errorf("the server ended with %v", err)

@@ -110,7 +110,7 @@ func (m *handMove) stored() []byte {
 	return text
 }
 
-// tell has one server hear what is committed.
+// tell sends one server the committed placement.
 func (m *handMove) tell(i int) error {
 	d, err := m.servers[i].Describe(within(m.t), &pb.DescribeRequest{})
 	if err != nil {

@@ -83,7 +83,7 @@ func TestMovedBlocksGoOnBitByBit(t *testing.T) {
 	}
 }
 
-// A destination that was killed after it took blocks has lost them: told that they are its own, it ends and says what to do.
+// A destination that was killed after it took blocks has lost them: if the placement gives them to it, it ends with an error that says what to do.
 func TestDestinationLost(t *testing.T) {
 	b := newBook(2)
 	startServer(t, b, 0, pserver.Config{})
@@ -108,7 +108,7 @@ func TestDestinationLost(t *testing.T) {
 	}
 	_, err = pb.NewParameterServerClient(conn).SetPlacement(within(t), &pb.SetPlacementRequest{Move: &pb.Move{Epoch: given.Epoch, Term: 1}, Model: d.GetModel(), Placement: given})
 	if err == nil || !strings.Contains(err.Error(), "start it again") {
-		t.Errorf("told of blocks that it does not have: %v", err)
+		t.Errorf("placement with blocks that it lacks: %v", err)
 	}
 	if err := destination.wait(); err == nil || !strings.Contains(err.Error(), "start it again") {
 		t.Errorf("the server ended with %v", err)
@@ -150,7 +150,7 @@ func TestNoCutWhilePlacementsDiffer(t *testing.T) {
 	}
 }
 
-// A trainer that joins while the last blocks leave a server, which has ended when the others are still to be told, waits for the
+// A trainer that joins while the last blocks leave a server, which has ended before the others have the new placement, waits for the
 // new placement.
 func TestJoiningWhileThereAreFewerServers(t *testing.T) {
 	b := newBook(2)
@@ -217,7 +217,7 @@ func TestJoiningWhileThereAreFewerServers(t *testing.T) {
 	}
 }
 
-// Who pulls blocks that have left hears of it, as often as it pulls: no answer keeps any of the server's buffers.
+// Each pull of a block that has moved is answered with the refusal, and no answer keeps a buffer of the server.
 func TestPullsOfMovedBlocks(t *testing.T) {
 	b := startServers(t, 2, pserver.Config{DataSocket: pserver.SocketOff, BufferBytes: wire.MaxPayload})
 	c := connect(t, b, params.Config{Mode: params.Async})

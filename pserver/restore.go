@@ -60,7 +60,7 @@ func (j *JobState) checkJob(ctx context.Context, store checkpoint.Store, index i
 		}
 		set, err := checkpoint.ParseSet(text)
 		if err != nil {
-			continue // damaged: it is said where one is chosen
+			continue // damaged: the choice of a checkpoint reports it
 		}
 		if err := ours(set.String(), set.Job); err != nil {
 			return err
@@ -86,7 +86,7 @@ func (j *JobState) checkJob(ctx context.Context, store checkpoint.Store, index i
 	return nil
 }
 
-// otherLife says that a checkpoint is of another life of the job: it began anew since, or was resumed from a set.
+// otherLife says that a checkpoint is of another life of the job: it was started again, or resumed from a set.
 func (j *JobState) otherLife(m *checkpoint.Manifest) bool {
 	return j.ID != "" && m.JobID != "" && j.ID != m.JobID
 }
@@ -132,7 +132,7 @@ func (r *restoring) run(ctx context.Context) (candidate, error) {
 	return *c, nil
 }
 
-// unusable is the error of a damaged checkpoint. A place that cannot be read says nothing about what is there.
+// unusable is the error of a damaged checkpoint. A place that cannot be read is no evidence of damage.
 func unusable(name string, err error, remedy string) error {
 	if errors.Is(err, checkpoint.ErrUnavailable) {
 		return fmt.Errorf("%s: %w", name, err)
@@ -330,7 +330,7 @@ func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, job JobState, moved *pl
 	if m.Sync {
 		h.reach(version)
 	}
-	if job.otherLife(man) { // nobody who pushed in that life pushes again, and the new one counts from the beginning
+	if job.otherLife(man) { // no trainer of that life pushes again, and the new life counts from the beginning
 		for _, t := range trainers {
 			fence(h, t)
 		}
@@ -339,7 +339,7 @@ func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, job JobState, moved *pl
 	s.holding.Store(h)
 	//guard:applied-pushes-restored
 	s.trainers = trainers
-	if !job.otherLife(man) { // incarnations are told apart in one life only
+	if !job.otherLife(man) { // incarnations differ within one life only
 		//guard:retired-restored
 		s.retireRestored(parts)
 	}

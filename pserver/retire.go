@@ -16,11 +16,11 @@ import (
 	"trainmaster/pserver/checkpoint"
 )
 
-// retirement says which incarnations are over for good: those below floor, but for the spared ones. A shard that forgot
-// what an incarnation pushed refuses it from then on, since it could not tell a repeated push from a new one. So floor is
-// wherever the steps of trainers are: it goes with a checkpoint, and with a block that moves.
+// retirement has the incarnations that never return: those below floor, except the spared ones. A shard that has dropped the steps
+// of an incarnation refuses it, since it could not distinguish a repeated push from a new one. So the floor accompanies the
+// steps of trainers: in checkpoints, and with blocks that move.
 type retirement struct {
-	job    string // whose incarnations they are; "": nobody was retired
+	job    string // whose incarnations they are; "": none was retired
 	floor  uint64
 	spared map[uint64]bool // never changed
 }
@@ -29,16 +29,16 @@ func (r *retirement) over(incarnation uint64) bool {
 	return incarnation < r.floor && !r.spared[incarnation]
 }
 
-// after says whether r was said later than other, of the same job.
+// after reports whether r is newer than other, of the same job.
 func (r *retirement) after(other *retirement) bool {
 	return r.floor > other.floor && (other.job == "" || other.job == r.job)
 }
 
-// errNotHeeded says that whoever asks is not the leader of the shard's job.
+// errNotHeeded is the error of a caller that is not the leader of the shard's job.
 var errNotHeeded = errors.New("not the leader of this job")
 
-// retire forgets trainers that are over: the master has committed that. It is heard of once, or again, or late. A shard that
-// does not know its job takes it from the first leader that it hears of; what a checkpoint says of another one is of a life before.
+// retire drops retired trainers: the master has committed that. The call can come once, again, or late. A shard that does not
+// know its job takes it from the first leader that calls; a checkpoint that names another job is of an earlier life.
 func (s *shard) retire(term uint64, to retirement, version *uint64) error {
 	s.moving.mu.Lock()
 	defer s.moving.mu.Unlock()
@@ -62,12 +62,12 @@ func (s *shard) retire(term uint64, to retirement, version *uint64) error {
 	//guard:retired-trainer-connection
 	n := s.dropLocked(func(t *trainer) { fence(h, t) })
 	if n > 0 {
-		s.log.WithFields(logrus.Fields{"retired": n, "known": len(s.trainers)}).Info("trainers that are gone for good are forgotten")
+		s.log.WithFields(logrus.Fields{"retired": n, "known": len(s.trainers)}).Info("retired trainers dropped")
 	}
 	return nil
 }
 
-// dropLocked forgets the trainers that are over, and counts them.
+// dropLocked drops the retired trainers, and counts them.
 func (s *shard) dropLocked(fence func(*trainer)) (n int) {
 	for ordinal, t := range s.trainers {
 		if s.retired.over(t.incarnation) {
@@ -100,7 +100,7 @@ func newRetirement(job string, floor uint64, spared []uint64) retirement {
 	return r
 }
 
-// toProto is nil when nobody was retired.
+// toProto returns nil if no incarnation was retired.
 func (r *retirement) toProto() *pb.Retirement {
 	if r.job == "" {
 		return nil
@@ -117,7 +117,7 @@ func (r *retirement) stored() *checkpoint.Retired {
 	return &checkpoint.Retired{Job: r.job, Floor: r.floor, Spared: slices.Sorted(maps.Keys(r.spared))}
 }
 
-// retireRestored takes what checkpoints say, and forgets the trainers that one of them says are over.
+// retireRestored takes the newest retirement of the checkpoints, and drops the trainers that it has.
 func (s *shard) retireRestored(parts []*checkpoint.Checkpoint) {
 	for _, part := range parts {
 		if r := part.Manifest.Retired; r != nil {

@@ -69,7 +69,7 @@ func pushOnce(t *testing.T, s *shard, ordinal uint32, incarnation uint64) (uint6
 	return b.version, fault
 }
 
-// Of thousands of trainers that come and go a shard knows those that are there. Who is gone stays out, also after a restart.
+// Of thousands of trainers that come and go, a shard keeps those with sessions. The others stay refused, also after a restart.
 func TestTrainersComeAndGo(t *testing.T) {
 	dir := t.TempDir()
 	s, files := retiring(t, dir)
@@ -115,14 +115,13 @@ func TestTrainersComeAndGo(t *testing.T) {
 	tell(t, s, 1, newRetirement("6a6f62", visitors+1, []uint64{steady, visitors}))
 	refused(core.Fenced)
 	s, _ = retiring(t, dir)
-	tell(t, s, 1, newRetirement("616e6577", 5, nil)) // the job begun anew, whose incarnations begin anew
+	tell(t, s, 1, newRetirement("616e6577", 5, nil)) // the job was started again, and its incarnations too
 	if _, fault := pushOnce(t, s, 9, 6); fault != nil {
-		t.Errorf("a trainer of the job begun anew: %v", fault)
+		t.Errorf("a trainer of the job that was started again: %v", fault)
 	}
 }
 
-// A leader that was followed by another one says nothing any more of who is over, nor does the leader of another job, which has
-// an address from before.
+// A replaced leader retires no trainers, and neither does the leader of another job with an old address.
 func TestWhoMayRetire(t *testing.T) {
 	s, _ := retiring(t, t.TempDir())
 	tell(t, s, 7, newRetirement("6a6f62", 10, nil))
@@ -144,15 +143,15 @@ func TestWhoMayRetire(t *testing.T) {
 			t.Errorf("%s: a trainer that is at work: %v", what, fault)
 		}
 		if _, fault := s.greet(s.holding.Load(), 5, 5); fault == nil || fault.Reason != core.Fenced {
-			t.Errorf("%s: one that is over: %v", what, fault)
+			t.Errorf("%s: a retired trainer: %v", what, fault)
 		}
 	}
 	if s.moving.term != 7 {
-		t.Errorf("the shard goes by term %d, expected 7", s.moving.term)
+		t.Errorf("the shard is at term %d, expected 7", s.moving.term)
 	}
 }
 
-// A server that knows its job from its start heeds nobody else from the beginning.
+// A server that knows its job from its start refuses other jobs from the beginning.
 func TestRetiredByAnotherJob(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
@@ -163,7 +162,7 @@ func TestRetiredByAnotherJob(t *testing.T) {
 			t.Fatal(err)
 		}
 		if err := s.retire(1, newRetirement("6f74686572", 100, nil), nil); !errors.Is(err, errNotHeeded) || s.told {
-			t.Errorf("%s: %v, heeded: %t", where, err, s.told)
+			t.Errorf("%s: %v, accepted: %t", where, err, s.told)
 		}
 		tell(t, s, 1, newRetirement("6a6f62", 100, nil))
 	}
@@ -173,7 +172,7 @@ type ownClaim struct{ fixedClaim }
 
 func (ownClaim) Job() JobState { return JobState{ID: "6a6f62", Shards: 1} }
 
-// tell tells of a retirement that is heeded.
+// tell sends a retirement that is accepted.
 func tell(t *testing.T, s *shard, term uint64, to retirement) {
 	t.Helper()
 	if err := s.retire(term, to, nil); err != nil {
@@ -199,7 +198,7 @@ func TestRetiredTrainerIsFenced(t *testing.T) {
 	}
 }
 
-// Of the parts of a set, each of which heard of other retirements, the one that heard most counts for all.
+// Of the parts of a set with different retirements, the newest retirement counts for all.
 func TestRestoredRetirements(t *testing.T) {
 	var s shard
 	s.trainers = map[uint32]*trainer{1: {ordinal: 1, incarnation: 1}, 2: {ordinal: 2, incarnation: 2}, 3: {ordinal: 3, incarnation: 3}}

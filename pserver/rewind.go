@@ -38,8 +38,8 @@ func (c *control) Rewind(ctx context.Context, request *pb.RewindRequest) (*pb.Re
 }
 
 // rewind brings the shard to a set, or without one to no parameters, in a new job epoch; layout
-// is where blocks were moved to, nil if none ever was. What the shard had is gone. Nobody is
-// connected meanwhile; who comes back hears of the epoch.
+// is where blocks were moved to, nil if none ever was. The previous parameters are dropped. No trainer is
+// connected meanwhile; a trainer that reconnects receives the epoch.
 func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, text []byte, layout *placement.Layout, data *dataListener) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -113,7 +113,7 @@ func (s *shard) becomeSet(ctx context.Context, store checkpoint.Store, text []by
 	return name, nil
 }
 
-// checkEpoch compares the epoch that a trainer goes by with the shard's.
+// checkEpoch compares the job epoch of a trainer with the shard's.
 func (s *shard) checkEpoch(epoch uint32) error {
 	at := s.jobEpoch.Load()
 	switch {

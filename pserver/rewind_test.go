@@ -9,8 +9,8 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// Servers go back to a set while they run: with its parameters, in another epoch, and whoever
-// goes by the one before is told. Without a set they begin anew.
+// Servers load a set while they run: with its parameters, in another epoch. A trainer of the previous epoch
+// receives the error. Without a set they start with no parameters.
 func TestRewind(t *testing.T) { onEachBackend(t, rewind) }
 
 func rewind(t *testing.T, g *storageBackend) {
@@ -40,7 +40,7 @@ func rewind(t *testing.T, g *storageBackend) {
 	again := connect(t, c.book, params.Config{Mode: params.Async, Optimizer: heavy, Ordinal: 8, Incarnation: 101, JobEpoch: 2})
 	mustInit(t, again, values)
 	if err := differ(values, kept); err != nil {
-		t.Errorf("after going back: %v", err)
+		t.Errorf("after the rollback: %v", err)
 	}
 	mustPush(t, again, 1, grads)
 	if err := c.client.Rollback(within(t), 1, 2, set, nil); err != nil {
@@ -66,13 +66,13 @@ func rewind(t *testing.T, g *storageBackend) {
 		t.Fatal(err)
 	}
 	if err := c.client.Rollback(within(t), 1, 4, set, nil); err == nil {
-		t.Error("a master of an older term is heard")
+		t.Error("a master of an older term is obeyed")
 	}
 	anew := connect(t, c.book, params.Config{Mode: params.Async, Optimizer: heavy, Ordinal: 8, Incarnation: 102, JobEpoch: 3})
 	other := small(random(3))
 	mustInit(t, anew, other)
 	if err := differ(other, small(random(3))); err != nil {
-		t.Errorf("begun anew: %v", err)
+		t.Errorf("started without a set: %v", err)
 	}
 }
 

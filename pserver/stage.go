@@ -10,7 +10,7 @@ import (
 
 // stages holds the gradients that wait for a commit: at most one version per
 // incarnation of a trainer. A stage outlives its trainer's connection and its
-// fencing, since the commit that names it may be on its way.
+// fencing, since a commit that names it may follow.
 type stages struct {
 	limit int64
 	bytes atomic.Int64 // of all parts

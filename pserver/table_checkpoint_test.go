@@ -480,7 +480,7 @@ func TestCheckpointAfterDroppedCutHasAllChanges(t *testing.T) {
 	}
 }
 
-// The full segment is written anew before the number of the cut before an update would exceed its byte.
+// A new full segment is written before the number of the cut before an update would exceed its byte.
 func TestFullSegmentBeforeTheNumberWraps(t *testing.T) {
 	cut := &table.Cut{Number: 7}
 	r := &rowHistory{full: &checkpoint.Segment{Files: []checkpoint.Entry{{Size: 1000}}}, cut: cut}

@@ -252,7 +252,7 @@ func damagedTableOfASet(t *testing.T, g *storageBackend) {
 	sets := [][]byte{nil}
 	rows := func(set int) checkpoint.Rows { return manifestOf(t, files, sets[set], 1).Rows[0] }
 	newest := 0
-	for newest < 4 || rows(newest).Delta != nil || rows(newest-1).Delta == nil { // the newest set has a full segment, the one before a delta
+	for newest < 4 || rows(newest).Delta != nil || rows(newest-1).Delta == nil { // the newest set has a full segment, the previous set a delta
 		j.push(t)
 		sets = append(sets, j.mustTake(t))
 		if newest++; newest == 20 {

@@ -93,7 +93,7 @@ func fence(h *holding, t *trainer) {
 	h.shut(t)
 	for _, b := range h.blocks {
 		b.mu.Lock()
-		b.mu.Unlock() //nolint:staticcheck // empty on purpose: it waits for whoever is inside
+		b.mu.Unlock() //nolint:staticcheck // empty on purpose: it waits for requests inside the block
 	}
 }
 

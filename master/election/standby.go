@@ -136,7 +136,7 @@ func (s *standby) depose(ctx context.Context, suspect store.Candidate, judged de
 	defer cancel()
 	switch err := s.config.Store.Depose(bounded, suspect, by); {
 	case errors.Is(err, store.ErrHeldDown):
-		log.Debug("the leader does not answer; the last take-over was too short ago")
+		log.Debug("the leader does not answer; the holddown of the last takeover has not ended")
 	case err != nil:
 		log.WithError(err).Warn("the leader does not answer, and could not be deposed")
 	default:

@@ -18,7 +18,7 @@ import (
 // suspected is a store of a job with a leader that never commits. It reports each attempted takeover and permits
 // none.
 type suspected struct {
-	store.Store // nil, but for the methods below
+	store.Store // nil, except for the methods below
 	leader      store.Candidate
 	takeover    chan store.Takeover
 }

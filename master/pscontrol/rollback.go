@@ -29,7 +29,7 @@ import (
 // A leader that stops between the two parts of a rollback leaves servers at an older epoch. The next leader rolls them
 // back again.
 //
-// Migrations and rollbacks take turns. A rollback restores blocks that were frozen or copied for an uncommitted
+// Migrations and rollbacks exclude each other. A rollback restores blocks that were frozen or copied for an uncommitted
 // migration at their old servers. Blocks of a committed migration are restored at their new servers.
 type rollbacks struct {
 	*checkpointer
@@ -192,7 +192,7 @@ func (r *rollbacks) begin(ctx context.Context) (cut Cut, at *jobSnapshot, err er
 		err = r.fence(ctx, number, err)
 	}
 	if err != nil {
-		return nil, nil, fmt.Errorf("cut %d: wait for trainers to stand still: %w%s", number, err, r.awaited(context.WithoutCancel(ctx)))
+		return nil, nil, fmt.Errorf("cut %d: wait for trainers to stop: %w%s", number, err, r.awaited(context.WithoutCancel(ctx)))
 	}
 	// No push of a trainer whose session ended may be applied after the cut. An earlier attempt, also of an earlier
 	// leader, may have ended sessions and failed before all servers received the floor.
@@ -217,7 +217,7 @@ func (r *rollbacks) begin(ctx context.Context) (cut Cut, at *jobSnapshot, err er
 	at.position.Step = number
 	//guard:restart-during-cut
 	if states, err = r.term.config.Servers.States(ctx); err == nil && slices.ContainsFunc(states, func(s ServerState) bool { return s.Epoch != place.Epoch }) {
-		err = fmt.Errorf("cut %d: a parameter server began anew meanwhile", number)
+		err = fmt.Errorf("cut %d: a parameter server restarted meanwhile", number)
 	}
 	return cut, at, err
 }
@@ -291,7 +291,7 @@ func (r *rollbacks) awaited(ctx context.Context) string {
 	if err := r.term.Read(ctx, func(q *taskqueue.Queue) { ids = q.Unflushed() }); err != nil || len(ids) == 0 {
 		return ""
 	}
-	r.log.WithField("trainers", ids).Warn("a cut is given up, and tried again: these trainers do not stand still; if one of them hangs, end its process")
+	r.log.WithField("trainers", ids).Warn("cut aborted and retried: these trainers did not stop for it; if one of them hangs, end its process")
 	return fmt.Sprintf("; waited for %s: if one of them hangs, end its process", strings.Join(ids, ", "))
 }
 
