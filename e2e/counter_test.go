@@ -140,6 +140,8 @@ func countOnce(ctx context.Context, store *etcdstore.Store, config trainer.Confi
 		return err
 	}
 	defer client.Close() //nolint:errcheck // the master may be gone
+	ctx, release := client.UntilFailed(ctx)
+	defer release()
 	if err := client.ReportDataset(ctx, []string{file}); err != nil {
 		return err
 	}

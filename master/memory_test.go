@@ -402,7 +402,7 @@ func (w *worker) beats(ctx context.Context, moving bool) {
 			if moving && !w.held.IsZero() {
 				beat.Moving = []taskqueue.Token{w.held}
 			}
-			if _, err := w.m.Heartbeat(ctx, beat); err != nil && ctx.Err() == nil && !errors.Is(err, ErrNotLeader) {
+			if _, err := w.m.Heartbeat(ctx, beat); err != nil && ctx.Err() == nil && !errors.Is(err, ErrNotLeader) && !errors.Is(err, ErrJobFailed) {
 				w.t.Errorf("trainer %d: heartbeat: %v", w.Ordinal, err)
 				return
 			}

@@ -132,11 +132,7 @@ func (t *term) assignment(ctx context.Context, a taskqueue.Answer) (Reply, error
 	case taskqueue.AnswerEnded:
 		return r, fmt.Errorf("%w: all passes are done", ErrJobFinished)
 	case taskqueue.AnswerFailed:
-		reason := ""
-		if err := t.Read(ctx, func(q *taskqueue.Queue) { _, reason = q.Status() }); err != nil {
-			return r, err
-		}
-		return r, fmt.Errorf("%w: %s", ErrJobFailed, reason)
+		return r, t.failure(ctx)
 	case taskqueue.AnswerRejoin:
 		return r, ErrRejoin
 	case taskqueue.AnswerDrained:
@@ -147,13 +143,26 @@ func (t *term) assignment(ctx context.Context, a taskqueue.Answer) (Reply, error
 	return r, nil
 }
 
-// Heartbeat keeps a session alive; draining says that it gets no more tasks.
+// failure returns ErrJobFailed with the reason.
+func (t *term) failure(ctx context.Context) error {
+	reason := ""
+	if err := t.Read(ctx, func(q *taskqueue.Queue) { _, reason = q.Status() }); err != nil {
+		return err
+	}
+	return fmt.Errorf("%w: %s", ErrJobFailed, reason)
+}
+
+// Heartbeat keeps a session alive. draining reports that the trainer gets no more tasks. If the job has failed, Heartbeat returns
+// ErrJobFailed.
 func (m *Master) Heartbeat(ctx context.Context, h *taskqueue.Heartbeat) (draining bool, err error) {
 	t, err := m.leading()
 	if err != nil {
 		return false, err
 	}
 	a, err := t.Submit(ctx, h)
+	if err == nil && a.Kind == taskqueue.AnswerFailed {
+		err = t.failure(ctx)
+	}
 	return a.Draining, err
 }
 

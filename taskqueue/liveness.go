@@ -128,6 +128,9 @@ func (ev *Heartbeat) apply(q *Queue) Answer {
 			}
 		}
 	}
+	if q.status == Failed {
+		return Answer{Kind: AnswerFailed}
+	}
 	return Answer{Draining: t.draining}
 }
 

@@ -262,6 +262,9 @@ func (n *naive) heartbeat(ev *Heartbeat) Answer {
 			}
 		}
 	}
+	if n.status == Failed {
+		return Answer{Kind: AnswerFailed}
+	}
 	return Answer{Draining: t.draining}
 }
 

@@ -52,9 +52,11 @@ type Client struct {
 	session *session.Session
 	files   files
 
-	ctx   context.Context // ends with Close
-	stop  context.CancelFunc
-	owned sync.WaitGroup
+	ctx    context.Context // ends with Close
+	stop   context.CancelFunc
+	failed context.Context         // ends when the job fails
+	fail   context.CancelCauseFunc // of failed
+	owned  sync.WaitGroup
 
 	flight chan fetched // outcome of the request under way; nil: there is none
 	ended  bool         // the job has ended: its master may have exited
@@ -99,6 +101,7 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 		c.cuts = newCuts(reply.Epoch)
 	}
 	c.ctx, c.stop = context.WithCancel(context.Background())
+	c.failed, c.fail = context.WithCancelCause(context.Background())
 	c.owned.Go(c.beat)
 	return c, nil
 }
@@ -355,7 +358,18 @@ func (c *Client) run(tokens ...taskqueue.Token) {
 	c.running = tokens
 }
 
-// beat sends heartbeats until Close.
+// UntilFailed returns a context that also ends, with ErrJobFailed as its cause, when the job fails, and a function that releases it.
+// A call to a lost parameter server ends then: otherwise it waits for another server.
+func (c *Client) UntilFailed(ctx context.Context) (context.Context, context.CancelFunc) {
+	bounded, cancel := context.WithCancelCause(ctx)
+	stop := context.AfterFunc(c.failed, func() { cancel(context.Cause(c.failed)) })
+	return bounded, func() {
+		stop()
+		cancel(nil)
+	}
+}
+
+// beat sends heartbeats until Close or the failure of the job.
 func (c *Client) beat() {
 	ticker := time.NewTicker(c.config.Heartbeat)
 	defer ticker.Stop()
@@ -374,6 +388,10 @@ func (c *Client) beat() {
 		reply, err := call[int](c.ctx, c.link, "Heartbeat", beat)
 		switch {
 		case errors.Is(err, io.EOF): // there is no leader yet
+		case errors.Is(err, ErrJobFailed):
+			//guard:heartbeat-ends-calls-of-a-failed-job
+			c.fail(err)
+			return
 		case err != nil && c.ctx.Err() == nil:
 			c.config.Log.WithError(err).Warn("heartbeat refused") // the next request says the same
 		case err == nil && *reply == wire.HeartbeatDraining:

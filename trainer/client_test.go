@@ -691,6 +691,24 @@ func TestNextReturnsEndOfJob(t *testing.T) {
 	}
 }
 
+// A trainer that has not asked for a task, because it waits for a parameter server, receives the failure of the job.
+func TestUntilFailedEndsBeforeTheFirstTask(t *testing.T) {
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: taskqueue.Options{Passes: 1}})
+	r.Register(1)
+	waiting, release := join(t, "waiting", trainer.At(r.Addr)).UntilFailed(within(t))
+	defer release()
+	failing := join(t, "failing", trainer.At(r.Addr))
+	for range 4 {
+		if err := failing.Fail(within(t), next(t, failing, nil), errors.New("no")); err != nil {
+			t.Fatal(err)
+		}
+	}
+	<-waiting.Done()
+	if err := context.Cause(waiting); !errors.Is(err, trainer.ErrJobFailed) || !strings.Contains(err.Error(), "set aside") {
+		t.Errorf("got error %v, want %v with the reason", err, trainer.ErrJobFailed)
+	}
+}
+
 // steps records the steps that the master sends to the parameter servers.
 type steps struct {
 	pscontrol.None

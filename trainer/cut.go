@@ -17,15 +17,10 @@ type cuts struct {
 	wanted  atomic.Uint64 // cut that waits for the trainer; 0: none
 	came    chan struct{} // has a token when wanted was set
 	flushed chan struct{} // has a token when a cut was flushed
-
-	failed context.Context         //nolint:containedctx // ends when the job fails
-	fail   context.CancelCauseFunc // of failed
 }
 
 func newCuts(epoch uint32) *cuts {
-	c := &cuts{epoch: epoch, flushed: make(chan struct{}, 1), came: make(chan struct{}, 1)}
-	c.failed, c.fail = context.WithCancelCause(context.Background())
-	return c
+	return &cuts{epoch: epoch, flushed: make(chan struct{}, 1), came: make(chan struct{}, 1)}
 }
 
 // Cuts reports whether the job takes cuts of data and parameters, and rolls back to the last
@@ -57,20 +52,6 @@ func (c *Client) Boundary(ctx context.Context) error {
 		return nil
 	}
 	return c.flushCut(ctx, c.cuts.wanted.Load())
-}
-
-// UntilFailed returns a context that also ends, with ErrJobFailed as its cause, when the job fails after the first call of Next, and
-// a function that releases it. A call to a lost parameter server ends then: otherwise it waits for another server.
-func (c *Client) UntilFailed(ctx context.Context) (context.Context, context.CancelFunc) {
-	bounded, cancel := context.WithCancelCause(ctx)
-	if c.cuts == nil {
-		return bounded, func() { cancel(nil) }
-	}
-	stop := context.AfterFunc(c.cuts.failed, func() { cancel(context.Cause(c.cuts.failed)) })
-	return bounded, func() {
-		stop()
-		cancel(nil)
-	}
 }
 
 // untilCut returns a context that ends when a cut begins to wait for this trainer, and a function that releases it.
@@ -114,7 +95,7 @@ func (c *Client) watchCuts() {
 		switch {
 		case err != nil: // Next gets the same error
 			if errors.Is(err, ErrJobFailed) {
-				c.cuts.fail(err)
+				c.fail(err)
 			}
 			return
 		case !reply.Done:

@@ -64,8 +64,6 @@ type Cuts interface {
 	Boundary(ctx context.Context) error
 	// Used adds records of a task that the parameters include.
 	Used(task *taskqueue.Task, records int)
-	// UntilFailed returns a context that also ends when the job fails.
-	UntilFailed(ctx context.Context) (context.Context, context.CancelFunc)
 }
 
 // TaskReport says how the training of one task went.
@@ -117,11 +115,6 @@ func (t *Trainer) validate() error {
 func (t *Trainer) Run(ctx context.Context) error {
 	if err := t.validate(); err != nil {
 		return err
-	}
-	if t.Cuts != nil {
-		var release context.CancelFunc
-		ctx, release = t.Cuts.UntilFailed(ctx)
-		defer release()
 	}
 	s := newSession(t)
 	if err := t.Parameters.Init(ctx, s.sharedParams); err != nil {

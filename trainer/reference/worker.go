@@ -131,6 +131,8 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 	}()
 	log := w.Log.WithFields(logrus.Fields{"ordinal": client.Ordinal(), "incarnation": client.Incarnation()})
 	log.Info("joined")
+	ctx, release := client.UntilFailed(ctx)
+	defer release()
 	if err := client.ReportDataset(ctx, w.Data); err != nil {
 		return err
 	}
