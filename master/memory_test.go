@@ -243,10 +243,14 @@ func starts(t *testing.T, store *memory, config Config, servers pscontrol.Server
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan error, 1)
-	go func() { done <- m.Run(ctx) }()
+	done, stopped := make(chan error, 1), make(chan struct{})
+	go func() {
+		done <- m.Run(ctx)
+		close(stopped)
+	}()
 	stop = func() {
 		cancel()
+		<-stopped
 		synctest.Wait()
 	}
 	t.Cleanup(stop)
