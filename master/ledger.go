@@ -31,7 +31,7 @@ type sealing struct {
 }
 
 func newSealing(config Config) *sealing {
-	return &sealing{sealer: config.Ledger, log: config.Log, checking: detached{component.NewSemaphore()}, running: detached{component.NewSemaphore()}}
+	return &sealing{sealer: config.Ledger, log: config.Log, checking: detached{component.NewSemaphore(), config.Log}, running: detached{component.NewSemaphore(), config.Log}}
 }
 
 // Name implements [component.Component].
@@ -79,7 +79,10 @@ const (
 
 // detached runs calls that may not return: their file system hangs, and no context ends a system call.
 // One runs at a time; a call that its caller no longer waits for keeps the semaphore until it returns.
-type detached struct{ component.Semaphore }
+type detached struct {
+	component.Semaphore
+	log *logrus.Entry
+}
 
 var errHangs = errors.New("call has not returned")
 
@@ -90,7 +93,7 @@ func (d detached) do(ctx context.Context, patience time.Duration, call func(cont
 	}
 	done := make(chan error, 1)
 	go func() {
-		err := call(ctx)
+		err := component.Contain(d.log, "sealing of the ledger", func() error { return call(ctx) })
 		d.Release()
 		done <- err
 	}()

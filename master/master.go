@@ -90,6 +90,7 @@ func (m *Master) Run(ctx context.Context) error {
 	defer pulse.Wait()
 	defer stopAsking()
 	pulse.Go(func() { m.election.KeepFresh(asking) })
+	clock, rest := component.MachineClock{}, termPause
 	for {
 		lead, kept, err := m.campaign(ctx)
 		if err != nil {
@@ -98,7 +99,8 @@ func (m *Master) Run(ctx context.Context) error {
 			}
 			return fmt.Errorf("campaign: %w", err)
 		}
-		err = m.lead(ctx, lead, kept)
+		began := clock.Now()
+		err = component.Contain(m.config.Log, "term", func() error { return m.lead(ctx, lead, kept) })
 		//guard:stop-resigns-term
 		resignTerm(lead)
 		switch {
@@ -109,7 +111,12 @@ func (m *Master) Run(ctx context.Context) error {
 		}
 		m.waiting.Store(err.Error())
 		m.config.Log.WithError(err).Warn("term over, campaigning again")
-		component.MachineClock{}.Sleep(ctx, termPause)
+		if !errors.Is(err, component.ErrPanic) || clock.Now().Sub(began) > panicPauseMax {
+			rest = termPause
+		}
+		clock.Sleep(ctx, rest)
+		//guard:panic-pause-doubles
+		rest = min(2*rest, panicPauseMax)
 	}
 }
 
@@ -137,7 +144,12 @@ func (m *Master) ServeHeartbeats(w http.ResponseWriter, r *http.Request) {
 	m.election.ServeHeartbeats(w, r)
 }
 
-const termPause = 200 * time.Millisecond
+const (
+	termPause = 200 * time.Millisecond // between two terms of this master
+	// Limit of the pause after a panic. The pause doubles with each term that panics before it has lasted as long: another master may lead
+	// meanwhile, and a defect that every term meets does not use up the machine and etcd.
+	panicPauseMax = 30 * time.Second
+)
 
 // fatal reports whether every further term would meet an error again.
 func fatal(err error) bool {

@@ -46,7 +46,7 @@ func (m *Master) lead(ctx context.Context, lead store.Leadership, kept *committe
 	t := &term{Committer: c}
 	m.election.Leads(lead.Revision())
 	for _, part := range m.components {
-		if err := part.Prepare(ctx, t); err != nil {
+		if err := component.Contain(m.config.Log, part.Name(), func() error { return part.Prepare(ctx, t) }); err != nil {
 			return err
 		}
 	}
@@ -60,7 +60,9 @@ func (m *Master) lead(ctx context.Context, lead store.Leadership, kept *committe
 	group, ctx := errgroup.WithContext(ctx)
 	group.Go(func() error { return c.Run(ctx) })
 	for _, part := range m.components {
-		group.Go(func() error { return part.Run(ctx, t) })
+		group.Go(func() error {
+			return component.Contain(m.config.Log, part.Name(), func() error { return part.Run(ctx, t) })
+		})
 	}
 	m.config.Log.WithField("term", lead.Revision()).Info("leading")
 	if err := group.Wait(); !errors.Is(err, errJobOver) {

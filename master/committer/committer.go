@@ -39,9 +39,14 @@ func newCommitter(s *state, over func()) *Committer {
 	return c
 }
 
-// Run commits until the term ends, and returns why.
+// Run commits until the term ends, and returns why. A panic ends the term and not the process: the state in memory is discarded, no
+// caller receives a result, and the next term reads the state that etcd has. An event that panics is dropped alone and ends nothing.
 func (c *Committer) Run(ctx context.Context) (err error) {
 	defer func() { c.End(err) }()
+	return component.Contain(c.log, "committer", func() error { return c.run(ctx) })
+}
+
+func (c *Committer) run(ctx context.Context) error {
 	c.sample = c.time.Now() // no request could arrive while the term was announced
 	c.stopping = ctx
 	ticker := time.NewTicker(TickEvery)

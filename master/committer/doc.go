@@ -7,5 +7,5 @@
 //
 // If a transaction definitely failed, the queue is restored to the committed state, and the callers of the batch get [ErrNotStored]. If the
 // outcome is unknown, the committer reads the state back: the same bytes are sent again until they, or another state, are stored. An event
-// that panics is dropped alone. An error of Round or Run ends the term.
+// that panics is dropped alone. An error of Round or Run, or another panic in Run, ends the term.
 package committer

@@ -1,7 +1,7 @@
 // Package component defines the parts of a master that run for the length of a term, and their view of the term.
 //
 // A component submits events to the task queue, reads the committed state and receives effects of commits. It never sees the committer,
-// the lock or another component. Components run beside the committer: an error of one of them ends the term.
+// the lock or another component. Components run beside the committer: an error or a panic of one of them ends the term.
 package component
 
 import (
@@ -19,9 +19,10 @@ type Component interface {
 	// Init is called once, when the master starts. An error ends the master.
 	Init(ctx context.Context) error
 	// Prepare is called in each term before the address of the leader is announced. The component subscribes to effects here. It must
-	// not submit events, because the committer does not run yet.
+	// not submit events, because the committer does not run yet. An error or a panic ends the term.
 	Prepare(ctx context.Context, t Term) error
-	// Run runs until ctx ends. An error ends the term.
+	// Run runs until ctx ends. An error or a panic ends the term. Memory that outlives the term must not depend on it: no lock that the
+	// next term needs stays locked after a panic.
 	Run(ctx context.Context, t Term) error
 }
 
