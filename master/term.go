@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync/atomic"
+	"time"
 
 	"golang.org/x/sync/errgroup"
 
@@ -34,31 +35,13 @@ func (t *term) Submit(ctx context.Context, ev taskqueue.Event) (taskqueue.Answer
 // lead recovers the state and serves until the term ends. It returns nil if the job has ended and its trainers have been
 // informed.
 func (m *Master) lead(ctx context.Context, lead store.Leadership, kept *committer.TableCache) error {
-	if err := m.config.Store.EnsureJob(ctx, m.config.Job, m.config.Settings()); err != nil {
-		return err
-	}
-	c, err := committer.Recover(ctx, lead, m.config.Committer(), kept, m.election.Heard, m.termOver)
+	defer m.termOver()
+	t, err := m.begin(ctx, lead, kept)
 	if err != nil {
 		return err
 	}
-	ctx, stop := context.WithCancelCause(ctx)
-	defer stop(nil)
-	t := &term{Committer: c}
-	m.election.Leads(lead.Revision())
-	for _, part := range m.components {
-		if err := component.Contain(m.config.Log, part.Name(), func() error { return part.Prepare(ctx, t) }); err != nil {
-			return err
-		}
-	}
-	m.current.Store(t) // stored before the announcement: early requests wait for the committer and are not rejected
-	defer m.termOver()
-	if err := m.announce(ctx, lead); err != nil {
-		c.End(err)
-		return err
-	}
-	t.announced.Store(true)
 	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return c.Run(ctx) })
+	group.Go(func() error { return t.Committer.Run(ctx) })
 	for _, part := range m.components {
 		group.Go(func() error {
 			return component.Contain(m.config.Log, part.Name(), func() error { return part.Run(ctx, t) })
@@ -68,22 +51,57 @@ func (m *Master) lead(ctx context.Context, lead store.Leadership, kept *committe
 	if err := group.Wait(); !errors.Is(err, errJobOver) {
 		return err
 	}
-	if status, reason := c.Status(); status == taskqueue.Failed {
+	if status, reason := t.Status(); status == taskqueue.Failed {
 		return fmt.Errorf("%w: %s", ErrJobFailed, reason)
 	}
 	return nil
 }
 
-// announce publishes the address of the leader. If the lock is lost, announce returns early.
-func (m *Master) announce(ctx context.Context, lead store.Leadership) error {
+// begin recovers the state, prepares the components and announces the term. It returns early if the lock is lost, also while the store does
+// not answer.
+func (m *Master) begin(ctx context.Context, lead store.Leadership, kept *committer.TableCache) (t *term, err error) {
+	//guard:lost-lock-ends-beginning
 	ctx, release := committer.WhileHeld(ctx, lead)
 	defer release()
-	err := lead.Announce(ctx, m.config.Advertise, uint64(lead.Revision()))
-	if err != nil && context.Cause(ctx) != nil {
-		err = context.Cause(ctx)
+	defer func() {
+		if err != nil && context.Cause(ctx) != nil {
+			err = context.Cause(ctx)
+		}
+	}()
+	if err := m.config.Store.EnsureJob(ctx, m.config.Job, m.config.Settings()); err != nil {
+		return nil, err
+	}
+	c, err := committer.Recover(ctx, lead, m.config.Committer(), kept, m.election.Heard, m.termOver)
+	if err != nil {
+		return nil, err
+	}
+	t = &term{Committer: c}
+	m.election.Leads(lead.Revision())
+	for _, part := range m.components {
+		if err := m.prepare(ctx, part, t, lead.TTL()); err != nil {
+			return nil, err
+		}
+	}
+	m.current.Store(t) // stored before the announcement: early requests wait for the committer and are not rejected
+	if err := lead.Announce(ctx, m.config.Advertise, uint64(lead.Revision())); err != nil {
+		c.End(err)
+		return nil, fmt.Errorf("announce: %w", err)
+	}
+	t.announced.Store(true)
+	return t, nil
+}
+
+// prepare prepares a component within limit: a store that answers only the keep-alives of the lease must not hold the lock without a term.
+func (m *Master) prepare(ctx context.Context, part component.Component, t *term, limit time.Duration) error {
+	//guard:prepare-time-limit
+	ctx, cancel := context.WithTimeoutCause(ctx, limit, fmt.Errorf("no answer within %v", limit))
+	defer cancel()
+	err := component.Contain(m.config.Log, part.Name(), func() error { return part.Prepare(ctx, t) })
+	if err != nil && ctx.Err() != nil {
+		err = fmt.Errorf("%w: %w", err, context.Cause(ctx))
 	}
 	if err != nil {
-		return fmt.Errorf("announce: %w", err)
+		return fmt.Errorf("prepare %s: %w", part.Name(), err)
 	}
 	return nil
 }

@@ -20,6 +20,7 @@ type Component interface {
 	Init(ctx context.Context) error
 	// Prepare is called in each term before the address of the leader is announced. The component subscribes to effects here. It must
 	// not submit events, because the committer does not run yet. An error or a panic ends the term.
+	// ctx ends with the lock and after the time to live of its lease.
 	Prepare(ctx context.Context, t Term) error
 	// Run runs until ctx ends. An error or a panic ends the term. Memory that outlives the term must not depend on it: no lock that the
 	// next term needs stays locked after a panic.
