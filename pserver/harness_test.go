@@ -85,17 +85,21 @@ func (b *book) complete(ctx context.Context) ([]string, error) {
 type place struct {
 	book  *book
 	index int
+	job   pserver.JobState // at the claim
 	lost  chan struct{}
 }
 
-func (b *book) place(index int) *place { return &place{b, index, make(chan struct{})} }
+func (b *book) place(index int) *place {
+	return &place{book: b, index: index, lost: make(chan struct{})}
+}
 
 func (p *place) ClaimPS(_ context.Context, addr string, _ func(string)) (pserver.Claim, error) {
+	p.job = p.book.state()
 	p.book.set(p.index, addr)
 	return p, nil
 }
 func (p *place) Index() int                                        { return p.index }
-func (p *place) Job() pserver.JobState                             { return p.book.state() }
+func (p *place) Job() pserver.JobState                             { return p.job }
 func (p *place) Current(context.Context) (pserver.JobState, error) { return p.book.state(), nil }
 func (p *place) Lost() <-chan struct{}                             { return p.lost }
 func (p *place) Release(context.Context) error {
