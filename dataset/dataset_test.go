@@ -402,10 +402,3 @@ func TestCheck(t *testing.T) {
 		})
 	}
 }
-
-func ExampleDifference() {
-	have := []dataset.Entry{{"/data/part-0", 100}, {"/data/part-1", 100}}
-	want := []dataset.Entry{{"/data/part-1", 120}, {"/data/part-2", 100}}
-	fmt.Println(dataset.Difference(have, want))
-	// Output: the job's dataset has 2 files, this one has 2; 1 missing: /data/part-0; 1 added: /data/part-2; 1 of another size: /data/part-1 (120 bytes, not 100)
-}

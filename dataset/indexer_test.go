@@ -3,8 +3,6 @@ package dataset_test
 import (
 	"context"
 	"errors"
-	"fmt"
-	"log"
 	"os"
 	"path/filepath"
 	"strings"
@@ -142,44 +140,4 @@ func TestIndexerResumesAfterCancel(t *testing.T) {
 	if _, err := x.Index(t.Context(), listing); err != nil {
 		t.Fatalf("expected no second read of the finished files, found error %v", err)
 	}
-}
-
-func Example() {
-	dir, err := os.MkdirTemp("", "dataset")
-	if err != nil {
-		log.Fatal(err)
-	}
-	defer os.RemoveAll(dir)
-	for _, name := range []string{"part-0", "part-1"} {
-		out, err := os.Create(filepath.Join(dir, name))
-		if err != nil {
-			log.Fatal(err)
-		}
-		w := recordio.NewWriter(out, recordio.WriterOptions{RecordsPerChunk: 2})
-		for range 5 {
-			if err := w.Write([]byte(name)); err != nil {
-				log.Fatal(err)
-			}
-		}
-		if err := errors.Join(w.Close(), out.Close()); err != nil {
-			log.Fatal(err)
-		}
-	}
-
-	ctx := context.Background()
-	listing, err := dataset.Source{Roots: []string{dir}}.List(ctx, []string{filepath.Join(dir, "part-*")})
-	if err != nil {
-		log.Fatal(err)
-	}
-	var indexer dataset.Indexer
-	indexes, err := indexer.Index(ctx, listing)
-	if err != nil {
-		log.Fatal(err)
-	}
-	for i, f := range listing.Files {
-		fmt.Printf("%s: %d bytes in %d chunks\n", filepath.Base(f.Path), f.Size, len(indexes[i]))
-	}
-	// Output:
-	// part-0: 110 bytes in 3 chunks
-	// part-1: 110 bytes in 3 chunks
 }

@@ -10,6 +10,7 @@ import (
 	"trainmaster/recordio"
 )
 
+// A file is written in chunks of two records, then its records are read.
 func Example() {
 	dir, err := os.MkdirTemp("", "recordio")
 	if err != nil {
@@ -85,6 +86,7 @@ func ExampleFile_Chunk() {
 	// three
 }
 
+// A file without its last bytes is truncated. The error names the file and the offset of the chunk.
 func ExampleError() {
 	var file bytes.Buffer
 	w := recordio.NewWriter(&file, recordio.WriterOptions{})

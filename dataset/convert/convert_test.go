@@ -378,29 +378,6 @@ func TestIDXRefuses(t *testing.T) {
 	}
 }
 
-func ExampleCSV() {
-	dir, err := os.MkdirTemp("", "convert")
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	defer os.RemoveAll(dir)
-	table := "0,16,1\n16,0,0\n0,12,1\n13,1,0\n"
-	result, err := convert.CSV(context.Background(), strings.NewReader(table), convert.Options{
-		Prefix: filepath.Join(dir, "tiny"), HeldOut: 0.25, Seed: 1,
-	})
-	if err != nil {
-		fmt.Println(err)
-		return
-	}
-	for _, split := range []convert.Split{result.Train, result.Test} {
-		fmt.Println(filepath.Base(split.Paths[0]), split.Records)
-	}
-	// Output:
-	// tiny-00000-of-00001 3
-	// tiny-test-00000-of-00001 1
-}
-
 // The flag --records-per-chunk documents 16 to 64 chunks, for any number of samples and shards.
 func TestConvertChoosesNumberOfChunks(t *testing.T) {
 	for _, tt := range []struct{ n, shards int }{

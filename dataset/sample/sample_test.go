@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"encoding/hex"
 	"errors"
-	"fmt"
 	"math"
 	"testing"
 
@@ -76,19 +75,4 @@ func FuzzDecode(f *testing.F) {
 			t.Fatalf("% x: decoded as %+v, encoded again as % x", rec, s, again)
 		}
 	})
-}
-
-func ExampleDecode() {
-	rec := sample.Append(nil, sample.Sample{Label: 9, Scale: 1.0 / 16, Pixels: []byte{0, 4, 16}})
-
-	var s sample.Sample // declared outside the loop over records to reuse its memory
-	if err := sample.Decode(rec, &s); err != nil {
-		fmt.Println(err)
-		return
-	}
-	for _, p := range s.Pixels {
-		fmt.Print(float32(p)*s.Scale, " ")
-	}
-	fmt.Println("is a", s.Label)
-	// Output: 0 0.25 1 is a 9
 }

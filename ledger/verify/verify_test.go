@@ -17,8 +17,7 @@ import (
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 // job returns the ledger of a job of two tasks and one pass, by the key of its entries, and the state at its end.
-func job(t *testing.T) (entries map[string][]byte, keys []string, queue *taskqueue.Queue) {
-	t.Helper()
+func job() (entries map[string][]byte, keys []string, queue *taskqueue.Queue) {
 	entries = map[string][]byte{}
 	queue = taskqueue.New("digits", [16]byte{1}, 1, taskqueue.Options{Passes: 1})
 	do := func(event taskqueue.Event) taskqueue.Answer {
@@ -32,7 +31,7 @@ func job(t *testing.T) (entries map[string][]byte, keys []string, queue *taskque
 	table := taskqueue.NewTable(2)
 	chunks := []recordio.Index{{Size: 100, Records: 10, Layout: 1}, {Offset: recordio.HeaderSize + 100, Size: 100, Records: 10, Layout: 1}}
 	if err := table.Add(taskqueue.File{Path: "/data/train", Size: 240}, chunks); err != nil {
-		t.Fatal(err)
+		panic(err)
 	}
 	do(&taskqueue.Report{Digest: [32]byte{9}, ReportID: "r", Table: table})
 	session := do(&taskqueue.Join{ID: "trainer-0"})
@@ -61,7 +60,7 @@ func open(t *testing.T, entries map[string][]byte) (*etcdstore.Store, *ledger.Re
 }
 
 func TestCheckFindsMissingTask(t *testing.T) {
-	entries, keys, queue := job(t)
+	entries, keys, queue := job()
 	state := queue.Snapshot(0, 0)
 	_, reader := open(t, entries)
 	reports, err := verify.Check(t.Context(), reader, state)
@@ -76,7 +75,7 @@ func TestCheckFindsMissingTask(t *testing.T) {
 }
 
 func TestCheckOfEmptyLedger(t *testing.T) {
-	_, _, queue := job(t)
+	_, _, queue := job()
 	_, reader := open(t, nil)
 	if _, err := verify.Check(t.Context(), reader, queue.Snapshot(0, 0)); !errors.Is(err, verify.ErrNoEntries) {
 		t.Errorf("found %v, expected ErrNoEntries", err)
@@ -84,7 +83,7 @@ func TestCheckOfEmptyLedger(t *testing.T) {
 }
 
 func TestTraceNamesTrainerOfRecord(t *testing.T) {
-	entries, _, queue := job(t)
+	entries, _, queue := job()
 	_, reader := open(t, entries)
 	trace, err := verify.FindRecord(queue, "/data/train", 15)
 	if err != nil || trace.Chunk != 1 {
