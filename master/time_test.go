@@ -613,3 +613,43 @@ func TestLastStepIsSentAgain(t *testing.T) {
 		}
 	})
 }
+
+// etcd refuses the commit of a synchronous step. The next batch has only a request of a caller that left, and completes the step: the
+// commit has the time of its batch.
+func TestCommitWithoutAnAppliedEventAdvancesTheJobClock(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		term := drives(t, store, synchronous(Config{}))
+		joining := term.put(&taskqueue.Join{ID: "a"})
+		table, digest := tableOfParts(t, 1), [32]byte{1}
+		term.put(&taskqueue.Report{Digest: digest, Table: table})
+		term.round(false)
+		a, _, _, _ := joining.Answer()
+		asking := term.put(&taskqueue.Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 1, Want: true, Epoch: a.Epoch})
+		term.round(false)
+		if task, _, _, err := asking.Answer(); err != nil || task.Kind != taskqueue.AnswerTask {
+			t.Fatalf("expected a task, found %+v, %v", task, err)
+		}
+		store.set(time.Millisecond, taskqueue.ErrStoreFull)
+		by := taskqueue.Contributor{Ordinal: a.Ordinal, Incarnation: a.Incarnation, Records: 5}
+		term.put(&taskqueue.StageGradients{By: by, Epoch: a.Epoch})
+		term.round(false)
+		store.set(time.Millisecond, nil)
+		before := len(store.written())
+		time.Sleep(500 * time.Millisecond) // virtual time
+		left, leave := context.WithCancel(t.Context())
+		leave()
+		if _, err := term.Put(left, &taskqueue.Heartbeat{Trainer: a.Ordinal, Incarnation: a.Incarnation}); err != nil {
+			t.Fatal(err)
+		}
+		term.round(false)
+		if n := len(store.written()) - before; n != 1 {
+			t.Fatalf("expected the commit of the step, found %d commits", n)
+		}
+		stored, _, _ := store.ReadState(t.Context())
+		var snapshot taskqueue.Snapshot
+		if err := store.Decode(stored, &snapshot, committer.MaxStoredState); err != nil || snapshot.Clock < 500 {
+			t.Errorf("stored job clock: expected at least 500 ms, found %d, %v", snapshot.Clock, err)
+		}
+	})
+}

@@ -87,11 +87,17 @@ var (
 // next and returns the answer. now never goes back; an earlier one is taken as the
 // time of the last event.
 func (q *Queue) Apply(now Clock, ev Event) Answer {
-	//guard:job-clock-monotonic
-	q.clock = max(q.clock, now)
+	q.Advance(now)
 	a := ev.apply(q)
 	q.final = q.final || a.isFinal()
 	return a
+}
+
+// Advance sets the job clock; an earlier time changes nothing. The state of a batch has the time of the batch, also without an event that
+// is applied: Ready can complete a step.
+func (q *Queue) Advance(now Clock) {
+	//guard:job-clock-monotonic
+	q.clock = max(q.clock, now)
 }
 
 // StoreKeys writes keys that other components own in the transaction of its batch. The queue does not read them.

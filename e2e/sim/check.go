@@ -51,6 +51,7 @@ type check struct {
 	stepBook         *stepBook
 	named            *checkpoint.Set           // checkpoint set that this commit names, or nil
 	epochs           map[uint32]map[sample]int // committed records at the start of each epoch
+	fenced           map[string]bool           // ids whose sessions a leader ends because they did not stop for a cut
 	untrusted        bool                      // answers are being sent without a commit and without a valid lease
 }
 
@@ -120,7 +121,6 @@ type dispatch struct {
 // sendState is the newest commit that a term has sent.
 type sendState struct {
 	number  uint64
-	clock   taskqueue.Clock
 	bytes   string
 	unknown bool
 }
@@ -129,7 +129,7 @@ func newCheck(w *world) *check {
 	return &check{
 		world: w, ctx: context.Background(), state: &stored{Snapshot: &taskqueue.Snapshot{}}, terms: map[int64]string{}, begin: map[int64]taskqueue.Clock{}, heard: map[int64]*termState{},
 		verifier: taskqueue.NewVerifier(), tasks: map[taskPosition]*history{}, trained: map[delivery]bool{}, events: map[uint64][]byte{}, sessions: map[taskqueue.Ordinal]*sessionState{},
-		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{}, charged: map[taskqueue.Ordinal]bool{}, newest: map[taskqueue.Ordinal]*taskqueue.Request{}, epochs: map[uint32]map[sample]int{}, stepBook: newStepBook(),
+		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{}, charged: map[taskqueue.Ordinal]bool{}, newest: map[taskqueue.Ordinal]*taskqueue.Request{}, fenced: map[string]bool{}, epochs: map[uint32]map[sample]int{}, stepBook: newStepBook(),
 	}
 }
 
@@ -324,6 +324,7 @@ func (c *check) event(before, next *stored, ev *taskqueue.LedgerEvent) {
 	p := taskPosition{ev.Pass, ev.Position}
 	switch ev.Kind {
 	case taskqueue.EventJoined:
+		delete(c.fenced, ev.ID)
 		c.sessions[ev.Trainer] = &sessionState{id: ev.ID, term: next.LockRevision, incarnation: ev.Incarnation, joined: c.heard[next.LockRevision].sent}
 	case taskqueue.EventLost:
 		c.lost(next, ev.Trainer)
@@ -440,6 +441,9 @@ func (c *check) lost(next *stored, o taskqueue.Ordinal) {
 			return
 		}
 	}
+	if c.fenced[s.id] {
+		return
+	}
 	silence := c.world.plan.options.SessionTTL
 	if c.world.plan.exact { // after a timeout in a refused commit, the trainer has the grace period
 		silence = min(silence, c.world.plan.options.Grace)
@@ -454,8 +458,18 @@ func (c *check) lost(next *stored, o taskqueue.Ordinal) {
 	}
 }
 
-// soonAgain is the time within which a refused commit can be sent again without a later clock.
-const soonAgain = 50 * time.Millisecond
+// quiesceTime is the time that trainers have to stop for a cut.
+const quiesceTime = 10 * time.Second
+
+// fences records that a leader ends the sessions of trainers, and checks that they had the time to stop.
+func (c *check) fences(n *node, ids []string) {
+	if waited := c.world.now - n.cutBegan; waited < quiesceTime {
+		c.breaks("trainers have the time to stop for a cut", "%s ends the sessions of %v after %v", n.name, ids, waited)
+	}
+	for _, id := range ids {
+		c.fenced[id] = true
+	}
+}
 
 // checkBatch checks that a commit number is sent with one content, unless the commit failed.
 func (c *check) checkBatch(k *lock, state []byte) {
@@ -470,13 +484,10 @@ func (c *check) checkBatch(k *lock, state []byte) {
 	}
 	if last == nil || last.bytes != string(state) {
 		if t := c.heard[k.term.Revision]; t != nil {
-			// A refused commit that is sent again soon has the clock of its first attempt.
-			if last == nil || last.number != s.Commit || last.clock != s.Clock || c.world.now-t.sent > soonAgain {
-				t.sent = c.world.now
-			}
+			t.sent = c.world.now
 			t.saving(c.world.now, true)
 		}
-		c.sending[k] = &sendState{number: s.Commit, clock: s.Clock, bytes: string(state)}
+		c.sending[k] = &sendState{number: s.Commit, bytes: string(state)}
 	}
 }
 

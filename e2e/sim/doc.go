@@ -39,7 +39,7 @@
 //   - Each task of an open pass has exactly one state: counted, live, set aside or to do.
 //   - No task is counted twice in a pass. A finished task is never dispatched again or undone.
 //   - No task is taken back before its deadline. No trainer is lost while the leader receives its
-//     requests.
+//     requests, unless it did not stop for a cut within 10 s.
 //   - Set-aside tasks are listed, the state is small, and the ledger agrees with the state.
 //
 // Each answer is stored, and a request has one answer. After the last fault, the job ends within

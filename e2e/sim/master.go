@@ -30,8 +30,10 @@ type node struct {
 	deaf  bool          // no heartbeats from and to other masters
 	heard time.Duration // time of the last answer of etcd
 	jump  time.Duration // offset of its clock
-	proc  *process
-	link  *link
+
+	cutBegan time.Duration // when trainers could learn of the last cut
+	proc     *process
+	link     *link
 
 	away     time.Duration // sum of its pauses
 	driven   *committer.Committer

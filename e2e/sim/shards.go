@@ -231,6 +231,23 @@ func (t leaderTerm) Post(e taskqueue.Effect) {
 	t.node.stir(t.node.run)
 }
 
+// Wait implements [component.Term].
+func (t leaderTerm) Wait(ctx context.Context, ev taskqueue.Event) (taskqueue.Answer, error) {
+	a, err := t.Committer.Wait(ctx, ev)
+	if _, ok := ev.(*taskqueue.CutBegin); ok {
+		t.node.cutBegan = t.node.now
+	}
+	return a, err
+}
+
+// Submit implements [component.Term].
+func (t leaderTerm) Submit(ctx context.Context, ev taskqueue.Event) (taskqueue.Answer, error) {
+	if fence, ok := ev.(*taskqueue.CutFence); ok {
+		t.node.world.check.fences(t.node, fence.Trainers)
+	}
+	return t.Committer.Submit(ctx, ev)
+}
+
 // control runs components of the control of parameter servers until the term ends, each in its own process on the leader's machine.
 func (n *node) control(d *committer.Committer, servers pscontrol.Servers, parts func(*pscontrol.Control) []component.Component) {
 	ctx, cancel := context.WithCancelCause(context.Background())

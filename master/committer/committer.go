@@ -215,6 +215,8 @@ const SlowStore = time.Second
 func (c *Committer) applyBatch(ctx context.Context, now taskqueue.Clock) (n int, err error) {
 	for again := true; again; {
 		again = false
+		//guard:batch-advances-clock
+		c.queue.Advance(now)
 		for n = 0; n < len(c.batch) && c.roomInBatch() && !again; n++ {
 			o := c.batch[n]
 			if o.ctx.Err() != nil {
