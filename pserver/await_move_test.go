@@ -1,0 +1,106 @@
+package pserver
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	core "trainmaster/pserver/shard"
+	"trainmaster/pserver/wire"
+)
+
+// A push to a block or slot that is about to move waits on the server until the move is decided, and is then applied: the trainer sends the
+// frame once. The wait ends with the wait of a pull, and with the connection.
+func TestPushToMovingBlockOrRowsWaitsForTheMove(t *testing.T) {
+	const decided = 700 * time.Millisecond // within the wait of a pull
+	pushes := map[string]func(t *testing.T, c *conn, buf *buffer) (freeze, thaw func(), push func() *wire.Fault){
+		"block": func(_ *testing.T, c *conn, buf *buffer) (freeze, thaw func(), push func() *wire.Fault) {
+			b := c.holding.blocks[0]
+			c.head = headerOf(c, wire.Push, wire.Float32)
+			c.head.Length = uint32(4 * b.Len)
+			return b.freeze, func() {
+				b.mu.Lock()
+				defer b.mu.Unlock()
+				b.thawLocked()
+			}, func() *wire.Fault { return c.push(b, buf, &reply{}) }
+		},
+		"rows": func(t *testing.T, c *conn, buf *buffer) (freeze, thaw func(), push func() *wire.Fault) {
+			payload, _ := rowsIn(buf, 1, 2)
+			c.head = headerOf(c, wire.PushRows, wire.RowBatch)
+			c.head.Length = uint32(len(payload))
+			f, fault := c.checkRows(buf, &wire.Index{})
+			if fault != nil {
+				t.Fatal(fault)
+			}
+			table := c.holding.tables[0]
+			return func() {
+				if err := table.Freeze(1); err != nil {
+					t.Fatal(err)
+				}
+			}, table.Thaw, func() *wire.Fault { return c.pushRows(f, &reply{}) }
+		},
+	}
+	for name, begin := range pushes {
+		for what, end := range map[string]struct {
+			after   time.Duration // the move is decided then, or the connection is closed; 0: neither
+			closes  bool
+			waits   time.Duration
+			applied bool
+		}{
+			"decided":           {after: decided, waits: decided, applied: true},
+			"connection closed": {after: decided, closes: true, waits: decided},
+			"undecided":         {waits: time.Second},
+		} {
+			t.Run(name+"/"+what, func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					c, buf := sharingConn(t, false)
+					stop := make(chan struct{})
+					c.stop = stop
+					freeze, thaw, push := begin(t, c, buf)
+					freeze()
+					if end.after > 0 {
+						time.AfterFunc(end.after, func() {
+							if end.closes {
+								close(stop)
+							} else {
+								thaw()
+							}
+						})
+					}
+					began := time.Now()
+					fault := push()
+					if took := time.Since(began); took != end.waits { // virtual time
+						t.Errorf("expected an answer after %v, found it after %v", end.waits, took)
+					}
+					if end.applied && fault != nil || !end.applied && (fault == nil || fault.Code != wire.Wait) {
+						t.Errorf("expected applied %v, found %v", end.applied, fault)
+					}
+				})
+			})
+		}
+	}
+}
+
+// A refusal for another reason, or without a known end, is answered at once.
+func TestOtherRefusalsAreAnsweredAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		c, _ := sharingConn(t, false)
+		retry := make(chan struct{})
+		began := time.Now()
+		for _, refused := range []*core.Refusal{nil, core.Refuse(core.Frozen, "moves"), core.Refuse(core.Moved, "moved").Until(retry)} {
+			if c.awaitMove(refused) {
+				t.Errorf("%v: expected no other attempt", refused)
+			}
+		}
+		if took := time.Since(began); took != 0 {
+			t.Errorf("expected answers at once, found them after %v", took)
+		}
+	})
+}
+
+// headerOf returns the header of the first update of the trainer of a connection.
+func headerOf(c *conn, op wire.Op, values wire.DType) wire.Header {
+	return wire.Header{
+		Op: op, DType: values, Incarnation: 1, Placement: c.holding.model.Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Sequence: 1,
+	}
+}
