@@ -78,15 +78,15 @@ func (b *block) push(s *shard, h *holding, t *trainer, u core.Update, values cor
 	if fresh {
 		age := b.stalenessLocked(u.BasedOn)
 		weight := h.model.Staleness.Weight(age)
-		s.counters.stale(age, weight)
+		s.Counters.stale(age, weight)
 		kept = s.preserveLocked(b)
 		t.applied[b.local] = u.Step
 		b.version++
 		b.updates++
 		update = h.model.Update(b.updates, u.Step, u.Scale*weight)
-		s.counters.pushed.Add(1)
+		s.Counters.Pushed.Add(1)
 	} else {
-		s.counters.duplicates.Add(1)
+		s.Counters.Duplicates.Add(1)
 	}
 	result = core.Result{Version: b.version, Duplicate: !fresh}
 	if out != nil {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+	"weak"
 
 	"github.com/sirupsen/logrus"
 
@@ -32,18 +33,15 @@ type checkpoints struct {
 
 	mu       sync.Mutex // one checkpoint at a time
 	sequence uint64
-	stopped  uint64     // changes() after a restore from the checkpoints of the last stop, otherwise 0
-	term     uint64     // of the last master that took a cut
-	open     *masterCut // nil: none
+	stopped  uint64       // changes() after a restore from the checkpoints of the last stop, otherwise 0
+	term     uint64       // of the last master that took a cut
+	open     *masterCut   // nil: none
+	rows     []rowHistory // of the tables of rowsOf
+	rowsOf   weak.Pointer[holding]
 
 	statusMu sync.Mutex
 	newest   string
 	failure  string
-}
-
-// changes counts the changes of the state that a checkpoint stores, from 1.
-func (s *shard) changes() uint64 {
-	return s.counters.pushed.Load() + s.counters.rowsPushed.Load() + s.counters.committed.Load() + s.counters.switched.Load() + 1
 }
 
 // saveSelf writes a checkpoint of this shard alone. If the shard started from the checkpoints of the last stop and nothing has
@@ -59,14 +57,14 @@ func (c *checkpoints) saveSelf(ctx context.Context, why string) error {
 	if err := c.shard.checkOverflow(); err != nil {
 		return err
 	}
-	h := c.shard.holding.Load()
+	h := c.shard.View()
 	if why == checkpoint.First {
 		if h == nil || h.unfilled() != nil {
 			return nil // the shard went back to the beginning while this one waited
 		}
-		c.shard.cuts.reserve(h)
+		c.shard.reserve()
 	}
-	cut := c.shard.startCut()
+	cut := c.takeCut()
 	defer c.shard.endCut(h)
 	part, err := c.save(ctx, h, cut, occasion{saved: why})
 	if err != nil {
@@ -97,7 +95,7 @@ func (c *checkpoints) save(ctx context.Context, h *holding, cut *cut, on occasio
 	c.sequence++
 	g := checkpoint.Generation{Start: c.start, Sequence: c.sequence}
 	log := c.log.WithField("generation", g)
-	pace := newPace(ctx, h.stored(), c.shard.counters.gradients)
+	pace := newPace(ctx, h.stored(), c.shard.Counters.gradients)
 	bytes, digest, err := c.write(ctx, g, h, cut, on, pace)
 	c.note(g, err)
 	if err != nil {
@@ -108,7 +106,7 @@ func (c *checkpoints) save(ctx context.Context, h *holding, cut *cut, on occasio
 		return checkpoint.Part{}, err
 	}
 	log.WithFields(logrus.Fields{"set": on.set, "bytes": bytes, "took": time.Since(began).Round(time.Millisecond), "rested": pace.slept.Round(time.Microsecond)}).Info("checkpoint written")
-	part := checkpoint.Part{Shard: c.shard.index, Generation: g, SHA256: digest}
+	part := checkpoint.Part{Shard: c.shard.Index(), Generation: g, SHA256: digest}
 	return part, nil
 }
 
@@ -140,13 +138,13 @@ func (c *checkpoints) write(ctx context.Context, g checkpoint.Generation, h *hol
 		err = c.shard.checkOverflow()
 	}
 	if err == nil {
-		m := checkpoint.NewManifest(h.model.Optimizer, h.model.Staleness, h.model.Mode(), h.model.Placement)
-		m.Shard, m.Set, m.Saved, m.Life, m.Version, m.JobEpoch = c.shard.index, on.set, on.saved, c.job.Life, cut.version, cut.jobEpoch
+		m := checkpoint.NewManifest(h.Model().Optimizer, h.Model().Staleness, h.Model().Mode(), h.Model().Placement)
+		m.Shard, m.Set, m.Saved, m.Life, m.Version, m.JobEpoch = c.shard.Index(), on.set, on.saved, c.job.Life, cut.version, cut.jobEpoch
 		m.Job, m.JobID = c.job.Name, c.job.ID
-		m.Retired = cut.retired.stored()
+		m.Retired = storedRetirement(&cut.retired)
 		if bytes, digest, err = w.Finish(ctx, m); err == nil {
 			for k := range m.Rows {
-				h.rows[k].wrote(m.Rows[k], cut.tables[k])
+				c.history(h)[k].wrote(m.Rows[k], cut.tables[k])
 			}
 		}
 	}
@@ -158,7 +156,7 @@ func (c *checkpoints) write(ctx context.Context, g checkpoint.Generation, h *hol
 
 // writeFiles writes all files but the manifest.
 func (c *checkpoints) writeFiles(ctx context.Context, w *checkpoint.Writer, h *holding, cut *cut) error {
-	meta := map[string]string{"format": "pt", "shard": strconv.Itoa(c.shard.index), "version": strconv.FormatUint(cut.version, 10)}
+	meta := map[string]string{"format": "pt", "shard": strconv.Itoa(c.shard.Index()), "version": strconv.FormatUint(cut.version, 10)}
 	if err := c.writeBlocks(ctx, w, h, cut, meta); err != nil {
 		return err
 	}
@@ -166,25 +164,25 @@ func (c *checkpoints) writeFiles(ctx context.Context, w *checkpoint.Writer, h *h
 }
 
 func (c *checkpoints) writeBlocks(ctx context.Context, w *checkpoint.Writer, h *holding, cut *cut, meta map[string]string) error {
-	share := checkpoint.ShareOf(h.model.Placement, c.shard.index)
+	share := checkpoint.ShareOf(h.Model().Placement, c.shard.Index())
 	weights, err := w.Create(checkpoint.WeightsFile, share.Tensors(""), meta)
 	if err != nil {
 		return err
 	}
-	states, err := w.CreateSlots(share, h.model.Rule.Slots(), meta)
+	states, err := w.CreateSlots(share, h.Model().Rule.Slots(), meta)
 	if err != nil {
 		return err
 	}
 	c.folder.Points.Observe("headers written")
 	marks := newMarks(h, cut)
-	for _, b := range h.blocks {
+	for _, b := range h.Blocks() {
 		i := c.shard.collect(b, cut)
 		_, err := weights.Write(wire.FloatBytes(i.params))
 		for slot := 0; err == nil && slot < len(i.state)/b.Len; slot++ {
 			_, err = states[slot].Write(wire.FloatBytes(i.state[slot*b.Len : (slot+1)*b.Len]))
 		}
 		setMarks(marks, b.local, i)
-		c.shard.cuts.recycle(i)
+		c.shard.recycle(i)
 		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return err
 		}
@@ -195,12 +193,12 @@ func (c *checkpoints) writeBlocks(ctx context.Context, w *checkpoint.Writer, h *
 
 // newMarks allocates the marks at a cut.
 func newMarks(h *holding, c *cut) *checkpoint.Marks {
-	m := &checkpoint.Marks{Versions: make([]uint64, len(h.blocks))}
-	if !h.model.Optimizer.Plain() {
-		m.Updates = make([]uint64, len(h.blocks))
+	m := &checkpoint.Marks{Versions: make([]uint64, len(h.Blocks()))}
+	if !h.Model().Optimizer.Plain() {
+		m.Updates = make([]uint64, len(h.Blocks()))
 	}
 	for _, t := range c.trainers {
-		m.Trainers = append(m.Trainers, checkpoint.Trainer{Ordinal: t.ordinal, Incarnation: t.incarnation, Applied: make([]uint64, len(h.blocks))})
+		m.Trainers = append(m.Trainers, checkpoint.Trainer{Ordinal: t.Ordinal(), Incarnation: t.Incarnation(), Applied: make([]uint64, len(h.Blocks()))})
 	}
 	return m
 }

@@ -74,7 +74,7 @@ func (s *shard) apply(h *holding, version uint64, contributors []contributor, sc
 			s.seeTable(t, "version", version)
 		}
 	}
-	s.counters.committed.Add(1)
+	s.Counters.Committed.Add(1)
 	s.reach(version)
 	return nil
 }

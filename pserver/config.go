@@ -12,6 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/pserver/dataport"
+	"trainmaster/pserver/placement"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
@@ -45,6 +46,22 @@ type JobState struct {
 	Named     int64     // Revision of LatestSet, which grows with each write; 0 if no set is named.
 	TableKey  table.Key // Hash key for ids of embedding tables, unless the checkpoint has another; zero without tables.
 	Placement []byte    // Owners after migrations, see [placement.Layout]; nil before the first.
+}
+
+// layout is where blocks were moved to, nil if none ever was.
+func (j *JobState) layout() (*placement.Layout, error) {
+	if j.Placement == nil {
+		return nil, nil //nolint:nilnil // there is none
+	}
+	l, err := placement.ParseLayout(j.Placement)
+	if err != nil {
+		return nil, err
+	}
+	if j.Shards != 0 && j.Shards < l.Shards {
+		return nil, fmt.Errorf("the job is to have %d parameter servers, and blocks lie on %d: use master scale, or delete the placement while no server runs", j.Shards, l.Shards)
+	}
+	j.Shards = l.Shards
+	return l, nil
 }
 
 // Values of Config.DataSocket other than a directory.

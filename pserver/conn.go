@@ -74,13 +74,13 @@ func (c *conn) serve() {
 			end = err
 			break
 		}
-		c.out = answer(&c.head, c.shard.epoch)
+		c.out = answer(&c.head, c.shard.Epoch())
 		if fault == nil {
 			fault = c.handle(buf, isFinite, &c.out)
 		}
 		if fault != nil {
-			c.shard.counters.refused.Add(1)
-			c.out = refusal(&c.head, c.shard.epoch, fault)
+			c.shard.Counters.Refused.Add(1)
+			c.out = refusal(&c.head, c.shard.Epoch(), fault)
 		}
 		if c.out.buf == nil {
 			c.buffers.give(buf)
@@ -91,7 +91,7 @@ func (c *conn) serve() {
 		}
 	}
 	if c.trainer != nil {
-		c.trainer.connections.Add(-1)
+		c.trainer.Disconnected()
 	}
 	close(c.replies)
 	sender.Wait()
@@ -206,7 +206,7 @@ func (c *conn) handle(buf *buffer, isFinite bool, r *reply) (fault *wire.Fault) 
 			if r.buf != buf {
 				c.buffers.give(r.buf)
 			}
-			fault = wire.Faultf(wire.Failed, "%v failed at shard %d by an error of the server, see its log", c.head.Op, c.shard.index)
+			fault = wire.Faultf(wire.Failed, "%v failed at shard %d by an error of the server, see its log", c.head.Op, c.shard.Index())
 		}
 	}()
 	if c.head.Flags&^wire.Shared != 0 {
@@ -291,8 +291,8 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 		return wire.Faultf(wire.Malformed, "%v before hello", c.head.Op)
 	case c.head.Incarnation == 0 || c.head.Block > math.MaxUint32:
 		return wire.Faultf(wire.Malformed, "hello of trainer %d with incarnation %d", c.head.Block, c.head.Incarnation)
-	case int64(c.head.Argument) != int64(c.shard.index):
-		return wire.Faultf(wire.WrongShard, "this is shard %d, not %d", c.shard.index, c.head.Argument)
+	case int64(c.head.Argument) != int64(c.shard.Index()):
+		return wire.Faultf(wire.WrongShard, "this is shard %d, not %d", c.shard.Index(), c.head.Argument)
 	}
 	var digest [wire.DigestSize]byte
 	if buf != nil && c.head.Length >= wire.DigestSize {
@@ -306,10 +306,10 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 		return faultOf(refused)
 	}
 	c.trainer, c.holding = t, h
-	t.connections.Add(1)
-	c.log = c.log.WithField("trainer", t.ordinal).WithField("incarnation", t.incarnation)
-	r.head.Block, r.head.Placement = uint64(c.shard.index), h.model.Placement.Epoch
-	r.head.Version, r.head.JobEpoch = clampVersion(c.shard.version.Load()), uint16(c.shard.jobEpoch.Load())
+	t.Connected()
+	c.log = c.log.WithField("trainer", t.Ordinal()).WithField("incarnation", t.Incarnation())
+	r.head.Block, r.head.Placement = uint64(c.shard.Index()), h.Model().Placement.Epoch
+	r.head.Version, r.head.JobEpoch = clampVersion(c.shard.Version()), uint16(c.shard.JobEpoch())
 	c.attachShared(r)
 	if c.socket != nil {
 		r.attach(c.socket.Offer.Append(nil))
@@ -323,23 +323,23 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 func (c *conn) checkShard() *wire.Fault {
 	head, h := &c.head, c.holding
 	reads := head.Op == wire.Pull || head.Op == wire.LookupRows || head.Op == wire.ScanRows
-	if head.Incarnation != c.trainer.incarnation {
-		return wire.Faultf(wire.Malformed, "frame of incarnation %d on the connection of %d", head.Incarnation, c.trainer.incarnation)
+	if head.Incarnation != c.trainer.Incarnation() {
+		return wire.Faultf(wire.Malformed, "frame of incarnation %d on the connection of %d", head.Incarnation, c.trainer.Incarnation())
 	}
-	if head.Placement != h.model.Placement.Epoch {
-		return wire.Faultf(wire.OtherModel, "placement epoch %d, shard %d is at %d", head.Placement, c.shard.index, h.model.Placement.Epoch)
+	if head.Placement != h.Model().Placement.Epoch {
+		return wire.Faultf(wire.OtherModel, "placement epoch %d, shard %d is at %d", head.Placement, c.shard.Index(), h.Model().Placement.Epoch)
 	}
-	if !reads && head.ShardEpoch != c.shard.epoch {
-		return wire.Faultf(wire.Resync, "shard epoch %d, shard %d is at %d: it was restarted", head.ShardEpoch, c.shard.index, c.shard.epoch)
+	if !reads && head.ShardEpoch != c.shard.Epoch() {
+		return wire.Faultf(wire.Resync, "shard epoch %d, shard %d is at %d: it was restarted", head.ShardEpoch, c.shard.Index(), c.shard.Epoch())
 	}
-	if at := c.shard.jobEpoch.Load(); !reads && uint32(head.JobEpoch) != at {
-		return wire.Faultf(wire.Resync, "job epoch %d, shard %d is at %d", head.JobEpoch, c.shard.index, at)
+	if at := c.shard.JobEpoch(); !reads && uint32(head.JobEpoch) != at {
+		return wire.Faultf(wire.Resync, "job epoch %d, shard %d is at %d", head.JobEpoch, c.shard.Index(), at)
 	}
-	if head.Op != wire.Put && !c.shard.ready.Load() {
-		return wire.Faultf(wire.Uninitialized, "shard %d has no parameters yet", c.shard.index)
+	if head.Op != wire.Put && !c.shard.Ready() {
+		return wire.Faultf(wire.Uninitialized, "shard %d has no parameters yet", c.shard.Index())
 	}
-	if stages := head.Op == wire.Stage || head.Op == wire.StageRows; !reads && head.Op != wire.Put && stages != h.model.Sync {
-		return wire.Faultf(wire.WrongMode, "%v, but shard %d is updated in mode %s", head.Op, c.shard.index, h.model.Mode())
+	if stages := head.Op == wire.Stage || head.Op == wire.StageRows; !reads && head.Op != wire.Put && stages != h.Model().Sync {
+		return wire.Faultf(wire.WrongMode, "%v, but shard %d is updated in mode %s", head.Op, c.shard.Index(), h.Model().Mode())
 	}
 	return nil
 }
@@ -350,9 +350,9 @@ func (c *conn) check(buf *buffer, isFinite bool) (*block, *wire.Fault) {
 		return nil, fault
 	}
 	head, h := &c.head, c.holding
-	b := h.byID[head.Block]
+	b := h.Block(head.Block)
 	if b == nil {
-		return nil, wire.Faultf(wire.NoSuchBlock, "shard %d does not hold block %d", c.shard.index, head.Block)
+		return nil, wire.Faultf(wire.NoSuchBlock, "shard %d does not hold block %d", c.shard.Index(), head.Block)
 	}
 	if head.Op == wire.Pull {
 		if buf != nil {
@@ -386,11 +386,11 @@ func checkPayload(head *wire.Header, b *block) *wire.Fault {
 }
 
 func (c *conn) pull(b *block, r *reply) *wire.Fault {
-	if refused := c.shard.waitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); refused != nil && c.holding.model.Sync {
+	if refused := c.shard.waitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); refused != nil && c.holding.Model().Sync {
 		return faultOf(refused)
 	}
 	if r.buf = c.room(); r.buf == nil {
-		return wire.Faultf(wire.Stopping, "shard %d is shutting down", c.shard.index)
+		return wire.Faultf(wire.Stopping, "shard %d is shutting down", c.shard.Index())
 	}
 	r.head.DType = wire.Float32
 	if c.head.DType == wire.BFloat16 {
@@ -401,7 +401,7 @@ func (c *conn) pull(b *block, r *reply) *wire.Fault {
 		return faultOf(refused)
 	}
 	r.end()
-	c.shard.counters.pulled.Add(1)
+	c.shard.Counters.Pulled.Add(1)
 	return nil
 }
 

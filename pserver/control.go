@@ -53,52 +53,53 @@ func statusOf(err error) error {
 func (c *control) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.DescribeReply, error) {
 	s := c.shard
 	reply := &pb.DescribeReply{
-		Index: uint32(s.index), ShardEpoch: uint32(s.epoch), JobEpoch: s.jobEpoch.Load(), State: pb.DescribeReply_STATE_EMPTY, Counters: s.counters.toProto(),
+		Index: uint32(s.Index()), ShardEpoch: uint32(s.Epoch()), JobEpoch: s.JobEpoch(), State: pb.DescribeReply_STATE_EMPTY, Counters: countersToProto(&s.Counters),
 	}
-	reply.Rewound, reply.Overflow, reply.Unrestored = s.rewound.Load(), s.overflowText(), s.unrestoredText()
-	reply.Counters.StagedBytes = uint64(s.stages.bytes.Load())
+	reply.Rewound, reply.Overflow, reply.Unrestored = s.rewoundTo(), s.overflowText(), s.unrestoredText()
+	reply.Counters.StagedBytes = uint64(s.stagedBytes())
 	if c.checkpoints != nil {
 		reply.Checkpoint, reply.CheckpointError = c.checkpoints.status()
 		reply.KeepsCheckpoints, reply.LastCut = true, c.checkpoints.lastCut.Load()
 	}
-	h := s.holding.Load()
+	h := s.View()
 	if h == nil {
 		return reply, nil
 	}
 	reply.State = pb.DescribeReply_STATE_INITIALISING
-	if s.ready.Load() {
+	if s.Ready() {
 		reply.State = pb.DescribeReply_STATE_READY
 	}
-	reply.Version = s.version.Load()
+	reply.Version = s.Version()
 	reply.Counters.RowsHeld = uint64(h.rowsHeld())
-	for _, t := range h.tables {
+	for _, t := range h.Tables() {
 		reply.TableBytes = append(reply.TableBytes, uint64(t.Bytes()))
 	}
-	if h.model.Sync {
-		reply.StageNeed, reply.StageRows, reply.StageLimit = uint64(h.stageNeed()), uint64(s.stages.mostRows()), uint64(s.stages.limit)
+	if h.Model().Sync {
+		need, rows, limit := s.stageUse(h)
+		reply.StageNeed, reply.StageRows, reply.StageLimit = uint64(need), uint64(rows), uint64(limit)
 	}
 	if request.GetBrief() {
 		return reply, nil
 	}
-	reply.Model, reply.Placement = modelwire.ToProto(h.model), placewire.ToProto(h.model.Placement)
+	reply.Model, reply.Placement = modelwire.ToProto(h.Model()), placewire.ToProto(h.Model().Placement)
 	return reply, nil
 }
 
 // InitParameters implements the service.
 func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRequest) (*pb.InitParametersReply, error) {
-	if int(request.GetIndex()) != c.shard.index {
-		return nil, status.Errorf(codes.FailedPrecondition, "this is shard %d, not %d: look the addresses up again", c.shard.index, request.GetIndex())
+	if int(request.GetIndex()) != c.shard.Index() {
+		return nil, status.Errorf(codes.FailedPrecondition, "this is shard %d, not %d: look the addresses up again", c.shard.Index(), request.GetIndex())
 	}
 	if request.GetIncarnation() == 0 {
 		return nil, status.Error(codes.InvalidArgument, "incarnation is 0")
 	}
 	if text := c.shard.unrestoredText(); text != "" {
-		return nil, status.Errorf(codes.FailedPrecondition, "shard %d waits: %s", c.shard.index, text)
+		return nil, status.Errorf(codes.FailedPrecondition, "shard %d waits: %s", c.shard.Index(), text)
 	}
-	if c.shard.moving.joins && c.shard.holding.Load() == nil {
-		return nil, status.Errorf(codes.FailedPrecondition, "shard %d does not have its placement yet", c.shard.index)
+	if c.shard.awaitsPlacement() {
+		return nil, status.Errorf(codes.FailedPrecondition, "shard %d does not have its placement yet", c.shard.Index())
 	}
-	if err := c.shard.checkEpoch(request.GetJobEpoch()); err != nil {
+	if err := checkEpoch(c.shard, request.GetJobEpoch()); err != nil {
 		return nil, err
 	}
 	m, err := modelwire.FromProto(request.GetModel())
@@ -118,17 +119,17 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 		key = table.KeyOf(request.TableKey)
 	}
 	m = m.WithKey(key)
-	if c.shard.index >= m.Placement.Shards {
-		return nil, status.Errorf(codes.InvalidArgument, "your model is spread over %d shards, this is shard %d", m.Placement.Shards, c.shard.index)
+	if c.shard.Index() >= m.Placement.Shards {
+		return nil, status.Errorf(codes.InvalidArgument, "your model is spread over %d shards, this is shard %d", m.Placement.Shards, c.shard.Index())
 	}
-	if err := c.shard.checkStageRoom(newHolding(m, c.shard.index)); err != nil {
-		return nil, status.Errorf(codes.InvalidArgument, "shard %d: %v", c.shard.index, err)
+	if err := c.shard.checkStageRoom(m); err != nil {
+		return nil, status.Errorf(codes.InvalidArgument, "shard %d: %v", c.shard.Index(), err)
 	}
 	outcome, holder, err := c.shard.requestClaim(m, request.GetOrdinal(), request.GetIncarnation(), time.Now())
 	if err != nil {
-		return nil, status.Errorf(codes.InvalidArgument, "shard %d: %v", c.shard.index, err)
+		return nil, status.Errorf(codes.InvalidArgument, "shard %d: %v", c.shard.Index(), err)
 	}
-	reply := &pb.InitParametersReply{Holder: holder, Placement: placewire.ToProto(c.shard.holding.Load().model.Placement)}
+	reply := &pb.InitParametersReply{Holder: holder, Placement: placewire.ToProto(c.shard.View().Model().Placement)}
 	switch outcome {
 	case outcomeReady:
 		reply.Outcome = pb.InitParametersReply_OUTCOME_READY
@@ -155,14 +156,14 @@ func (c *control) FinishInit(ctx context.Context, request *pb.FinishInitRequest)
 
 // CommitStep implements the service.
 func (c *control) CommitStep(_ context.Context, request *pb.CommitStepRequest) (*pb.CommitStepReply, error) {
-	h := c.shard.holding.Load()
-	if h == nil || !c.shard.ready.Load() {
-		return nil, status.Errorf(codes.FailedPrecondition, "shard %d has no parameters yet", c.shard.index)
+	h := c.shard.View()
+	if h == nil || !c.shard.Ready() {
+		return nil, status.Errorf(codes.FailedPrecondition, "shard %d has no parameters yet", c.shard.Index())
 	}
-	if !h.model.Sync {
-		return nil, status.Errorf(codes.FailedPrecondition, "shard %d is updated in mode async: nothing is staged there", c.shard.index)
+	if !h.Model().Sync {
+		return nil, status.Errorf(codes.FailedPrecondition, "shard %d is updated in mode async: nothing is staged there", c.shard.Index())
 	}
-	jobEpoch := cmp.Or(request.GetJobEpoch(), c.shard.jobEpoch.Load())
+	jobEpoch := cmp.Or(request.GetJobEpoch(), c.shard.JobEpoch())
 	if jobEpoch > math.MaxUint16 {
 		return nil, status.Errorf(codes.InvalidArgument, "job epoch %d: frames have room for %d", jobEpoch, math.MaxUint16)
 	}
@@ -195,12 +196,12 @@ func scaleOf(scale float32) (float32, error) {
 	return scale, nil
 }
 
-func (c *counters) toProto() *pb.ParameterServerCounters {
+func countersToProto(c *Counters) *pb.ParameterServerCounters {
 	return &pb.ParameterServerCounters{
-		BlocksPulled: c.pulled.Load(), BlocksPushed: c.pushed.Load(), Duplicates: c.duplicates.Load(),
-		BlocksStaged: c.staged.Load(), StepsCommitted: c.committed.Load(),
-		Refused: c.refused.Load(), Connections: uint64(c.connections.Load()),
-		StaleScaled: c.staleScaled.Load(), StalenessSum: c.stalenessSum.Load(), StalenessMax: c.stalenessMax.Load(),
-		RowsLookedUp: c.rowsLookedUp.Load(), RowsPushed: c.rowsPushed.Load(), RowsStaged: c.rowsStaged.Load(),
+		BlocksPulled: c.Pulled.Load(), BlocksPushed: c.Pushed.Load(), Duplicates: c.Duplicates.Load(),
+		BlocksStaged: c.Staged.Load(), StepsCommitted: c.Committed.Load(),
+		Refused: c.Refused.Load(), Connections: uint64(c.Connections.Load()),
+		StaleScaled: c.StaleScaled.Load(), StalenessSum: c.StalenessSum.Load(), StalenessMax: c.StalenessMax.Load(),
+		RowsLookedUp: c.RowsLookedUp.Load(), RowsPushed: c.RowsPushed.Load(), RowsStaged: c.RowsStaged.Load(),
 	}
 }

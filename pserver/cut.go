@@ -24,6 +24,7 @@ type cuts struct {
 // cut is what is fixed at the moment.
 type cut struct {
 	number   uint64
+	view     *holding
 	version  uint64
 	jobEpoch uint32
 	trainers []*trainer // by ordinal; those that come later have pushed nothing before the moment
@@ -74,15 +75,18 @@ func (i *image) keep(b *block, lo, hi int) {
 	}
 }
 
-// startCut fixes the moment. Until endCut every update preserves what it changes.
-func (s *shard) startCut() *cut {
+// startCut fixes the moment. Until endCut every update preserves what it changes. since returns the earlier cut that the rows of a
+// table are compared with, nil for all rows; a nil since compares with none.
+func (s *shard) startCut(since func(h *holding, table int, number uint64) *table.Cut) *cut {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	s.mu.Lock() // no trainer joins, and pushes, between the roster and the moment
 	defer s.mu.Unlock()
 	s.cuts.number++
-	c := &cut{number: s.cuts.number, version: s.version.Load(), jobEpoch: s.jobEpoch.Load(), trainers: s.rosterLocked(), retired: s.retired}
-	c.tables = s.cutTables(c)
+	c := &cut{
+		number: s.cuts.number, view: s.holding.Load(), version: s.version.Load(), jobEpoch: s.jobEpoch.Load(), trainers: s.rosterLocked(), retired: s.retired,
+	}
+	c.tables = s.cutTables(c, since)
 	s.cuts.current.Store(c)
 	return c
 }
@@ -134,6 +138,16 @@ func (s *shard) preserveLocked(b *block) *image {
 	return b.image
 }
 
+// reserve takes the memory that a cut of all blocks needs at most, so that no update has to wait for it.
+func (s *shard) reserve() {
+	if h := s.holding.Load(); h != nil {
+		s.cuts.reserve(h)
+	}
+}
+
+// recycle takes back an image that collect returned.
+func (s *shard) recycle(i *image) { s.cuts.recycle(i) }
+
 // collect returns the block as it was at the cut. The image is the caller's until recycle.
 func (s *shard) collect(b *block, c *cut) *image {
 	b.mu.Lock()
@@ -160,7 +174,7 @@ func (cs *cuts) room(b *block) *image {
 	return &image{}
 }
 
-// reserve takes the memory that a cut of the blocks needs at most, so that no update has to wait for it.
+// reserve takes the memory of a cut of all blocks.
 func (cs *cuts) reserve(h *holding) {
 	cs.freeMu.Lock()
 	defer cs.freeMu.Unlock()

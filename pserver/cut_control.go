@@ -14,9 +14,9 @@ import (
 func (c *control) cutting() (*checkpoints, error) {
 	switch {
 	case c.checkpoints == nil:
-		return nil, status.Errorf(codes.FailedPrecondition, "shard %d keeps no checkpoints: start it with --checkpoint-dir", c.shard.index)
-	case !c.shard.ready.Load():
-		return nil, status.Errorf(codes.FailedPrecondition, "shard %d has no parameters yet", c.shard.index)
+		return nil, status.Errorf(codes.FailedPrecondition, "shard %d keeps no checkpoints: start it with --checkpoint-dir", c.shard.Index())
+	case !c.shard.Ready():
+		return nil, status.Errorf(codes.FailedPrecondition, "shard %d has no parameters yet", c.shard.Index())
 	}
 	return c.checkpoints, nil
 }
@@ -34,7 +34,7 @@ func (c *control) BeginCut(_ context.Context, request *pb.BeginCutRequest) (*pb.
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	m := c.shard.holding.Load().model
+	m := c.shard.View().Model()
 	return &pb.BeginCutReply{Version: version, Mode: modelwire.ModeToProto(m), PlacementEpoch: m.Placement.Epoch}, nil
 }
 

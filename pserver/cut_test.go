@@ -78,7 +78,7 @@ func TestCutsAreMoments(t *testing.T) {
 	}
 	for cuts := 0; ; cuts++ {
 		before := ended()
-		c := s.startCut()
+		c := s.startCut(nil)
 		after := ended() // at most one more of each trainer may be under way
 		var images []*image
 		for _, b := range slices.Backward(h.blocks) {
@@ -159,7 +159,7 @@ func TestCutsBeforeACommit(t *testing.T) {
 				t.Fatal(fault)
 			}
 		}
-		cut := s.startCut()
+		cut := s.startCut(nil)
 		var params, state [][]float32
 		for _, b := range h.blocks {
 			params, state = append(params, slices.Clone(b.params)), append(state, slices.Clone(b.state))
@@ -229,7 +229,7 @@ func TestCutsHaveTheirRoom(t *testing.T) {
 		t.Fatal(fault)
 	}
 	for step := range uint64(3) {
-		cut := s.startCut()
+		cut := s.startCut(nil)
 		order := slices.Clone(h.blocks) // another one each time, of blocks of several sizes
 		if step%2 == 1 {
 			slices.Reverse(order)
@@ -246,7 +246,7 @@ func TestCutsHaveTheirRoom(t *testing.T) {
 		}
 	}
 	h.blocks = h.blocks[:1] // the others were moved away
-	s.startCut()
+	s.startCut(nil)
 	s.endCut(h)
 	if n := len(room()) / 2; n != 1 {
 		t.Errorf("room for %d blocks, expected 1", n)

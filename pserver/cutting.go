@@ -30,20 +30,20 @@ type masterCut struct {
 func (c *checkpoints) beginCut(number, term uint64, jobEpoch uint32) (version uint64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if at := c.shard.jobEpoch.Load(); jobEpoch < at {
-		return 0, fmt.Errorf("%w: job epoch %d, shard %d is at %d", errOldCut, jobEpoch, c.shard.index, at)
+	if at := c.shard.JobEpoch(); jobEpoch < at {
+		return 0, fmt.Errorf("%w: job epoch %d, shard %d is at %d", errOldCut, jobEpoch, c.shard.Index(), at)
 	}
 	if open := c.open; open != nil && open.number == number && open.term == term {
 		return open.cut.version, nil
 	}
 	if number <= c.lastCut.Load() || term < c.term {
-		return 0, fmt.Errorf("%w: cut %d of term %d, shard %d knows of cut %d and term %d", errOldCut, number, term, c.shard.index, c.lastCut.Load(), c.term)
+		return 0, fmt.Errorf("%w: cut %d of term %d, shard %d knows of cut %d and term %d", errOldCut, number, term, c.shard.Index(), c.lastCut.Load(), c.term)
 	}
 	c.dropLocked("another one began")
 	c.lastCut.Store(number)
 	c.term = term
-	open := &masterCut{number: number, term: term, holding: c.shard.holding.Load()}
-	open.cut = c.shard.startCut()
+	open := &masterCut{number: number, term: term, holding: c.shard.View()}
+	open.cut = c.takeCut()
 	open.expire = time.AfterFunc(c.cutLimit, func() { c.expire(open) })
 	c.open = open
 	return open.cut.version, nil
@@ -55,7 +55,7 @@ func (c *checkpoints) writeCut(ctx context.Context, number, term uint64) (checkp
 	defer c.mu.Unlock()
 	open := c.open
 	if open == nil || open.number != number || open.term != term {
-		return checkpoint.Part{}, fmt.Errorf("%w: cut %d of term %d at shard %d", errNoCut, number, term, c.shard.index)
+		return checkpoint.Part{}, fmt.Errorf("%w: cut %d of term %d at shard %d", errNoCut, number, term, c.shard.Index())
 	}
 	if open.written.SHA256 != "" {
 		return open.written, nil
@@ -108,7 +108,7 @@ func (c *checkpoints) writeSet(ctx context.Context, number, term uint64, text, s
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if number != c.lastCut.Load() || term != c.term {
-		return fmt.Errorf("%w: set %d of term %d, shard %d knows of cut %d and term %d", errOldCut, number, term, c.shard.index, c.lastCut.Load(), c.term)
+		return fmt.Errorf("%w: set %d of term %d, shard %d knows of cut %d and term %d", errOldCut, number, term, c.shard.Index(), c.lastCut.Load(), c.term)
 	}
 	return c.store.WriteSet(ctx, text, state)
 }
@@ -119,7 +119,7 @@ func (c *checkpoints) discard(ctx context.Context, latest, term uint64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if term < c.term {
-		return fmt.Errorf("%w: term %d, shard %d knows of term %d", errOldCut, term, c.shard.index, c.term)
+		return fmt.Errorf("%w: term %d, shard %d knows of term %d", errOldCut, term, c.shard.Index(), c.term)
 	}
 	c.term = term
 	c.dropLocked("its master discards it")
@@ -144,7 +144,7 @@ func (c *checkpoints) pruneSets(ctx context.Context, number, term uint64, keep i
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if term < c.term {
-		return fmt.Errorf("%w: term %d, shard %d knows of term %d", errOldCut, term, c.shard.index, c.term)
+		return fmt.Errorf("%w: term %d, shard %d knows of term %d", errOldCut, term, c.shard.Index(), c.term)
 	}
 	kept, err := c.store.PruneSets(ctx, number, max(1, keep))
 	if err != nil {
@@ -152,8 +152,8 @@ func (c *checkpoints) pruneSets(ctx context.Context, number, term uint64, keep i
 	}
 	var generations []checkpoint.Generation
 	for _, set := range kept {
-		if c.shard.index < len(set.Shards) {
-			generations = append(generations, set.Shards[c.shard.index].Generation)
+		if c.shard.Index() < len(set.Shards) {
+			generations = append(generations, set.Shards[c.shard.Index()].Generation)
 		}
 	}
 	if err := c.folder.PruneTo(ctx, generations); err != nil {

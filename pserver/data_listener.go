@@ -78,7 +78,7 @@ func (d *dataListener) enter(nc net.Conn) (stop <-chan struct{}, ok bool) {
 	}
 	d.open[nc] = struct{}{}
 	d.conns.Add(1)
-	d.shard.counters.connections.Add(1)
+	d.shard.Counters.Connections.Add(1)
 	return d.cut, true
 }
 
@@ -86,7 +86,7 @@ func (d *dataListener) leave(nc net.Conn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.open, nc)
-	d.shard.counters.connections.Add(-1)
+	d.shard.Counters.Connections.Add(-1)
 }
 
 // stop closes all connections and returns when all of them have ended.

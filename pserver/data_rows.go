@@ -52,11 +52,11 @@ func (c *conn) handleRows(buf *buffer, r *reply) *wire.Fault {
 // index if the payload is shared, and in a lookup, whose reply may take the place of the payload.
 func (c *conn) checkRows(buf *buffer, index *wire.Index) (f rowFrame, fault *wire.Fault) {
 	head, h := &c.head, c.holding
-	if head.Block >= uint64(len(h.tables)) {
-		return f, wire.Faultf(wire.NoSuchTable, "%v for table %d: the model has %d", head.Op, head.Block, len(h.tables))
+	if head.Block >= uint64(len(h.Tables())) {
+		return f, wire.Faultf(wire.NoSuchTable, "%v for table %d: the model has %d", head.Op, head.Block, len(h.Tables()))
 	}
 	f.number = int(head.Block)
-	f.table = h.tables[f.number]
+	f.table = h.Tables()[f.number]
 	cfg := f.table.Config()
 	if head.DType != wire.RowBatch {
 		return f, wire.Faultf(wire.BadDType, "%v for table %q: payload is %v, expected %v", head.Op, cfg.Name, head.DType, wire.RowBatch)
@@ -80,7 +80,7 @@ func (c *conn) checkRows(buf *buffer, index *wire.Index) (f rowFrame, fault *wir
 	}
 	switch err := f.table.Check(&f.rows); {
 	case errors.Is(err, table.ErrNotHeld):
-		return f, wire.Faultf(wire.NoSuchSlot, "%v at shard %d: %v", head.Op, c.shard.index, err)
+		return f, wire.Faultf(wire.NoSuchSlot, "%v at shard %d: %v", head.Op, c.shard.Index(), err)
 	case err != nil:
 		return f, wire.Faultf(wire.BadRows, "%v: %v", head.Op, err)
 	}
@@ -108,18 +108,18 @@ var (
 
 // lookupRows replies with rows. In a synchronous job all rows of a frame have one version.
 func (c *conn) lookupRows(f rowFrame, buf *buffer, r *reply) *wire.Fault {
-	if refused := c.shard.waitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); refused != nil && c.holding.model.Sync {
+	if refused := c.shard.waitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); refused != nil && c.holding.Model().Sync {
 		return faultOf(refused)
 	}
-	if c.holding.model.Staleness.Policy == staleness.Scale {
-		f.table.Look(&f.rows, c.trainer.columns[f.number])
+	if c.holding.Model().Staleness.Policy == staleness.Scale {
+		f.table.Look(&f.rows, c.trainer.Column(f.number))
 	}
 	n := len(f.rows.IDs) * f.table.Config().Dim
 	version, refused := c.shard.lookup(f.table, &f.rows, buf.floats[:n])
 	if refused != nil {
 		return faultOf(refused)
 	}
-	c.shard.counters.rowsLookedUp.Add(uint64(len(f.rows.IDs)))
+	c.shard.Counters.RowsLookedUp.Add(uint64(len(f.rows.IDs)))
 	r.buf = buf
 	r.head.DType = wire.Float32
 	r.Begin(core.Result{Version: version}, n)
@@ -141,16 +141,16 @@ func (c *conn) pushRows(f rowFrame, r *reply) *wire.Fault {
 		applied += more
 	}
 	if applied > 0 {
-		c.shard.counters.rowsPushed.Add(uint64(len(f.rows.IDs)))
+		c.shard.Counters.RowsPushed.Add(uint64(len(f.rows.IDs)))
 	}
 	if refused != nil {
 		return faultOf(refused)
 	}
 	repeated := len(f.rows.Spans) - applied
 	if repeated > 0 {
-		c.shard.counters.duplicates.Add(uint64(repeated))
+		c.shard.Counters.Duplicates.Add(uint64(repeated))
 	}
-	r.result(core.Result{Version: c.shard.version.Load(), Duplicate: repeated > 0})
+	r.result(core.Result{Version: c.shard.Version(), Duplicate: repeated > 0})
 	r.end()
 	return nil
 }

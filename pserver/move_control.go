@@ -33,11 +33,11 @@ func (c *control) ReadBlock(_ context.Context, request *pb.ReadBlockRequest) (*p
 	reply := &pb.ReadBlockReply{
 		Parameters: wire.FloatBytes(a.params), State: wire.FloatBytes(a.state), Updates: a.updates, Version: a.version,
 	}
-	for _, by := range a.applied {
+	for _, by := range a.Applied {
 		reply.Applied = append(reply.Applied, &pb.AppliedStep{Ordinal: by.ordinal, Incarnation: by.incarnation, Step: by.step})
 	}
 	reply.Sha256 = digestOf(reply)
-	reply.Retired = a.retired.toProto()
+	reply.Retired = retirementToProto(&a.retired)
 	return reply, nil
 }
 
@@ -70,7 +70,8 @@ type remote struct {
 	move   *pb.Move
 }
 
-func (r *remote) block(id uint64) (*arrival, error) {
+// Block implements core.Source.
+func (r *remote) Block(id uint64) (*arrival, error) {
 	reply, err := r.server.ReadBlock(r.ctx, &pb.ReadBlockRequest{Move: r.move, Block: id})
 	if err != nil {
 		return nil, fmt.Errorf("read block %d of %s: %w", id, r.addr, err)
@@ -87,7 +88,7 @@ func arrivalOf(id uint64, r *pb.ReadBlockReply) (*arrival, error) {
 		retired: retirementFromProto(r.GetRetired()),
 	}
 	for _, by := range r.GetApplied() {
-		a.applied = append(a.applied, appliedStep{by.GetOrdinal(), by.GetIncarnation(), by.GetStep()})
+		a.Applied = append(a.Applied, appliedStep{by.GetOrdinal(), by.GetIncarnation(), by.GetStep()})
 	}
 	return a, nil
 }
@@ -106,8 +107,8 @@ func (c *control) SetPlacement(_ context.Context, request *pb.SetPlacementReques
 		if m, err = placedFromProto(request.GetModel(), request.GetPlacement()); err != nil {
 			return nil, status.Error(codes.InvalidArgument, err.Error())
 		}
-		if h := c.shard.holding.Load(); h != nil && !h.model.EqualButOwners(m) || m.Placement.Epoch != request.GetMove().GetEpoch() {
-			return nil, status.Errorf(codes.InvalidArgument, "shard %d has another model, or the placement is not that of epoch %d", c.shard.index, request.GetMove().GetEpoch())
+		if h := c.shard.View(); h != nil && !h.Model().EqualButOwners(m) || m.Placement.Epoch != request.GetMove().GetEpoch() {
+			return nil, status.Errorf(codes.InvalidArgument, "shard %d has another model, or the placement is not that of epoch %d", c.shard.Index(), request.GetMove().GetEpoch())
 		}
 	}
 	wanted, err := c.settle(request, m)
@@ -122,10 +123,7 @@ func (c *control) settle(request *pb.SetPlacementRequest, m *model.Model) (wante
 	if c.checkpoints != nil && m != nil {
 		c.checkpoints.mu.Lock()
 		defer c.checkpoints.mu.Unlock()
-		c.shard.moving.mu.Lock()
-		late := c.shard.moving.followsLocked(c.shard, request.GetMove().GetTerm())
-		c.shard.moving.mu.Unlock()
-		if late != nil {
+		if late := c.shard.follows(request.GetMove().GetTerm()); late != nil {
 			return false, late // it ends no cut
 		}
 		c.checkpoints.dropLocked("blocks move")

@@ -48,8 +48,8 @@ func (c *control) ReadSlots(request *pb.ReadSlotsRequest, stream grpc.ServerStre
 	return nil
 }
 
-// slots implements source.
-func (r *remote) slots(ids []slotID, add func(slotPiece) error) error {
+// Slots implements core.Source.
+func (r *remote) Slots(ids []slotID, add func(slotPiece) error) error {
 	stream, err := r.server.ReadSlots(r.ctx, &pb.ReadSlotsRequest{Move: r.move, Slots: slotsToProto(ids)})
 	for err == nil {
 		var m *pb.SlotPiece
@@ -74,7 +74,7 @@ func pieceToProto(p slotPiece) *pb.SlotPiece {
 	i := p.image
 	m := &pb.SlotPiece{
 		Table: p.table, Slot: p.slot, Ids: i.IDs, Versions: i.Versions, Updates: i.Updates, Values: wire.FloatBytes(i.Values),
-		Clock: i.Clock, Rows: uint32(i.LiveRows), Last: p.last, Retired: p.retired.toProto(),
+		Clock: i.Clock, Rows: uint32(i.LiveRows), Last: p.last, Retired: retirementToProto(&p.retired),
 	}
 	for _, w := range i.Candidates {
 		m.WaitingIds, m.WaitingUpdates, m.WaitingVersions = append(m.WaitingIds, w.ID), append(m.WaitingUpdates, w.Updates), append(m.WaitingVersions, w.Version)

@@ -37,7 +37,7 @@ type moving struct {
 // arrival is a block that another shard gave.
 type arrival struct {
 	image
-	applied []appliedStep
+	Applied []appliedStep
 	retired retirement // of the source
 }
 
@@ -54,22 +54,6 @@ var (
 	errRetired    = errors.New("not of the job any more")
 	errSyncMove   = errors.New("a synchronous job moves blocks in a rollback only: see Rewind")
 )
-
-// layout is where blocks were moved to, nil if none ever was.
-func (j *JobState) layout() (*placement.Layout, error) {
-	if j.Placement == nil {
-		return nil, nil //nolint:nilnil // there is none
-	}
-	l, err := placement.ParseLayout(j.Placement)
-	if err != nil {
-		return nil, err
-	}
-	if j.Shards != 0 && j.Shards < l.Shards {
-		return nil, fmt.Errorf("the job is to have %d parameter servers, and blocks lie on %d: use master scale, or delete the placement while no server runs", j.Shards, l.Shards)
-	}
-	j.Shards = l.Shards
-	return l, nil
-}
 
 // checkRestored is called at the start. Of a job whose blocks were moved a shard has its blocks, or it must not serve.
 func (s *shard) checkRestored(l *placement.Layout) error {
@@ -126,6 +110,13 @@ func (m *moving) followsLocked(s *shard, term uint64) error {
 		return fmt.Errorf("%w: of term %d, shard %d knows of term %d", errOldMove, term, s.index, m.term)
 	}
 	return nil
+}
+
+// follows refuses a leader that was followed by another one.
+func (s *shard) follows(term uint64) error {
+	s.moving.mu.Lock()
+	defer s.moving.mu.Unlock()
+	return s.moving.followsLocked(s, term)
 }
 
 // heedLocked refuses a leader that was followed by another one, and a move to another
@@ -211,16 +202,16 @@ func (s *shard) readBlock(term uint64, epoch uint32, id uint64) (*arrival, error
 	a := &arrival{retired: s.retired}
 	a.take(b, &cut{})
 	for _, t := range s.rosterLocked() {
-		a.applied = append(a.applied, appliedStep{t.ordinal, t.incarnation, t.applied[b.local]})
+		a.Applied = append(a.Applied, appliedStep{t.ordinal, t.incarnation, t.applied[b.local]})
 	}
 	return a, nil
 }
 
 // source is another shard that gives blocks, and slots of tables.
 type source interface {
-	block(id uint64) (*arrival, error)
-	// slots gives them in their order.
-	slots(ids []slotID, add func(slotPiece) error) error
+	Block(id uint64) (*arrival, error)
+	// Slots gives them in their order.
+	Slots(ids []slotID, add func(slotPiece) error) error
 }
 
 // takeBlocks keeps what another shard gives, until the placement of epoch is committed or not.
@@ -233,7 +224,7 @@ func (s *shard) takeBlocks(ctx context.Context, term uint64, epoch uint32, ids [
 	all := h.model.Placement.Blocks()
 	arrivals := map[uint64]*arrival{}
 	for _, id := range ids {
-		a, err := from.block(id)
+		a, err := from.Block(id)
 		if err != nil {
 			return err
 		}
@@ -345,7 +336,7 @@ func (s *shard) switchLocked(old *holding, m *model.Model) error {
 	s.arriveSlotsLocked(old, h, arrived)
 	s.holding.Store(h)
 	s.ready.Store(true)
-	s.counters.switched.Add(1)
+	s.Counters.Switched.Add(1)
 	for _, b := range old.blocks {
 		b.mu.Unlock()
 	}
@@ -381,7 +372,7 @@ func (s *shard) renumberLocked(from []int) {
 func (s *shard) arriveLocked(h *holding, b *block, a *arrival) {
 	b.params, b.state, b.updates, b.version = a.params, a.state, a.updates, a.version
 	s.heedRetiredLocked(h, a.retired)
-	for _, by := range a.applied {
+	for _, by := range a.Applied {
 		if t := s.knownLocked(h, by); t != nil {
 			t.applied[b.local] = by.step
 		}

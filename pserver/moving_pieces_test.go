@@ -111,9 +111,9 @@ func TestPiecesThatAreRefused(t *testing.T) {
 // given is a source that has pieces.
 type given []*pb.SlotPiece
 
-func (given) block(uint64) (*arrival, error) { return nil, errMismatch }
+func (given) Block(uint64) (*arrival, error) { return nil, errMismatch }
 
-func (g given) slots(_ []slotID, add func(slotPiece) error) error {
+func (g given) Slots(_ []slotID, add func(slotPiece) error) error {
 	for _, m := range g {
 		p, err := pieceFromProto(m)
 		if err == nil {

@@ -131,9 +131,9 @@ type neighbour struct {
 	epoch uint32
 }
 
-func (n neighbour) block(id uint64) (*arrival, error) { return n.readBlock(n.term, n.epoch, id) }
+func (n neighbour) Block(id uint64) (*arrival, error) { return n.readBlock(n.term, n.epoch, id) }
 
-func (n neighbour) slots(ids []slotID, add func(slotPiece) error) error {
+func (n neighbour) Slots(ids []slotID, add func(slotPiece) error) error {
 	for _, id := range ids {
 		if err := n.readSlot(n.term, n.epoch, id, add); err != nil {
 			return err

@@ -149,7 +149,7 @@ func (k *slotTaker) run(from source) error {
 	if len(k.want) == 0 {
 		return nil
 	}
-	if err := from.slots(k.want, k.add); err != nil {
+	if err := from.Slots(k.want, k.add); err != nil {
 		return err
 	}
 	if len(k.want) > 0 {

@@ -146,13 +146,13 @@ func TestCheckpointsRest(t *testing.T) {
 		busy bool
 	}{
 		{"nobody", &atomic.Uint64{}, false},
-		{"trainers", &s.counters.pushed, true},
-		{"trainers whose frames are repeated", &s.counters.duplicates, true},
-		{"synchronous trainers", &s.counters.staged, true},
-		{"trainers of tables", &s.counters.rowsPushed, true},
-		{"synchronous trainers of tables", &s.counters.rowsStaged, true},
-		{"an evaluation", &s.counters.pulled, false},
-		{"an evaluation of tables", &s.counters.rowsLookedUp, false},
+		{"trainers", &s.Counters.Pushed, true},
+		{"trainers whose frames are repeated", &s.Counters.Duplicates, true},
+		{"synchronous trainers", &s.Counters.Staged, true},
+		{"trainers of tables", &s.Counters.RowsPushed, true},
+		{"synchronous trainers of tables", &s.Counters.RowsStaged, true},
+		{"an evaluation", &s.Counters.Pulled, false},
+		{"an evaluation of tables", &s.Counters.RowsLookedUp, false},
 	} {
 		c.folder.Points = func(what string) error {
 			if what == "block written" {

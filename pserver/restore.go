@@ -2,17 +2,14 @@ package pserver
 
 import (
 	"bytes"
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"slices"
 
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/pserver/checkpoint"
-	"trainmaster/pserver/model"
 	"trainmaster/pserver/placement"
 )
 
@@ -108,7 +105,7 @@ type candidate struct {
 // run fills the shard, and says from what: the zero value when there is nothing to start from. The error is errUnusable if the
 // choice is damaged, and [checkpoint.ErrUnavailable] if a place cannot be read now.
 func (r *restoring) run(ctx context.Context) (candidate, error) {
-	if r.moved != nil && !r.moved.Owns(r.shard.index) {
+	if r.moved != nil && !r.moved.Owns(r.shard.Index()) {
 		return candidate{}, nil // the leader says what the model is
 	}
 	c, err := r.choose(ctx)
@@ -117,18 +114,18 @@ func (r *restoring) run(ctx context.Context) (candidate, error) {
 	}
 	parts, err := c.parts(ctx)
 	if err == nil {
-		err = r.shard.fillFrom(parts, r.job, r.moved)
+		err = fillFrom(r.shard, parts, r.job, r.moved)
 	}
 	//guard:damaged-set-refused
 	if err != nil {
 		return candidate{}, unusable(c.name, err, c.remedy)
 	}
 	if c.resumed {
-		if err := r.store.Shard(r.shard.index).Resume(ctx, parts[0].Manifest.Generation); err != nil {
+		if err := r.store.Shard(r.shard.Index()).Resume(ctx, parts[0].Manifest.Generation); err != nil {
 			return candidate{}, err
 		}
 	}
-	r.shard.log.WithFields(logrus.Fields{"checkpoint": c.name, "version": r.shard.version.Load(), "epoch": r.shard.epoch}).Info("parameters restored")
+	r.shard.log.WithFields(logrus.Fields{"checkpoint": c.name, "version": r.shard.Version(), "epoch": r.shard.Epoch()}).Info("parameters restored")
 	return *c, nil
 }
 
@@ -181,7 +178,7 @@ func (r *restoring) choose(ctx context.Context) (*candidate, error) {
 	case own != nil:
 		return r.alone(own), nil
 	case others > 0:
-		return nil, fmt.Errorf("checkpoints of shard %d in %q: expected %d shards, found %d checkpoints for another number and no set of all shards: start as many servers as there were", r.shard.index, r.store.Place, r.job.Shards, others)
+		return nil, fmt.Errorf("checkpoints of shard %d in %q: expected %d shards, found %d checkpoints for another number and no set of all shards: start as many servers as there were", r.shard.Index(), r.store.Place, r.job.Shards, others)
 	}
 	return nil, nil
 }
@@ -224,13 +221,13 @@ func (r *restoring) lastCut(ctx context.Context) (uint64, error) {
 // own returns the newest checkpoint that this shard saved by itself, if it is newer than the set; nil if there is none. others
 // counts those of another number of shards before it.
 func (r *restoring) own(ctx context.Context, newer func(int, checkpoint.Generation) bool) (own *checkpoint.Manifest, others int, err error) {
-	folder := r.store.Shard(r.shard.index)
+	folder := r.store.Shard(r.shard.Index())
 	list, err := folder.Generations(ctx)
 	if err != nil {
 		return nil, 0, err
 	}
 	for _, g := range list {
-		if !newer(r.shard.index, g) {
+		if !newer(r.shard.Index(), g) {
 			break
 		}
 		whole, err := folder.Whole(ctx, g)
@@ -244,7 +241,7 @@ func (r *restoring) own(ctx context.Context, newer func(int, checkpoint.Generati
 		inSet := false
 		if err != nil && !errors.Is(err, checkpoint.ErrUnavailable) {
 			var inErr error
-			if inSet, inErr = r.store.InSet(ctx, r.shard.index, g); inErr != nil {
+			if inSet, inErr = r.store.InSet(ctx, r.shard.Index(), g); inErr != nil {
 				return nil, 0, inErr
 			}
 		}
@@ -264,11 +261,11 @@ func (r *restoring) own(ctx context.Context, newer func(int, checkpoint.Generati
 }
 
 func (r *restoring) alone(m *checkpoint.Manifest) *candidate {
-	folder := r.store.Shard(r.shard.index)
+	folder := r.store.Shard(r.shard.Index())
 	return &candidate{name: fmt.Sprintf("checkpoint %v of this shard", m.Generation), own: m.Generation.String(), remedy: moveAway, parts: func(ctx context.Context) ([]*checkpoint.Checkpoint, error) {
 		c, err := folder.Open(ctx, m.Generation)
-		if err == nil && c.Manifest.Shard != r.shard.index {
-			err = fmt.Errorf("%q has a checkpoint of shard %d, this is shard %d", folder, c.Manifest.Shard, r.shard.index)
+		if err == nil && c.Manifest.Shard != r.shard.Index() {
+			err = fmt.Errorf("%q has a checkpoint of shard %d, this is shard %d", folder, c.Manifest.Shard, r.shard.Index())
 		}
 		return []*checkpoint.Checkpoint{c}, err
 	}}
@@ -276,167 +273,8 @@ func (r *restoring) alone(m *checkpoint.Manifest) *candidate {
 
 func (r *restoring) together(set *checkpoint.Set, remedy string) *candidate {
 	own := ""
-	if r.shard.index < len(set.Shards) {
-		own = set.Shards[r.shard.index].Generation.String()
+	if r.shard.Index() < len(set.Shards) {
+		own = set.Shards[r.shard.Index()].Generation.String()
 	}
 	return &candidate{name: set.String(), own: own, remedy: remedy, parts: func(ctx context.Context) ([]*checkpoint.Checkpoint, error) { return r.store.Open(ctx, set) }}
-}
-
-// fillFrom takes from the checkpoints the blocks of this shard. The placement is that of the
-// checkpoints, or a new one for another number of shards. It changes the shard only when
-// everything could be read.
-func (s *shard) fillFrom(parts []*checkpoint.Checkpoint, job JobState, moved *placement.Layout) error {
-	man, table := parts[0].Manifest, parts[0].Share.Table
-	var err error
-	shards := cmp.Or(job.Shards, table.Shards)
-	if moved != nil {
-		table, err = moved.Apply(table)
-	} else if shards != table.Shards {
-		table, err = placement.New(table.Tensors, shards, table.Sparse...)
-	}
-	if err != nil {
-		return err
-	}
-	m, err := model.New(man.Optimizer, man.Mode == checkpoint.Sync, table)
-	if err != nil {
-		return err
-	}
-	if m, err = m.WithStaleness(man.Staleness); err != nil {
-		return fmt.Errorf("manifest: %w", err)
-	}
-	//guard:rollback-clears-table-history
-	h := s.newHolding(m)
-	digest := parts[0].Share.Table.Digest()
-	trainers, slots := map[uint32]*trainer{}, make([]int, len(h.tables))
-	jobEpoch, version := uint32(0), uint64(0)
-	for _, part := range parts {
-		if p := part.Manifest; p.Optimizer != man.Optimizer || p.Staleness != man.Staleness || part.Share.Table.Digest() != digest {
-			return fmt.Errorf("shards %d and %d have other models", man.Shard, p.Shard)
-		}
-		jobEpoch, version = max(jobEpoch, part.Manifest.JobEpoch), max(version, part.Manifest.Version)
-		if err := h.takePart(part, trainers, slots); err != nil {
-			return fmt.Errorf("checkpoint %v of shard %d: %w", part.Manifest.Generation, part.Manifest.Shard, err)
-		}
-	}
-	if jobEpoch == 0 || jobEpoch > math.MaxUint16 {
-		return fmt.Errorf("job epoch %d: expected 1 to %d", jobEpoch, math.MaxUint16)
-	}
-	if i := slices.IndexFunc(h.blocks, func(b *block) bool { return b.params == nil }); i >= 0 {
-		return fmt.Errorf("expected %s in a checkpoint of the set, found it in none", h.blocks[i].name())
-	}
-	if err := h.missingSlots(slots); err != nil {
-		return err
-	}
-	if m.Sync {
-		h.reach(version)
-	}
-	if job.otherLife(man) { // no trainer of that life pushes again, and the new life counts from the beginning
-		for _, t := range trainers {
-			fence(h, t)
-		}
-		trainers, jobEpoch = map[uint32]*trainer{}, max(1, job.Epoch)
-	}
-	s.holding.Store(h)
-	//guard:applied-pushes-restored
-	s.trainers = trainers
-	if !job.otherLife(man) { // incarnations differ within one life only
-		//guard:retired-restored
-		s.retireRestored(parts)
-	}
-	s.version.Store(version)
-	s.jobEpoch.Store(jobEpoch)
-	s.ready.Store(true)
-	return nil
-}
-
-// reach gives all blocks one version. Of shards that were stopped one after the other the first may lack the last one: trainers
-// would wait for it, and there may be no master that knows of it.
-func (h *holding) reach(version uint64) {
-	for _, b := range h.blocks {
-		b.version = version
-	}
-}
-
-// takePart takes what this shard holds of one checkpoint.
-func (h *holding) takePart(c *checkpoint.Checkpoint, trainers map[uint32]*trainer, slots []int) error {
-	if err := h.load(c); err != nil {
-		return err
-	}
-	roster, err := h.mark(c, trainers)
-	if err != nil {
-		return err
-	}
-	return h.loadTables(c, roster, slots)
-}
-
-// inCheckpoint says whether the checkpoint has a block of this shard.
-func (h *holding) inCheckpoint(c *checkpoint.Checkpoint) bool {
-	return slices.ContainsFunc(c.Share.Blocks, func(b placement.Block) bool { return h.byID[b.ID] != nil })
-}
-
-// load takes parameters and state of the blocks that this shard holds.
-func (h *holding) load(c *checkpoint.Checkpoint) error {
-	if !h.inCheckpoint(c) {
-		return nil
-	}
-	if err := c.Weights(func(_ int, b placement.Block) []float32 {
-		held := h.byID[b.ID]
-		if held == nil {
-			return nil
-		}
-		held.params = make([]float32, b.Len)
-		held.state = make([]float32, len(c.Slots)*b.Len)
-		return held.params
-	}); err != nil {
-		return err
-	}
-	for slot := range c.Slots {
-		if err := c.Slot(slot, func(_ int, b placement.Block) []float32 {
-			held := h.byID[b.ID]
-			if held == nil {
-				return nil
-			}
-			return held.state[slot*b.Len : (slot+1)*b.Len]
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// mark takes the versions of the blocks that this shard holds, their numbers of updates if
-// those are counted, and what was applied of each trainer. Of two incarnations the older one
-// is fenced everywhere: its marks are no longer asked for. roster are the trainers of the checkpoint, in its order.
-func (h *holding) mark(c *checkpoint.Checkpoint, trainers map[uint32]*trainer) (roster []*trainer, err error) {
-	marks, err := c.Marks()
-	if err != nil {
-		return nil, err
-	}
-	for _, t := range marks.Trainers {
-		known := trainers[t.Ordinal]
-		if known == nil || known.incarnation != t.Incarnation {
-			fresh := h.newTrainer(t.Ordinal, t.Incarnation)
-			if known == nil || known.incarnation < t.Incarnation {
-				trainers[t.Ordinal] = fresh
-			}
-			known = fresh
-		}
-		roster = append(roster, known)
-		for i, b := range c.Share.Blocks {
-			if held := h.byID[b.ID]; held != nil {
-				known.applied[held.local] = t.Applied[i]
-			}
-		}
-	}
-	for i, b := range c.Share.Blocks {
-		held := h.byID[b.ID]
-		if held == nil {
-			continue
-		}
-		held.version = marks.Versions[i]
-		if marks.Updates != nil {
-			held.updates = marks.Updates[i]
-		}
-	}
-	return roster, nil
 }

@@ -200,14 +200,16 @@ func TestRetiredTrainerIsFenced(t *testing.T) {
 
 // Of the parts of a set with different retirements, the newest retirement counts for all.
 func TestRestoredRetirements(t *testing.T) {
-	var s shard
-	s.trainers = map[uint32]*trainer{1: {ordinal: 1, incarnation: 1}, 2: {ordinal: 2, incarnation: 2}, 3: {ordinal: 3, incarnation: 3}}
-	part := func(r *checkpoint.Retired) *checkpoint.Checkpoint {
-		return &checkpoint.Checkpoint{Manifest: &checkpoint.Manifest{Retired: r}}
+	s := newShard(logrus.NewEntry(logrus.New()), 0, 1, time.Minute, 1<<20)
+	r := s.Restore(modelOf(t, 3))
+	for ordinal := range uint32(3) {
+		r.Trainer(ordinal+1, uint64(ordinal+1))
 	}
-	s.retireRestored([]*checkpoint.Checkpoint{
-		part(nil), part(&checkpoint.Retired{Job: "6a", Floor: 3, Spared: []uint64{2}}), part(&checkpoint.Retired{Job: "6a", Floor: 2, Spared: []uint64{1}}),
-	})
+	r.Retire(newRetirement("6a", 3, []uint64{2}))
+	r.Retire(newRetirement("6a", 2, []uint64{1}))
+	if err := r.Install(0, 1); err != nil {
+		t.Fatal(err)
+	}
 	var left []uint64
 	for _, t := range s.rosterLocked() {
 		left = append(left, t.incarnation)
@@ -262,7 +264,7 @@ func TestNewerIncarnationWinsInARestore(t *testing.T) {
 	}
 	for _, order := range [][]int{{0, 1}, {1, 0}} {
 		s := newShard(logrus.NewEntry(log), 0, 2, time.Minute, 1<<20)
-		if err := s.fillFrom([]*checkpoint.Checkpoint{parts[order[0]], parts[order[1]]}, JobState{Shards: 1}, nil); err != nil {
+		if err := fillFrom(s, []*checkpoint.Checkpoint{parts[order[0]], parts[order[1]]}, JobState{Shards: 1}, nil); err != nil {
 			t.Fatal(err)
 		}
 		h, known := s.holding.Load(), s.trainers[1]

@@ -18,7 +18,7 @@ import (
 // Rewind implements the service.
 func (c *control) Rewind(ctx context.Context, request *pb.RewindRequest) (*pb.RewindReply, error) {
 	if c.checkpoints == nil && len(request.GetSet()) > 0 {
-		return nil, status.Errorf(codes.FailedPrecondition, "shard %d keeps no checkpoints: start it with --checkpoint-dir", c.shard.index)
+		return nil, status.Errorf(codes.FailedPrecondition, "shard %d keeps no checkpoints: start it with --checkpoint-dir", c.shard.Index())
 	}
 	if request.GetJobEpoch() == 0 || request.GetJobEpoch() > math.MaxUint16 {
 		return nil, status.Errorf(codes.InvalidArgument, "job epoch %d: expected 1 to %d", request.GetJobEpoch(), math.MaxUint16)
@@ -45,23 +45,23 @@ func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, tex
 	defer c.mu.Unlock()
 	s := c.shard
 	if term < c.term {
-		return fmt.Errorf("%w: term %d, shard %d knows of term %d", errOldCut, term, s.index, c.term)
+		return fmt.Errorf("%w: term %d, shard %d knows of term %d", errOldCut, term, s.Index(), c.term)
 	}
 	c.term = term
-	if layout != nil && s.index >= max(layout.Shards, layout.Goal) {
+	if layout != nil && s.Index() >= max(layout.Shards, layout.Goal) {
 		s.end(nil)
 		return nil
 	}
-	switch at := s.rewound.Load(); {
+	switch at := s.rewoundTo(); {
 	case epoch == at:
 		return nil
-	case epoch < at || epoch < s.jobEpoch.Load():
-		return fmt.Errorf("%w: job epoch %d, shard %d is at %d", errOldCut, epoch, s.index, s.jobEpoch.Load())
+	case epoch < at || epoch < s.JobEpoch():
+		return fmt.Errorf("%w: job epoch %d, shard %d is at %d", errOldCut, epoch, s.Index(), s.JobEpoch())
 	}
 	c.dropLocked("the job goes back to a set")
 	resume := data.pause()
 	defer resume()
-	name, err := s.becomeSet(ctx, c.store, text, c.job, layout, epoch)
+	name, err := c.becomeSet(ctx, text, layout, epoch)
 	if err != nil {
 		err = unusable(name, err, useAnother(c.store))
 		if errors.Is(err, errUnusable) {
@@ -69,58 +69,42 @@ func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, tex
 		}
 		return fmt.Errorf("go back: %w", err)
 	}
-	s.unrestored.Store(nil)
-	if h := s.holding.Load(); h != nil {
-		s.cuts.reserve(h)
-	}
-	s.log.WithFields(logrus.Fields{"set": name, "job_epoch": epoch, "version": s.version.Load()}).Info("gone back")
+	s.setUnrestored("")
+	s.reserve()
+	s.log.WithFields(logrus.Fields{"set": name, "job_epoch": epoch, "version": s.Version()}).Info("gone back")
 	return nil
 }
 
 // becomeSet loads a set, or removes all parameters, while no trainer is connected.
-func (s *shard) becomeSet(ctx context.Context, store checkpoint.Store, text []byte, job JobState, layout *placement.Layout, epoch uint32) (name string, err error) {
-	s.commitMu.Lock()
-	defer s.commitMu.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	s.ready.Store(false)
-	s.rewound.Store(0)
-	s.claim, s.finishing = claim{}, false
-	s.overflow.Store(nil)
-	s.stages.prune(math.MaxUint64, nil)
-	name = "the beginning"
+func (c *checkpoints) becomeSet(ctx context.Context, text []byte, layout *placement.Layout, epoch uint32) (name string, err error) {
 	if len(text) == 0 {
-		s.holding.Store(nil)
-		s.trainers = map[uint32]*trainer{}
-		s.version.Store(0)
-	} else {
+		return "the beginning", c.shard.rollback(epoch, nil)
+	}
+	name = "the latest set"
+	err = c.shard.rollback(epoch, func() error {
 		set, err := checkpoint.ParseSet(text)
 		if err != nil {
-			return "the latest set", err
+			return err
 		}
 		name = set.String()
-		parts, err := store.Open(ctx, set)
+		parts, err := c.store.Open(ctx, set)
 		if err == nil {
 			//guard:rollback-keeps-placement
-			err = s.fillFrom(parts, job, layout)
+			err = fillFrom(c.shard, parts, c.job, layout)
 		}
-		if err != nil {
-			return name, err
-		}
-	}
-	s.jobEpoch.Store(epoch)
-	s.rewound.Store(epoch)
-	return name, nil
+		return err
+	})
+	return name, err
 }
 
 // checkEpoch compares the job epoch of a trainer with the shard's.
-func (s *shard) checkEpoch(epoch uint32) error {
-	at := s.jobEpoch.Load()
+func checkEpoch(s *shard, epoch uint32) error {
+	at := s.JobEpoch()
 	switch {
 	case epoch == 0 || epoch == at:
 		return nil
 	case epoch > at:
-		return status.Errorf(codes.Aborted, "you go by job epoch %d, shard %d is still at %d", epoch, s.index, at)
+		return status.Errorf(codes.Aborted, "you go by job epoch %d, shard %d is still at %d", epoch, s.Index(), at)
 	}
-	return status.Errorf(codes.OutOfRange, "you go by job epoch %d, shard %d is at %d: the job went back", epoch, s.index, at)
+	return status.Errorf(codes.OutOfRange, "you go by job epoch %d, shard %d is at %d: the job went back", epoch, s.Index(), at)
 }

@@ -141,7 +141,7 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	if err != nil {
 		return err
 	}
-	shard.log.WithField("addr", s.Addr()).WithField("ready", shard.ready.Load()).Info("parameter server started")
+	shard.log.WithField("addr", s.Addr()).WithField("ready", shard.Ready()).Info("parameter server started")
 
 	port := portsplit.New(s.cfg.Listener, portsplit.Config{HelloTimeout: s.cfg.HelloTimeout, MaxConnections: s.cfg.MaxConnections, Log: shard.log, Misdirected: "this is the data port of a parameter server of trainmaster; a master listens elsewhere"})
 	if s.socket != nil {
@@ -172,7 +172,7 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	retired := false
 	group.Go(func() error {
 		select {
-		case err := <-shard.over:
+		case err := <-shard.Over():
 			retired = err == nil
 			return cmp.Or(err, errRetired)
 		case <-groupCtx.Done():
@@ -204,7 +204,7 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 		return nil
 	}
 	//guard:last-checkpoint-needs-lease
-	if err == nil && checkpoints != nil && shard.ready.Load() {
+	if err == nil && checkpoints != nil && shard.Ready() {
 		err = checkpoints.saveSelf(context.WithoutCancel(ctx), checkpoint.Stop)
 	}
 	if err == nil {

@@ -19,7 +19,7 @@ type shard struct {
 	index       int
 	epoch       uint16 // of this start, never 0
 	initTimeout time.Duration
-	counters    counters
+	Counters    Counters
 
 	// ready is set when the parameters are complete. Until then only the initializer changes them. A rollback clears it.
 	ready   atomic.Bool
@@ -67,8 +67,19 @@ type holding struct {
 	blocks []*block          // by number
 	byID   map[uint64]*block // by the number in the placement
 	tables []*table.Table    // by number, those without a slot here too
-	rows   []rowHistory      // by table, once there was a cut; guarded by checkpoints.mu
 }
+
+// Model is the model of the view.
+func (h *holding) Model() *model.Model { return h.model }
+
+// Blocks are the blocks of the shard, by number.
+func (h *holding) Blocks() []*block { return h.blocks }
+
+// Block is the block of a number in the placement; nil if the shard does not hold it.
+func (h *holding) Block(id uint64) *block { return h.byID[id] }
+
+// Tables are the tables of the model, by number, those without a slot here too.
+func (h *holding) Tables() []*table.Table { return h.tables }
 
 // stored estimates the bytes of a checkpoint. It is more than the file size if the checkpoint leaves out unchanged rows.
 func (h *holding) stored() (n int64) {
@@ -88,29 +99,30 @@ type claim struct {
 	last        time.Time
 }
 
-type counters struct {
-	pulled, pushed, duplicates, staged, committed, refused atomic.Uint64
-	rowsLookedUp, rowsPushed, rowsStaged                   atomic.Uint64
-	switched                                               atomic.Uint64 // to other blocks
-	connections                                            atomic.Int64
+// Counters counts the requests since the start of the server.
+type Counters struct {
+	Pulled, Pushed, Duplicates, Staged, Committed, Refused atomic.Uint64
+	RowsLookedUp, RowsPushed, RowsStaged                   atomic.Uint64
+	Switched                                               atomic.Uint64 // to other blocks
+	Connections                                            atomic.Int64
 
-	staleScaled, stalenessSum, stalenessMax atomic.Uint64
+	StaleScaled, StalenessSum, StalenessMax atomic.Uint64
 }
 
 // gradients is the number of received gradients. Pulls and lookups do not count: their client may only read.
-func (c *counters) gradients() uint64 {
-	return c.pushed.Load() + c.duplicates.Load() + c.staged.Load() + c.rowsPushed.Load() + c.rowsStaged.Load()
+func (c *Counters) gradients() uint64 {
+	return c.Pushed.Load() + c.Duplicates.Load() + c.Staged.Load() + c.RowsPushed.Load() + c.RowsStaged.Load()
 }
 
 // stale counts an applied push.
-func (c *counters) stale(staleness uint64, weight float32) {
+func (c *Counters) stale(staleness uint64, weight float32) {
 	if weight < 1 {
-		c.staleScaled.Add(1)
+		c.StaleScaled.Add(1)
 	}
-	c.stalenessSum.Add(staleness)
+	c.StalenessSum.Add(staleness)
 	for {
-		highest := c.stalenessMax.Load()
-		if staleness <= highest || c.stalenessMax.CompareAndSwap(highest, staleness) {
+		highest := c.StalenessMax.Load()
+		if staleness <= highest || c.StalenessMax.CompareAndSwap(highest, staleness) {
 			return
 		}
 	}
@@ -124,6 +136,55 @@ func newShard(log *logrus.Entry, index int, epoch uint16, initTimeout time.Durat
 	}
 	s.jobEpoch.Store(1)
 	return s
+}
+
+// Index is the number of the shard.
+func (s *shard) Index() int { return s.index }
+
+// Epoch is the number of this start, never 0.
+func (s *shard) Epoch() uint16 { return s.epoch }
+
+// JobEpoch grows with each rollback of the job, from 1. It fits a header.
+func (s *shard) JobEpoch() uint32 { return s.jobEpoch.Load() }
+
+// Version is the version that a synchronous shard has reached.
+func (s *shard) Version() uint64 { return s.version.Load() }
+
+// Ready reports whether the parameters are complete.
+func (s *shard) Ready() bool { return s.ready.Load() }
+
+// View is what the shard holds now; nil before the first claim or a restore.
+func (s *shard) View() *holding { return s.holding.Load() }
+
+// Over receives once: nil when this shard is no longer of the job, or why it must end.
+func (s *shard) Over() <-chan error { return s.over }
+
+// awaitsPlacement reports whether the shard started without a block, in a job whose blocks are moved, and has no placement yet.
+func (s *shard) awaitsPlacement() bool { return s.moving.joins && s.holding.Load() == nil }
+
+// rewoundTo is the job epoch of the last rollback of this process, or 0.
+func (s *shard) rewoundTo() uint32 { return s.rewound.Load() }
+
+// unrestoredText returns the reason why the shard waits, empty if it does not.
+func (s *shard) unrestoredText() string {
+	if text := s.unrestored.Load(); text != nil {
+		return *text
+	}
+	return ""
+}
+
+// setUnrestored sets the reason why the shard waits, empty if it does not, and reports whether the reason is another one than before.
+func (s *shard) setUnrestored(text string) (isNew bool) {
+	if text == "" {
+		return s.unrestored.Swap(nil) != nil
+	}
+	before := s.unrestored.Swap(&text)
+	return before == nil || *before != text
+}
+
+// changes counts the changes of the state that a checkpoint stores, from 1.
+func (s *shard) changes() uint64 {
+	return s.Counters.Pushed.Load() + s.Counters.RowsPushed.Load() + s.Counters.Committed.Load() + s.Counters.Switched.Load() + 1
 }
 
 func newHolding(m *model.Model, index int) *holding {

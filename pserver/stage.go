@@ -164,7 +164,7 @@ func (s *shard) stage(b *block, t *trainer, by core.Gradient, values core.Values
 	}
 	p.sequence = by.Sequence
 	g.present++
-	s.counters.staged.Add(1)
+	s.Counters.Staged.Add(1)
 	return nil
 }
 

@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"time"
 
+	"trainmaster/pserver/model"
 	core "trainmaster/pserver/shard"
 )
 
@@ -21,9 +22,18 @@ func (h *holding) stageNeed() (n int64) {
 	return n
 }
 
+// stagedBytes is the memory of all staged gradients.
+func (s *shard) stagedBytes() int64 { return s.stages.bytes.Load() }
+
+// stageUse returns the bytes of the gradients of one trainer without rows, the most bytes of rows that a trainer has staged, and the
+// limit for all trainers.
+func (s *shard) stageUse(h *holding) (need, rows, limit int64) {
+	return h.stageNeed(), s.stages.mostRows(), s.stages.limit
+}
+
 // checkStageRoom refuses a shard that is too big for the gradients of any trainer.
-func (s *shard) checkStageRoom(h *holding) error {
-	if need := h.stageNeed(); h.model.Sync && need > s.stages.limit {
+func (s *shard) checkStageRoom(m *model.Model) error {
+	if need := newHolding(m, s.index).stageNeed(); m.Sync && need > s.stages.limit {
 		return fmt.Errorf("staged gradients: expected at most %d bytes (--stage-bytes) of all trainers, found %d of one: start the parameter servers with a greater --stage-bytes, or more of them", s.stages.limit, need)
 	}
 	return nil

@@ -64,7 +64,7 @@ func bytesOfCheckpoints(b *testing.B, rows int, dim, checkpoints, changed int, e
 				b.Fatal(err)
 			}
 		}
-		s.counters.rowsPushed.Add(1)
+		s.Counters.RowsPushed.Add(1)
 	}
 	var all []int64
 	for id := int64(0); len(all) < rows; id++ {

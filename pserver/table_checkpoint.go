@@ -3,12 +3,13 @@ package pserver
 import (
 	"context"
 	"fmt"
+	"weak"
 
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/table"
 )
 
-// rowHistory decides whether a checkpoint has a full segment of a table or a delta. It belongs to a table of a holding: after a
+// rowHistory decides whether a checkpoint has a full segment of a table or a delta. It belongs to a table of a view: after a
 // rollback and after a migration there is no history, and the next checkpoint has a full segment. checkpoints.mu guards it.
 //
 // A checkpoint that is dropped or fails changes nothing: rows have the number of the cut before their last update, which no cut
@@ -31,6 +32,20 @@ func (r *rowHistory) since(number uint64) *table.Cut {
 	return r.cut
 }
 
+// history returns the histories of the tables of a view.
+func (c *checkpoints) history(h *holding) []rowHistory {
+	//guard:rollback-clears-table-history
+	if of := weak.Make(h); c.rowsOf != of { // weak, since it must not keep the parameters of a former view
+		c.rowsOf, c.rows = of, make([]rowHistory, len(h.Tables()))
+	}
+	return c.rows
+}
+
+// takeCut fixes the moment of a checkpoint.
+func (c *checkpoints) takeCut() *cut {
+	return c.shard.startCut(func(h *holding, table int, number uint64) *table.Cut { return c.history(h)[table].since(number) })
+}
+
 // wrote notes the segments of a checkpoint.
 func (r *rowHistory) wrote(rows checkpoint.Rows, cut *table.Cut) {
 	if rows.Delta == nil {
@@ -44,8 +59,8 @@ func (r *rowHistory) wrote(rows checkpoint.Rows, cut *table.Cut) {
 // removeSegments removes the segments that no checkpoint names, except the full segments that the next checkpoint can relate to.
 func (c *checkpoints) removeSegments(ctx context.Context) error {
 	var used []string
-	if h := c.shard.holding.Load(); h != nil {
-		for _, r := range h.rows {
+	if h := c.shard.View(); h != nil {
+		for _, r := range c.history(h) {
 			if r.full != nil {
 				used = append(used, r.full.Name)
 			}
@@ -56,7 +71,7 @@ func (c *checkpoints) removeSegments(ctx context.Context) error {
 
 // writeTables writes the files of all tables.
 func (c *checkpoints) writeTables(w *checkpoint.Writer, h *holding, cut *cut, meta map[string]string) error {
-	for k, t := range h.tables {
+	for k, t := range h.Tables() {
 		if err := c.writeTable(w, h, k, t, cut, meta); err != nil {
 			return fmt.Errorf("table %q: %w", t.Config().Name, err)
 		}
@@ -72,9 +87,9 @@ func (c *checkpoints) writeTable(w *checkpoint.Writer, h *holding, k int, t *tab
 	}
 	var full *checkpoint.Segment
 	if cut.tables[k].Since != nil {
-		full = h.rows[k].full
+		full = c.history(h)[k].full
 	}
-	out, err := w.CreateTable(k, t.Config(), h.model.Optimizer, sizes, full, meta)
+	out, err := w.CreateTable(k, t.Config(), h.Model().Optimizer, sizes, full, meta)
 	if err != nil {
 		return err
 	}
@@ -87,31 +102,4 @@ func (c *checkpoints) writeTable(w *checkpoint.Writer, h *holding, k int, t *tab
 	}
 	c.folder.Points.Observe("rows written")
 	return out.Finish()
-}
-
-// loadTables takes the slots that this shard holds, and counts them by table. roster are the trainers of the
-// checkpoint's marks.
-func (h *holding) loadTables(c *checkpoint.Checkpoint, roster []*trainer, slots []int) error {
-	for k, t := range h.tables {
-		columns := make([]*table.Column, len(roster))
-		for i, known := range roster {
-			columns[i] = known.columns[k]
-		}
-		n, err := c.Table(k, t, columns)
-		if err != nil {
-			return err
-		}
-		slots[k] += n
-	}
-	return nil
-}
-
-// missingSlots says which table has slots that were in no checkpoint, nil if none.
-func (h *holding) missingSlots(slots []int) error {
-	for k, t := range h.tables {
-		if slots[k] != len(t.Held()) {
-			return fmt.Errorf("the checkpoints have %d of %d slots of table %q", slots[k], len(t.Held()), t.Config().Name)
-		}
-	}
-	return nil
 }

@@ -97,7 +97,7 @@ func (s *tableShard) push(t testing.TB, ordinal uint32, step uint64, k int, seed
 		if err != nil {
 			t.Fatal(err)
 		}
-		s.counters.rowsPushed.Add(uint64(n))
+		s.Counters.RowsPushed.Add(uint64(n))
 		applied += n
 	}
 	return applied
@@ -157,8 +157,8 @@ func (s *tableShard) rows(t testing.TB) []checkpoint.Rows {
 		for _, segment := range rows.Segments() {
 			want = append(want, segment.Name)
 		}
-		if now := s.shard.holding.Load().rows; now != nil && now[k].full != nil && !slices.Contains(want, now[k].full.Name) {
-			want = append(want, now[k].full.Name)
+		if now := s.history(s.View())[k]; now.full != nil && !slices.Contains(want, now.full.Name) {
+			want = append(want, now.full.Name)
 		}
 	}
 	var got []string
@@ -362,7 +362,7 @@ func TestTablesAfterAFailure(t *testing.T) {
 			return nil
 		}
 		if isFull {
-			s.holding.Load().rows[0].deltas = 1 << 40
+			s.history(s.View())[0].deltas = 1 << 40
 		}
 		if err := s.saveSelf(t.Context(), checkpoint.First); (err != nil) != fails {
 			t.Fatalf("checkpoint %d: %v", n, err)
@@ -388,7 +388,7 @@ func TestTablesAfterAFailure(t *testing.T) {
 	} {
 		save(c.fails, c.isFull)
 		if c.fails && c.isFull {
-			s.holding.Load().rows[0].deltas = 0
+			s.history(s.View())[0].deltas = 0
 		}
 		if c.fails {
 			continue
@@ -446,7 +446,7 @@ func TestCheckpointAfterDroppedCutHasAllChanges(t *testing.T) {
 		push()
 		for k := range testTables {
 			if isFull {
-				s.holding.Load().rows[k].deltas += 1 << 40
+				s.history(s.View())[k].deltas += 1 << 40
 			}
 		}
 		if _, err := s.beginCut(uint64(number)+1, 1, 1); err != nil {
@@ -457,7 +457,7 @@ func TestCheckpointAfterDroppedCutHasAllChanges(t *testing.T) {
 		}
 		for k := range testTables {
 			if isFull {
-				s.holding.Load().rows[k].deltas -= 1 << 40
+				s.history(s.View())[k].deltas -= 1 << 40
 			}
 		}
 		push()

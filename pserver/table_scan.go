@@ -11,14 +11,14 @@ import (
 func (c *conn) scanRows(buf *buffer, r *reply) *wire.Fault {
 	head, h := &c.head, c.holding
 	switch {
-	case head.Block >= uint64(len(h.tables)):
-		return wire.Faultf(wire.NoSuchTable, "%v for table %d: the model has %d", head.Op, head.Block, len(h.tables))
+	case head.Block >= uint64(len(h.Tables())):
+		return wire.Faultf(wire.NoSuchTable, "%v for table %d: the model has %d", head.Op, head.Block, len(h.Tables()))
 	case buf != nil:
 		return wire.Faultf(wire.BadLength, "%v with a payload of %d bytes", head.Op, head.Length)
 	case head.Argument >= table.Slots || head.Step > math.MaxUint32:
 		return wire.Faultf(wire.Malformed, "%v from row %d of slot %d: expected a slot below %d", head.Op, head.Step, head.Argument, table.Slots)
 	}
-	t := h.tables[head.Block]
+	t := h.Tables()[head.Block]
 	rows := scans.Get().(*wire.Rows)
 	defer scans.Put(rows)
 	next, err := t.Scan(table.Place{Slot: head.Argument, Row: uint32(head.Step)}, rows)
@@ -26,7 +26,7 @@ func (c *conn) scanRows(buf *buffer, r *reply) *wire.Fault {
 		return faultOf(refuseRows(err, t, rows))
 	}
 	if r.buf = c.room(); r.buf == nil {
-		return wire.Faultf(wire.Stopping, "shard %d is shutting down", c.shard.index)
+		return wire.Faultf(wire.Stopping, "shard %d is shutting down", c.shard.Index())
 	}
 	payload, laid := wire.Layout(r.buf.bytes, len(rows.Spans), len(rows.IDs), t.Config().Dim)
 	wire.Number(payload, 0, 1)
@@ -34,7 +34,7 @@ func (c *conn) scanRows(buf *buffer, r *reply) *wire.Fault {
 	copy(laid.IDs, rows.IDs)
 	copy(laid.Values, rows.Values)
 	r.head.DType, r.head.Argument, r.head.Step = wire.RowBatch, next.Slot, uint64(next.Row)
-	r.head.Version = clampVersion(c.shard.version.Load())
+	r.head.Version = clampVersion(c.shard.Version())
 	r.attach(payload)
 	return nil
 }

@@ -92,7 +92,7 @@ func (s *shard) stageRows(h *holding, number int, rows *wire.Rows, t *trainer, b
 	}
 	p.sequence = by.Sequence
 	st.present++
-	s.counters.rowsStaged.Add(uint64(len(p.rows.IDs)))
+	s.Counters.RowsStaged.Add(uint64(len(p.rows.IDs)))
 	return nil
 }
 

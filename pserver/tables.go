@@ -45,14 +45,13 @@ func (h *holding) newColumns() []*table.Column {
 }
 
 // cutTables is what a cut fixes of the tables.
-func (s *shard) cutTables(c *cut) []*table.Cut {
-	h := s.holding.Load()
-	list := make([]*table.Cut, len(h.tables))
-	if len(h.rows) != len(list) {
-		h.rows = make([]rowHistory, len(list))
-	}
+func (s *shard) cutTables(c *cut, since func(h *holding, table int, number uint64) *table.Cut) []*table.Cut {
+	list := make([]*table.Cut, len(c.view.tables))
 	for k := range list {
-		list[k] = &table.Cut{Number: c.number, Since: h.rows[k].since(c.number)}
+		list[k] = &table.Cut{Number: c.number}
+		if since != nil {
+			list[k].Since = since(c.view, k, c.number)
+		}
 		for _, t := range c.trainers {
 			list[k].Columns = append(list[k].Columns, t.columns[k])
 		}

@@ -19,10 +19,25 @@ type trainer struct {
 	incarnation uint64
 	fenced      atomic.Bool
 	crowded     atomic.Pointer[crowd]
-	connections atomic.Int32
+	connections atomic.Int32    // open ones
 	applied     []uint64        // by local block: the last step applied
 	columns     []*table.Column // by table
 }
+
+// Ordinal is the number of the trainer.
+func (t *trainer) Ordinal() uint32 { return t.ordinal }
+
+// Incarnation is the number of this start of the trainer.
+func (t *trainer) Incarnation() uint64 { return t.incarnation }
+
+// Column is what a table knows of the trainer.
+func (t *trainer) Column(k int) *table.Column { return t.columns[k] }
+
+// Connected counts a connection of the trainer, until Disconnected.
+func (t *trainer) Connected() { t.connections.Add(1) }
+
+// Disconnected ends a connection of the trainer.
+func (t *trainer) Disconnected() { t.connections.Add(-1) }
 
 // newTrainer is one that has pushed nothing.
 func (h *holding) newTrainer(ordinal uint32, incarnation uint64) *trainer {

@@ -37,20 +37,19 @@ func (c *checkpoints) restore(ctx context.Context, job JobState) error {
 	c.statusMu.Lock()
 	c.newest = from.own
 	c.statusMu.Unlock()
-	if c.shard.ready.Load() {
-		c.shard.cuts.reserve(c.shard.holding.Load())
+	if c.shard.Ready() {
+		c.shard.reserve()
 	}
 	if from.stopped {
 		c.stopped = c.shard.changes()
 	}
-	c.shard.unrestored.Store(nil)
+	c.shard.setUnrestored("")
 	return nil
 }
 
 // refuse records the reason why the shard waits.
 func (c *checkpoints) refuse(err error) {
-	text := err.Error()
-	if before := c.shard.unrestored.Swap(&text); before == nil || *before != text {
+	if c.shard.setUnrestored(err.Error()) {
 		c.log.WithError(err).Error("checkpoint refused, waiting for an operator")
 	}
 }
@@ -65,7 +64,7 @@ func (c *checkpoints) awaitSet(ctx context.Context, claim Claim) error {
 			return nil
 		case <-time.After(pointerPoll):
 		}
-		if c.shard.unrestored.Load() == nil {
+		if c.shard.unrestoredText() == "" {
 			continue
 		}
 		job, err := claim.Current(ctx)
@@ -87,23 +86,10 @@ func (c *checkpoints) awaitSet(ctx context.Context, claim Claim) error {
 func (c *checkpoints) restoreAgain(ctx context.Context, job JobState) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	s := c.shard
-	s.commitMu.Lock()
-	defer s.commitMu.Unlock()
-	s.moving.mu.Lock()
-	defer s.moving.mu.Unlock()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.unrestored.Load() == nil {
-		return nil // the leader rolled the shard back to a set before
-	}
-	return c.restore(ctx, job)
-}
-
-// unrestoredText returns the reason why the shard waits, empty if it does not.
-func (s *shard) unrestoredText() string {
-	if text := s.unrestored.Load(); text != nil {
-		return *text
-	}
-	return ""
+	return c.shard.exclusively(func() error {
+		if c.shard.unrestoredText() == "" {
+			return nil // the leader rolled the shard back to a set before
+		}
+		return c.restore(ctx, job)
+	})
 }

@@ -1,0 +1,170 @@
+package pserver
+
+import (
+	"fmt"
+	"math"
+	"slices"
+
+	"trainmaster/pserver/model"
+	"trainmaster/pserver/table"
+)
+
+// Restoration is a state of a shard that is put together from what was stored. The shard changes with Install only.
+type Restoration struct {
+	shard    *shard
+	view     *holding
+	trainers map[uint32]*trainer
+	retired  retirement
+}
+
+// Restore begins a restoration of the shard's part of a model.
+func (s *shard) Restore(m *model.Model) *Restoration {
+	return &Restoration{shard: s, view: s.newHolding(m), trainers: map[uint32]*trainer{}, retired: s.retired}
+}
+
+// Holds reports whether the block is of this shard.
+func (r *Restoration) Holds(id uint64) bool { return r.view.byID[id] != nil }
+
+// Params returns the memory of the parameters of a block, without values; nil if the block is of another shard.
+func (r *Restoration) Params(id uint64) []float32 {
+	b := r.view.byID[id]
+	if b == nil {
+		return nil
+	}
+	b.params = make([]float32, b.Len)
+	b.state = make([]float32, len(r.view.model.Rule.Slots())*b.Len)
+	return b.params
+}
+
+// State returns the memory of one slice of the optimizer state of a block, after Params; nil if the block is of another shard.
+func (r *Restoration) State(id uint64, slot int) []float32 {
+	b := r.view.byID[id]
+	if b == nil {
+		return nil
+	}
+	return b.state[slot*b.Len : (slot+1)*b.Len]
+}
+
+// SetVersion sets the version of a block, unless the block is of another shard.
+func (r *Restoration) SetVersion(id, version uint64) {
+	if b := r.view.byID[id]; b != nil {
+		b.version = version
+	}
+}
+
+// SetUpdates sets the number of updates of a block, unless the block is of another shard.
+func (r *Restoration) SetUpdates(id, updates uint64) {
+	if b := r.view.byID[id]; b != nil {
+		b.updates = updates
+	}
+}
+
+// Trainer finds or makes an incarnation of a trainer. The shard keeps the newest one: the applied steps of an older one are needed
+// no longer.
+func (r *Restoration) Trainer(ordinal uint32, incarnation uint64) *trainer {
+	known := r.trainers[ordinal]
+	if known != nil && known.incarnation == incarnation {
+		return known
+	}
+	fresh := r.view.newTrainer(ordinal, incarnation)
+	if known == nil || known.incarnation < incarnation {
+		r.trainers[ordinal] = fresh
+	}
+	return fresh
+}
+
+// SetApplied sets the last step of a trainer that a block has, unless the block is of another shard.
+func (r *Restoration) SetApplied(t *trainer, id, step uint64) {
+	if b := r.view.byID[id]; b != nil {
+		t.applied[b.local] = step
+	}
+}
+
+// Tables are the tables of the shard, for the rows.
+func (r *Restoration) Tables() []*table.Table { return r.view.tables }
+
+// CheckComplete returns an error if a block has no parameters.
+func (r *Restoration) CheckComplete() error {
+	if i := slices.IndexFunc(r.view.blocks, func(b *block) bool { return b.params == nil }); i >= 0 {
+		return fmt.Errorf("expected %s in a checkpoint of the set, found it in none", r.view.blocks[i].name())
+	}
+	return nil
+}
+
+// Retire drops the trainers of a stored retirement, if it is newer than those before.
+func (r *Restoration) Retire(to retirement) {
+	if to.after(&r.retired) {
+		r.retired = to
+	}
+}
+
+// ForgetTrainers drops all trainers: they were of another life of the job.
+func (r *Restoration) ForgetTrainers() {
+	for _, t := range r.trainers {
+		fence(r.view, t)
+	}
+	r.trainers = map[uint32]*trainer{}
+}
+
+// Install makes the restoration the state of the shard. The caller is inside Rollback or Exclusively, or nothing uses the shard yet.
+func (r *Restoration) Install(version uint64, jobEpoch uint32) error {
+	if jobEpoch == 0 || jobEpoch > math.MaxUint16 {
+		return fmt.Errorf("job epoch %d: expected 1 to %d", jobEpoch, math.MaxUint16)
+	}
+	if r.view.model.Sync {
+		r.view.reach(version)
+	}
+	s := r.shard
+	s.holding.Store(r.view)
+	//guard:applied-pushes-restored
+	s.trainers = r.trainers
+	s.retired = r.retired
+	s.dropLocked(func(*trainer) {})
+	s.version.Store(version)
+	s.jobEpoch.Store(jobEpoch)
+	s.ready.Store(true)
+	return nil
+}
+
+// reach gives all blocks one version. Of shards that were stopped one after the other the first may lack the last one: trainers
+// would wait for it, and there may be no master that knows of it.
+func (h *holding) reach(version uint64) {
+	for _, b := range h.blocks {
+		b.version = version
+	}
+}
+
+// rollback replaces the state in a new job epoch, while no trainer is connected. load restores the new state; without it the shard
+// has no parameters. After an error of load the shard is not ready.
+func (s *shard) rollback(epoch uint32, load func() error) error {
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.ready.Store(false)
+	s.rewound.Store(0)
+	s.claim, s.finishing = claim{}, false
+	s.overflow.Store(nil)
+	s.stages.prune(math.MaxUint64, nil)
+	if load == nil {
+		s.holding.Store(nil)
+		s.trainers = map[uint32]*trainer{}
+		s.version.Store(0)
+	} else if err := load(); err != nil {
+		return err
+	}
+	s.jobEpoch.Store(epoch)
+	s.rewound.Store(epoch)
+	return nil
+}
+
+// exclusively calls f while no commit, cut, migration or change of the trainers runs.
+func (s *shard) exclusively(f func() error) error {
+	s.commitMu.Lock()
+	defer s.commitMu.Unlock()
+	s.moving.mu.Lock()
+	defer s.moving.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return f()
+}
