@@ -80,7 +80,11 @@ var house = []room{
 	{dir: "pserver", may: []string{"internal/safetensors", "internal/failpoint", "pserver/checkpoint", "proto", "pserver/model", "pserver/model/onwire", "pserver/wire", "pserver/shard", "pserver/dataport", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/table", "pserver/table/onwire", "pserver/staleness", "internal/portsplit", "pserver/checkpoint/storage", "pserver/placement/onwire"}},
 	{dir: "trainer/params/stream", may: []string{"pserver/sharedmem", "pserver/wire"}},
 	{dir: "trainer/params/link", may: []string{"trainer/params/stream", "proto", "pserver/placement", "pserver/wire"}},
-	{dir: "trainer", may: []string{"trainer/params/plan", "trainer/params/stream", "trainer/params/link", "recordio", "dataset", "taskqueue", "internal/safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/table", "pserver/table/onwire", "pserver/staleness", "trainer/session", "pserver/placement/onwire"}},
+	{dir: "trainer/params/shards", may: []string{
+		"trainer/params/plan", "trainer/params/stream", "trainer/params/link", "proto", "pserver/optimizer", "pserver/optimizer/onwire",
+		"pserver/placement", "pserver/placement/onwire", "pserver/staleness", "pserver/table", "pserver/table/onwire", "pserver/wire",
+	}},
+	{dir: "trainer", may: []string{"trainer/params/shards", "trainer/params/plan", "trainer/params/stream", "trainer/params/link", "recordio", "dataset", "taskqueue", "internal/safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/table", "pserver/table/onwire", "pserver/staleness", "trainer/session", "pserver/placement/onwire"}},
 	{dir: "pserver/checkpoint/storage", may: []string{"internal/objectstore", "pserver/checkpoint", "internal/freeport", "scripts"}},
 	{dir: "master/psclient", may: []string{"master/pscontrol", "proto", "pserver/checkpoint", "pserver/placement", "pserver/placement/onwire", "taskqueue"}},
 	{dir: "pserver/checkpoint/modelfile", may: []string{"internal/filekind", "internal/safetensors", "internal/usage", "pserver/checkpoint", "pserver/checkpoint/storage", "pserver/wire"}},

@@ -2,42 +2,22 @@ package params
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math"
-	"slices"
 	"sync/atomic"
 
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
 	"trainmaster/trainer/params/link"
 	"trainmaster/trainer/params/plan"
+	"trainmaster/trainer/params/shards"
 	"trainmaster/trainer/params/stream"
 )
-
-var errNotInitialized = errors.New("params.Client: call Init first")
 
 // Client is the client of all parameter servers of a job.
 type Client struct {
 	cfg    Config
-	link   link.Config
-	shards []*shard
-
-	table    *placement.Table // set by Init
-	declared []Tensor         // as given to Init, without data
-	blocks   []plan.Block     // by id
-	key      *tableKey        // of servers that have parameters; nil: not known
-	rows     plan.Rows
-}
-
-// shard is one server's part in a call.
-type shard struct {
-	*link.Link
-	blocks []uint64   // ids
-	rows   []rowFrame // of the current or last call
-	frames []stream.Frame
-
-	outgoing, incoming []float32 // a frame of rows being sent, the rows of one being read
+	shards *shards.Set
 }
 
 // Connect finds the parameter servers. It waits until all are present.
@@ -52,38 +32,40 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	if len(addrs) == 0 || len(addrs) > placement.MaxShards {
 		return nil, fmt.Errorf("found %d parameter servers: expected 1 to %d", len(addrs), placement.MaxShards)
 	}
-	c := &Client{cfg: cfg}
-	c.link = link.Config{
-		Addrs: cfg.Addrs, During: cfg.During, Table: func() *placement.Table { return c.table },
-		JobEpoch: cfg.JobEpoch, RetryMin: cfg.RetryMin, RetryMax: cfg.RetryMax, Log: cfg.Log,
-		Stream: stream.Config{Ordinal: cfg.Ordinal, Incarnation: cfg.Incarnation, Sequence: new(atomic.Uint64), Timeout: cfg.ReplyTimeout},
-	}
-	for i, addr := range addrs {
-		c.shards = append(c.shards, &shard{Link: link.New(&c.link, i, addr)})
-	}
-	return c, nil
+	return &Client{cfg, shards.New(shards.Config{
+		Link: link.Config{
+			Addrs: cfg.Addrs, During: cfg.During, JobEpoch: cfg.JobEpoch, RetryMin: cfg.RetryMin, RetryMax: cfg.RetryMax, Log: cfg.Log,
+			Stream: stream.Config{Ordinal: cfg.Ordinal, Incarnation: cfg.Incarnation, Sequence: new(atomic.Uint64), Timeout: cfg.ReplyTimeout},
+		},
+		Sync: cfg.Mode == Sync, Optimizer: cfg.Optimizer, Staleness: cfg.Staleness, Tables: cfg.Tables, DType: wireDTypes[cfg.WireDType],
+	}, addrs)}, nil
 }
 
 // Shards is the number of parameter servers.
-func (c *Client) Shards() int { return len(c.shards) }
+func (c *Client) Shards() int { return c.shards.Len() }
 
 // Close closes the connections. It must not run during another call.
-func (c *Client) Close() error {
-	var errs []error
-	for _, s := range c.shards {
-		errs = append(errs, s.Close())
+func (c *Client) Close() error { return c.shards.Close() }
+
+// Init declares the model and makes sure that the servers have its parameters: one trainer of the job sets them from tensors, the
+// others wait. Then Init fills tensors with the parameters on the servers; after a restart of the job they can come from a
+// checkpoint. If the initializing trainer exits while the servers take its parameters over, another trainer sets the rest.
+func (c *Client) Init(ctx context.Context, tensors []Tensor) error {
+	if err := c.shards.Init(ctx, tensors); err != nil {
+		return fmt.Errorf("initialize parameters: %w", err)
 	}
-	return errors.Join(errs...)
+	_, err := c.Pull(ctx, tensors, 0)
+	return err
 }
 
 // Pull fills dst with the parameters. In mode Sync it waits for minVersion, and all blocks have the returned version, which may be
 // later. In mode Async each block is consistent, and the version is the lowest number of applied pushes of a
 // block.
 func (c *Client) Pull(ctx context.Context, dst []Tensor, minVersion uint64) (version uint64, err error) {
-	if err := c.check("destination", dst); err != nil {
+	if err := c.shards.Check("destination", dst); err != nil {
 		return 0, err
 	}
-	if version, err = c.fetch(ctx, &blockCall{request: request{op: wire.Pull}, client: c, dst: dst}, minVersion); err != nil {
+	if version, err = c.shards.Fetch(ctx, c.shards.Tensors(wire.Pull, 0, 0, nil, dst), minVersion); err != nil {
 		return 0, fmt.Errorf("pull: %w", err)
 	}
 	return version, nil
@@ -97,24 +79,24 @@ func (c *Client) PushPull(ctx context.Context, step uint64, scale float32, grads
 	op := wire.Push
 	if dst != nil {
 		op = wire.PushPull
-		if err := c.check("destination", dst); err != nil {
+		if err := c.shards.Check("destination", dst); err != nil {
 			return 0, err
 		}
 	}
 	if err := c.checkPush("push", step, scale); err != nil {
 		return 0, err
 	}
-	if err := c.check("gradient", grads); err != nil {
+	if err := c.shards.Check("gradient", grads); err != nil {
 		return 0, err
 	}
-	if err := plan.Gradients(c.blocks, wireDTypes[c.cfg.WireDType], grads, 1, c.cfg.Optimizer.ClipNorm); err != nil {
+	if err := plan.Gradients(c.shards.Blocks(), wireDTypes[c.cfg.WireDType], grads, 1, c.cfg.Optimizer.ClipNorm); err != nil {
 		return 0, err
 	}
-	call := &blockCall{request: request{op: op, step: step, argument: math.Float32bits(scale)}, client: c, src: grads, dst: dst}
-	if err := c.do(ctx, call, nil); err != nil {
+	call := c.shards.Tensors(op, step, math.Float32bits(scale), grads, dst)
+	if err := c.shards.Do(ctx, call); err != nil {
 		return 0, fmt.Errorf("push: %w", err)
 	}
-	low, _ := c.versions(call)
+	low, _ := c.shards.Versions(call)
 	return uint64(low), nil
 }
 
@@ -131,14 +113,14 @@ func (c *Client) Stage(ctx context.Context, version uint64, grads []Tensor, reco
 	if err := c.checkStage("stage", records); err != nil {
 		return err
 	}
-	if err := c.check("gradient", grads); err != nil {
+	if err := c.shards.Check("gradient", grads); err != nil {
 		return err
 	}
-	if err := plan.Gradients(c.blocks, wireDTypes[c.cfg.WireDType], grads, records, c.cfg.Optimizer.ClipNorm); err != nil {
+	if err := plan.Gradients(c.shards.Blocks(), wireDTypes[c.cfg.WireDType], grads, records, c.cfg.Optimizer.ClipNorm); err != nil {
 		return err
 	}
-	call := &blockCall{request: request{op: wire.Stage, step: version, argument: uint32(records)}, client: c, src: grads}
-	if err := c.do(ctx, call, nil); err != nil {
+	call := c.shards.Tensors(wire.Stage, version, uint32(records), grads, nil)
+	if err := c.shards.Do(ctx, call); err != nil {
 		return fmt.Errorf("stage: %w", err)
 	}
 	return nil
@@ -170,26 +152,6 @@ func (c *Client) checkStage(method string, records int) error {
 func (c *Client) checkMode(mode Mode, method string) error {
 	if c.cfg.Mode != mode {
 		return fmt.Errorf("%s is for mode %v, this client is in mode %v", method, mode, c.cfg.Mode)
-	}
-	return nil
-}
-
-// check compares tensors with those given to Init.
-func (c *Client) check(what string, tensors []Tensor) error {
-	if c.table == nil {
-		return errNotInitialized
-	}
-	if len(tensors) != len(c.declared) {
-		return fmt.Errorf("%s has %d tensors, the model has %d", what, len(tensors), len(c.declared))
-	}
-	for i, want := range c.declared {
-		got := tensors[i]
-		if got.Name != want.Name || !slices.Equal(got.Shape, want.Shape) {
-			return fmt.Errorf("%s %d is %q %v, the model has %q %v there", what, i, got.Name, got.Shape, want.Name, want.Shape)
-		}
-		if n := (placement.Tensor{Shape: want.Shape}).Elements(); len(got.Data) != n {
-			return fmt.Errorf("%s %q %v has %d elements, expected %d", what, got.Name, got.Shape, len(got.Data), n)
-		}
 	}
 	return nil
 }

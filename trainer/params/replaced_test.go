@@ -136,15 +136,3 @@ func TestPauseEndsWhenTheRegistryNamesAnotherServer(t *testing.T) {
 		t.Error(err)
 	}
 }
-
-// F151: the server answers the hello after each failed exchange. The call must still end.
-func TestCallEndsWhenTheServerFailsOnEachExchange(t *testing.T) {
-	addrs, _ := startShards(t, 1, pserver.Config{})
-	c := connect(t, config(addrs, params.Async))
-	if err := c.Init(within(t), tensors(0)); err != nil {
-		t.Fatal(err)
-	}
-	if n, err := params.FailEachExchange(within(t), c); !errors.Is(err, params.ErrServerFailed) || n != 4 {
-		t.Errorf("%d exchanges, %v: expected 4 and %v", n, err, params.ErrServerFailed)
-	}
-}

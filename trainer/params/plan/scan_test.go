@@ -1,4 +1,4 @@
-package params
+package plan
 
 import (
 	"fmt"
@@ -12,7 +12,7 @@ import (
 // yield receives whole slots, once, for any number of frames. Rows of an interrupted slot are dropped and read again.
 func TestScanGivesWholeSlots(t *testing.T) {
 	var got []string
-	s := scan{call: rowCall{table: Table{Dim: 1}}, yield: func(ids []int64, values []float32) error {
+	s := Scan{Dim: 1, Yield: func(ids []int64, values []float32) error {
 		got = append(got, fmt.Sprint(ids, values))
 		return nil
 	}}
@@ -22,7 +22,7 @@ func TestScanGivesWholeSlots(t *testing.T) {
 			rows.Spans = append(rows.Spans, wire.Span{Slot: slot, Rows: 2})
 			rows.IDs, rows.Values = append(rows.IDs, int64(slot), int64(slot)+1), append(rows.Values, float32(slot), float32(slot))
 		}
-		if err := s.give(&rows, next); err != nil {
+		if err := s.Take(&rows, next); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -39,8 +39,8 @@ func TestScanGivesWholeSlots(t *testing.T) {
 	wants()
 	frame(70, 50, 70)
 	wants("[50 51 50 51 50 51] [50 50 50 50 50 50]")
-	s.drop() // it went elsewhere
-	s.done[50] = true
+	s.Drop() // it went elsewhere
+	s.Done[50] = true
 	frame(70, 50, 70)
 	frame(table.Slots)
 	wants("[70 71] [70 70]")

@@ -1,4 +1,4 @@
-package params
+package shards
 
 import (
 	"cmp"
@@ -30,12 +30,12 @@ func (k *tableKey) toProto() []byte {
 
 // learnKey asks every server for the key of its tables. Servers with parameters have a key; otherwise the first server that is
 // initialized chooses it. A server keeps its key, so a difference between two servers with parameters is permanent.
-func (c *Client) learnKey(ctx context.Context) (*tableKey, error) {
-	if len(c.table.Sparse) == 0 || c.key != nil {
-		return c.key, nil
+func (set *Set) learnKey(ctx context.Context) (*tableKey, error) {
+	if len(set.table.Sparse) == 0 || set.key != nil {
+		return set.key, nil
 	}
 	var ready, begun *tableKey
-	for _, s := range c.shards {
+	for _, s := range set.shards {
 		reply, err := s.Describe(ctx)
 		if err != nil {
 			return nil, err
@@ -56,41 +56,41 @@ func (c *Client) learnKey(ctx context.Context) (*tableKey, error) {
 			return nil, fmt.Errorf("tables of parameter servers %d and %d have different keys of ids (each began with the secret of another job): %s", ready.shard, found.shard, otherKeyHelp)
 		}
 	}
-	c.key = ready
+	set.key = ready
 	known := cmp.Or(ready, begun)
 	var key table.Key
 	if known != nil {
 		key = known.Key
 	}
-	c.setKey(key)
+	set.setKey(key)
 	return known, nil
 }
 
 // setKey sets the key of the tables of the placement computed here.
-func (c *Client) setKey(key table.Key) {
-	tables := append([]Table(nil), c.table.Sparse...)
+func (set *Set) setKey(key table.Key) {
+	tables := append([]table.Config(nil), set.table.Sparse...)
 	for k := range tables {
 		tables[k].Key = key
 	}
-	c.table.Sparse = tables
+	set.table.Sparse = tables
 }
 
 // checkKey compares the key in a server's reply with the known key, and returns the key to use.
-func (c *Client) checkKey(known *tableKey, shard int, reply *pb.InitParametersReply) (*tableKey, error) {
+func (set *Set) checkKey(known *tableKey, shard int, reply *pb.InitParametersReply) (*tableKey, error) {
 	tables := reply.GetPlacement().GetTables()
-	if len(c.table.Sparse) == 0 || len(tables) == 0 {
+	if len(set.table.Sparse) == 0 || len(tables) == 0 {
 		return known, nil
 	}
 	found := &tableKey{table.KeyOf(tables[0].GetKey()), shard}
 	switch {
 	case known == nil:
-		c.setKey(found.Key)
+		set.setKey(found.Key)
 		return found, nil
 	case known.Key == found.Key:
 		return known, nil
 	case reply.GetOutcome() == pb.InitParametersReply_OUTCOME_CLAIMED:
 		return nil, fmt.Errorf("parameter server %d ignored the table key of parameter server %d: it has an earlier release: restart it with the same release", shard, known.shard)
 	}
-	c.key = nil
+	set.key = nil
 	return nil, fmt.Errorf("%w: parameter servers %d and %d", errOtherKey, known.shard, shard)
 }

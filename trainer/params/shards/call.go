@@ -1,4 +1,4 @@
-package params
+package shards
 
 import (
 	"context"
@@ -17,6 +17,7 @@ import (
 
 // request has the fields of all frames of a call.
 type request struct {
+	at       []*shard // nil: all
 	op       wire.Op
 	step     uint64
 	argument uint32
@@ -27,8 +28,8 @@ type request struct {
 
 func (r *request) common() *request { return r }
 
-// call is one operation on all shards: on blocks or on rows of a table.
-type call interface {
+// Call is one operation on all shards: a [TensorCall] or a [RowCall].
+type Call interface {
 	common() *request
 	parts(s *shard) int // how many blocks or frames the call has at a shard
 	part(s *shard, i int) *plan.Progress
@@ -36,15 +37,15 @@ type call interface {
 	moved() error                               // prepares the repetition at other shards
 }
 
-// do makes a call in parallel at the shards that have a part in it. An error for a moved block or slot does not stop the other shards,
-// and a stale gradient does not either. If at is nil, do calls all shards, and after a migration it finds the new owners and repeats
-// the call.
-func (c *Client) do(ctx context.Context, op call, at []*shard) error {
+// Do makes a call in parallel at the shards that have a part in it. An error for a moved block or slot does not stop the other shards,
+// and a stale gradient does not either. After a migration Do finds the new owners and repeats the call.
+func (set *Set) Do(ctx context.Context, op Call) error {
+	at := op.common().at
 	for {
 		var moved, stale atomic.Pointer[error]
-		shards := at
-		if at == nil {
-			shards = c.shards
+		shards := set.shards
+		if at != nil {
+			shards = at
 		}
 		group, groupCtx := errgroup.WithContext(ctx)
 		for _, s := range shards {
@@ -54,7 +55,7 @@ func (c *Client) do(ctx context.Context, op call, at []*shard) error {
 			mark(op, s, false)
 			group.Go(func() error {
 				err := s.Do(groupCtx, func() { mark(op, s, true) }, func(again bool) []stream.Frame { return op.frames(s, again) })
-				if _, late := errors.AsType[*StaleError](err); late {
+				if _, late := errors.AsType[*link.StaleError](err); late {
 					stale.Store(&err)
 					return nil
 				}
@@ -77,7 +78,7 @@ func (c *Client) do(ctx context.Context, op call, at []*shard) error {
 		case at != nil:
 			return *cause
 		}
-		if err := c.refreshLayout(ctx, *cause); err != nil {
+		if err := set.refreshLayout(ctx, *cause); err != nil {
 			return err
 		}
 		if err := op.moved(); err != nil {
@@ -87,7 +88,7 @@ func (c *Client) do(ctx context.Context, op call, at []*shard) error {
 }
 
 // mark selects the parts to send to a shard; restarted: a restarted server may have lost acknowledged parts.
-func mark(op call, s *shard, restarted bool) {
+func mark(op Call, s *shard, restarted bool) {
 	r := op.common()
 	for i := range op.parts(s) {
 		p := op.part(s, i)
@@ -100,10 +101,10 @@ func mark(op call, s *shard, restarted bool) {
 	}
 }
 
-// versions returns the lowest and the highest version in the replies to a call.
-func (c *Client) versions(op call) (low, high uint32) {
+// Versions returns the lowest and the highest version in the replies to a call.
+func (set *Set) Versions(op Call) (low, high uint32) {
 	low = math.MaxUint32
-	for _, s := range c.shards {
+	for _, s := range set.shards {
 		for i := range op.parts(s) {
 			version := op.part(s, i).Version
 			low, high = min(low, version), max(high, version)
@@ -112,19 +113,19 @@ func (c *Client) versions(op call) (low, high uint32) {
 	return low, high
 }
 
-// fetch makes a call until all parts have one version in mode Sync.
-func (c *Client) fetch(ctx context.Context, op call, minVersion uint64) (version uint64, err error) {
+// Fetch makes a call that waits for minVersion. In a synchronous job it makes the call until all parts have one version.
+func (set *Set) Fetch(ctx context.Context, op Call, minVersion uint64) (version uint64, err error) {
 	if minVersion > math.MaxUint32 {
 		return 0, fmt.Errorf("version %d is beyond the %d that frames have room for", minVersion, uint32(math.MaxUint32))
 	}
 	r := op.common()
 	r.version = uint32(minVersion)
 	for {
-		if err := c.do(ctx, op, nil); err != nil {
+		if err := set.Do(ctx, op); err != nil {
 			return 0, err
 		}
-		low, high := c.versions(op)
-		if low == high || c.cfg.Mode == Async {
+		low, high := set.Versions(op)
+		if low == high || !set.cfg.Sync {
 			return uint64(low), nil
 		}
 		// A version was committed between two parts: fetch the older parts again.

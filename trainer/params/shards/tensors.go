@@ -1,4 +1,4 @@
-package params
+package shards
 
 import (
 	"trainmaster/pserver/wire"
@@ -6,32 +6,36 @@ import (
 	"trainmaster/trainer/params/stream"
 )
 
-// blockCall is one operation on the blocks of all shards. src and dst are in the order of Client.declared; nil if the operation has
-// none.
-type blockCall struct {
+// TensorCall is one operation on the blocks of all shards. src and dst are in the order of the tensors given to Init.
+type TensorCall struct {
 	request
-	client   *Client
-	src, dst []Tensor
+	set      *Set
+	src, dst []plan.Tensor
 }
 
-func (call *blockCall) parts(s *shard) int { return len(s.blocks) }
+// Tensors returns a call that sends src and fills dst. src is nil if the operation sends nothing, dst if it returns nothing.
+func (set *Set) Tensors(op wire.Op, step uint64, argument uint32, src, dst []plan.Tensor) *TensorCall {
+	return &TensorCall{request: request{op: op, step: step, argument: argument}, set: set, src: src, dst: dst}
+}
 
-func (call *blockCall) part(s *shard, i int) *plan.Progress {
-	return &call.client.blocks[s.blocks[i]].Progress
+func (call *TensorCall) parts(s *shard) int { return len(s.blocks) }
+
+func (call *TensorCall) part(s *shard, i int) *plan.Progress {
+	return &call.set.blocks[s.blocks[i]].Progress
 }
 
 // moved: acknowledged blocks are not sent again.
-func (call *blockCall) moved() error {
+func (call *TensorCall) moved() error {
 	call.resumed = true
 	return nil
 }
 
-func (call *blockCall) frames(s *shard, again bool) []stream.Frame {
-	c := call.client
-	dtype := wireDTypes[c.cfg.WireDType]
+func (call *TensorCall) frames(s *shard, again bool) []stream.Frame {
+	set := call.set
+	dtype := set.cfg.DType
 	f := stream.Frame{Head: wire.Header{Op: call.op, Argument: call.argument, Step: call.step}}
 	f.Fill = func(f *stream.Frame, body []byte) stream.Payload {
-		b := &c.blocks[f.Index]
+		b := &set.blocks[f.Index]
 		payload := b.Payload(call.src)
 		if f.Head.DType == wire.BFloat16 && body != nil {
 			body = body[len(payload):] // the server widens it in place
@@ -40,7 +44,7 @@ func (call *blockCall) frames(s *shard, again bool) []stream.Frame {
 		return stream.Payload{Bytes: payload, Standing: true, Sum: b.Sum, Size: b.Size}
 	}
 	f.Take = func(f *stream.Frame, r *stream.Reply) error {
-		b := &c.blocks[f.Index]
+		b := &set.blocks[f.Index]
 		if err := r.Floats(b.Of(call.dst), dtype); err != nil {
 			return err
 		}
@@ -55,7 +59,7 @@ func (call *blockCall) frames(s *shard, again bool) []stream.Frame {
 	}
 	s.frames = s.frames[:0]
 	for _, id := range s.blocks {
-		b := &c.blocks[id]
+		b := &set.blocks[id]
 		if !b.Pending {
 			continue
 		}

@@ -1,4 +1,4 @@
-package params
+package shards
 
 import (
 	"strings"
@@ -11,7 +11,7 @@ import (
 // A server with another placement is refused with the first difference in words.
 func TestDifferenceOfPlacementsIsNamed(t *testing.T) {
 	placed := func(shards, dim int, shape []int, key table.Key) *placement.Table {
-		p, err := placement.New([]placement.Tensor{{Name: "w", Shape: shape}}, shards, Table{Name: "users", Dim: dim, Init: "zeros"})
+		p, err := placement.New([]placement.Tensor{{Name: "w", Shape: shape}}, shards, table.Config{Name: "users", Dim: dim, Init: "zeros"})
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -1,4 +1,4 @@
-package params
+package shards
 
 import (
 	"context"
@@ -14,23 +14,23 @@ import (
 )
 
 // takePlacement compares a server's table with the one known here, and takes a later one over.
-func (c *Client) takePlacement(p *pb.ParameterPlacement) error {
+func (set *Set) takePlacement(p *pb.ParameterPlacement) error {
 	theirs, err := onwire.FromProto(p)
 	if err != nil {
 		return fmt.Errorf("the server's placement: %w", err)
 	}
-	c.takeKeys(theirs.Sparse)
-	if theirs.Digest() == c.table.Digest() {
+	set.takeKeys(theirs.Sparse)
+	if theirs.Digest() == set.table.Digest() {
 		return nil
 	}
-	sameModel := slices.Equal(theirs.Sparse, c.table.Sparse) && slices.EqualFunc(theirs.Tensors, c.table.Tensors, func(a, b placement.Tensor) bool {
+	sameModel := slices.Equal(theirs.Sparse, set.table.Sparse) && slices.EqualFunc(theirs.Tensors, set.table.Tensors, func(a, b placement.Tensor) bool {
 		return a.Name == b.Name && slices.Equal(a.Shape, b.Shape)
 	})
 	switch {
-	case !sameModel || theirs.Epoch == c.table.Epoch:
-		return fmt.Errorf("the server's placement is not the one computed here: %s", difference(theirs, c.table))
-	case theirs.Epoch > c.table.Epoch:
-		c.usePlacement(theirs)
+	case !sameModel || theirs.Epoch == set.table.Epoch:
+		return fmt.Errorf("the server's placement is not the one computed here: %s", difference(theirs, set.table))
+	case theirs.Epoch > set.table.Epoch:
+		set.usePlacement(theirs)
 	}
 	return fmt.Errorf("%w: the server's placement has epoch %d", link.ErrMoved, theirs.Epoch)
 }
@@ -62,63 +62,63 @@ func difference(theirs, mine *placement.Table) string {
 }
 
 // takeKeys takes over the keys by which the ids of tables are hashed, where none is known yet.
-func (c *Client) takeKeys(theirs []Table) {
-	mine := slices.Clone(c.table.Sparse)
+func (set *Set) takeKeys(theirs []table.Config) {
+	mine := slices.Clone(set.table.Sparse)
 	for k := range mine {
 		if k < len(theirs) && mine[k].Key == (table.Key{}) {
 			mine[k].Key = theirs[k].Key
 		}
 	}
-	c.table.Sparse = mine
+	set.table.Sparse = mine
 }
 
 // usePlacement gives every shard the blocks of a later table. Blocks keep their state, so that a call
 // continues.
-func (c *Client) usePlacement(table *placement.Table) {
-	for _, s := range c.shards {
+func (set *Set) usePlacement(table *placement.Table) {
+	for _, s := range set.shards {
 		s.HangUp()
 	}
-	for len(c.shards) < table.Shards {
-		c.shards = append(c.shards, &shard{Link: link.New(&c.link, len(c.shards), "")})
+	for len(set.shards) < table.Shards {
+		set.shards = append(set.shards, &shard{Link: link.New(&set.cfg.Link, len(set.shards), "")})
 	}
-	for _, s := range c.shards[table.Shards:] {
+	for _, s := range set.shards[table.Shards:] {
 		s.Close() //nolint:errcheck // it has no blocks any more
 	}
-	c.shards = c.shards[:table.Shards]
-	c.table = table
-	c.assignBlocks()
-	c.cfg.Log.WithField("epoch", table.Epoch).WithField("shards", table.Shards).Info("blocks moved, using new placement")
+	set.shards = set.shards[:table.Shards]
+	set.table = table
+	set.assignBlocks()
+	set.cfg.Link.Log.WithField("epoch", table.Epoch).WithField("shards", table.Shards).Info("blocks moved, using new placement")
 }
 
 // assignBlocks gives every shard the ids of the blocks that it owns.
-func (c *Client) assignBlocks() {
-	for _, s := range c.shards {
+func (set *Set) assignBlocks() {
+	for _, s := range set.shards {
 		s.blocks = nil
 	}
-	for id, owner := range c.table.Owners {
-		s := c.shards[owner]
+	for id, owner := range set.table.Owners {
+		s := set.shards[owner]
 		s.blocks = append(s.blocks, uint64(id))
 	}
 }
 
 // refreshLayout asks the servers until one has a later placement, or until cause excludes it.
 // It also waits while some servers have a placement with more shards than the client found.
-func (c *Client) refreshLayout(ctx context.Context, cause error) error {
-	pause := c.link.Backoff()
+func (set *Set) refreshLayout(ctx context.Context, cause error) error {
+	pause := set.cfg.Link.Backoff()
 	for {
 		var newest *pb.ParameterPlacement
-		for _, s := range c.shards {
+		for _, s := range set.shards {
 			if p := s.Placement(ctx); p.GetEpoch() > newest.GetEpoch() {
 				newest = p
 			}
 		}
-		if newest.GetEpoch() > c.table.Epoch {
-			if err := c.takePlacement(newest); !errors.Is(err, link.ErrMoved) {
+		if newest.GetEpoch() > set.table.Epoch {
+			if err := set.takePlacement(newest); !errors.Is(err, link.ErrMoved) {
 				return err
 			}
 			return nil
 		}
-		if _, lacking := errors.AsType[*link.ShardsError](cause); lacking && newest != nil && int(newest.GetShards()) != c.table.Shards {
+		if _, lacking := errors.AsType[*link.ShardsError](cause); lacking && newest != nil && int(newest.GetShards()) != set.table.Shards {
 			return cause
 		}
 		if err := pause.Wait(ctx, cause); err != nil {

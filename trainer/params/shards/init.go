@@ -1,0 +1,158 @@
+package shards
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/optimizer/onwire"
+	"trainmaster/pserver/placement"
+	tablewire "trainmaster/pserver/table/onwire"
+	"trainmaster/pserver/wire"
+	"trainmaster/trainer/params/link"
+	"trainmaster/trainer/params/plan"
+)
+
+// Init declares the model and returns when every shard has parameters. One trainer of the job sets them from tensors, the others wait.
+// If that trainer exits before the last shard has its share, another trainer sets the rest.
+func (set *Set) Init(ctx context.Context, tensors []plan.Tensor) error {
+	if err := set.declare(tensors); err != nil {
+		return err
+	}
+	return set.initialize(ctx, tensors)
+}
+
+// declare fixes names, shapes and placement.
+func (set *Set) declare(tensors []plan.Tensor) error {
+	declared, shapes := make([]plan.Tensor, len(tensors)), make([]placement.Tensor, len(tensors))
+	position := map[string]int{}
+	for i, t := range tensors {
+		declared[i] = plan.Tensor{Name: t.Name, Shape: slices.Clone(t.Shape)}
+		shapes[i] = placement.Tensor{Name: t.Name, Shape: t.Shape}
+		position[t.Name] = i
+	}
+	placed, err := placement.New(shapes, len(set.shards), set.cfg.Tables...)
+	if err != nil {
+		return err
+	}
+	set.table, set.declared, set.key = placed, declared, nil
+	set.blocks = make([]plan.Block, len(placed.Owners))
+	for i, b := range placed.Blocks() {
+		set.blocks[i] = plan.Block{Block: b, Tensor: position[placed.Tensors[b.Tensor].Name]}
+	}
+	set.assignBlocks()
+	if err := set.Check("tensor", tensors); err != nil {
+		return err
+	}
+	return plan.Blocks("parameter", set.blocks, wire.Float32, tensors)
+}
+
+// initialize returns when every shard has parameters.
+func (set *Set) initialize(ctx context.Context, tensors []plan.Tensor) error {
+	pause := set.cfg.Link.Backoff()
+	told := false
+	for {
+		claimed, holder, err := set.claim(ctx)
+		switch {
+		case err == nil && claimed == nil && holder == nil:
+			return nil
+		case err == nil && holder == nil:
+			err = set.fill(ctx, claimed, tensors)
+			if err == nil {
+				continue // ask again: all are ready, or another shard was restarted
+			}
+		case err == nil:
+			if !told {
+				set.cfg.Link.Log.WithField("initializer", *holder).Info("waiting for another trainer to initialize the parameters")
+				told = true
+			}
+		}
+		if _, lacking := errors.AsType[*link.ShardsError](err); lacking {
+			if err := set.refreshLayout(ctx, err); err != nil {
+				return err
+			}
+			continue
+		}
+		if err != nil && !link.Again(err) && !errors.Is(err, errOtherKey) {
+			return err
+		}
+		if err := pause.Wait(ctx, err); err != nil {
+			return err
+		}
+	}
+}
+
+// claim requests the right to initialize the shards in order, up to the
+// first shard claimed by another trainer.
+func (set *Set) claim(ctx context.Context) (claimed []*shard, holder *uint32, err error) {
+	key, err := set.learnKey(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	id := &set.cfg.Link.Stream
+	request := &pb.InitParametersRequest{Model: set.modelToProto(), Ordinal: id.Ordinal, Incarnation: id.Incarnation, JobEpoch: set.cfg.Link.JobEpoch}
+	for _, s := range set.shards {
+		request.Index, request.TableKey = uint32(s.Index), key.toProto()
+		reply, err := link.Call(ctx, s.Link, func(ctx context.Context, control pb.ParameterServerClient) (*pb.InitParametersReply, error) {
+			return control.InitParameters(ctx, request)
+		})
+		if err != nil {
+			return nil, nil, err
+		}
+		switch reply.GetOutcome() {
+		case pb.InitParametersReply_OUTCOME_READY:
+		case pb.InitParametersReply_OUTCOME_CLAIMED:
+			claimed = append(claimed, s)
+		default:
+			return nil, &reply.Holder, nil
+		}
+		if key, err = set.checkKey(key, s.Index, reply); err != nil {
+			return nil, nil, err
+		}
+		if err := set.takePlacement(reply.GetPlacement()); err != nil {
+			return nil, nil, fmt.Errorf("shard %d: %w", s.Index, err)
+		}
+	}
+	return claimed, nil, nil
+}
+
+// fill sends the claimed shards their parameters. All shards have them before
+// fill marks the first shard as complete.
+func (set *Set) fill(ctx context.Context, claimed []*shard, tensors []plan.Tensor) error {
+	call := set.Tensors(wire.Put, 0, 0, tensors, nil)
+	call.at = claimed
+	if err := set.Do(ctx, call); err != nil {
+		return err
+	}
+	for _, s := range claimed {
+		if _, err := link.Call(ctx, s.Link, func(ctx context.Context, control pb.ParameterServerClient) (*pb.FinishInitReply, error) {
+			return control.FinishInit(ctx, &pb.FinishInitRequest{Incarnation: set.cfg.Link.Stream.Incarnation}) // another server has no claim and refuses
+		}); err != nil {
+			return err
+		}
+	}
+	set.cfg.Link.Log.WithField("shards", len(claimed)).Info("parameters initialized")
+	return nil
+}
+
+func (set *Set) modelToProto() *pb.ParameterModel {
+	m := &pb.ParameterModel{
+		Optimizer: onwire.ToProto(set.cfg.Optimizer),
+		Mode:      pb.UpdateMode_UPDATE_MODE_ASYNC, Shards: uint32(len(set.shards)),
+		Staleness: &pb.StalenessBound{Policy: set.cfg.Staleness.Policy, Limit: set.cfg.Staleness.Limit},
+		Tables:    tablewire.ToProto(set.cfg.Tables),
+	}
+	if set.cfg.Sync {
+		m.Mode = pb.UpdateMode_UPDATE_MODE_SYNC
+	}
+	for _, t := range set.declared {
+		tensor := &pb.ParameterTensor{Name: t.Name}
+		for _, d := range t.Shape {
+			tensor.Shape = append(tensor.Shape, int64(d))
+		}
+		m.Tensors = append(m.Tensors, tensor)
+	}
+	return m
+}
