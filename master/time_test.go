@@ -16,8 +16,10 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// about reports whether got is the wanted time, plus at most a tick and a few commits.
-func about(got, want time.Duration) bool { return got >= want && got < want+500*time.Millisecond }
+// about reports whether got is the wanted time, plus at most a tick and a few commits. The job clock counts whole milliseconds.
+func about(got, want time.Duration) bool {
+	return got >= want-time.Millisecond && got < want+500*time.Millisecond
+}
 
 func overview(t *testing.T, m *Master) taskqueue.Overview {
 	t.Helper()
