@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"trainmaster/master/committer"
 	"trainmaster/master/pscontrol"
 	"trainmaster/master/store"
 	"trainmaster/taskqueue"
@@ -332,4 +333,76 @@ func TestJobWithoutCheckpointsFailsAfterLossOfLeaderAndServers(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A job in its last epoch cannot roll back again: frames to parameter servers have 16 bits for the epoch. It fails with the reason when it
+// must, and refuses another number of servers. Its epoch and its place stay.
+func TestJobInItsLastEpochFailsWhenItMustRollBack(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		absent := newRollingBack(store)
+		absent.set(true, 1)
+		m, stop, ended := leads(t, store, cutsEveryHour, absent, hourly)
+		register(t, m, 4)
+		stop()
+		<-ended
+		store = inEpoch(t, store, taskqueue.MaxEpoch-1)
+		servers := newRollingBack(store)
+		servers.set(false, 0) // it has restarted: one more rollback
+		m, stop, ended = leads(t, store, cutsEveryHour, servers, hourly)
+		defer stop()
+		time.Sleep(soon)
+		ctx, cancel := context.WithCancel(t.Context())
+		defer cancel()
+		joins(t, m, "a").beats(ctx, false) // the term lasts until the trainer has learned the end
+		if got := servers.last(); got != taskqueue.MaxEpoch {
+			t.Fatalf("rollback to the last epoch: expected servers at epoch %d, found %d", taskqueue.MaxEpoch, got)
+		}
+		if _, err := m.config.Servers.Scale(t.Context(), 2); !errors.Is(err, taskqueue.ErrTooOften) {
+			t.Errorf("another number of servers: expected %v, found %v", taskqueue.ErrTooOften, err)
+		}
+		var before taskqueue.StepPlace
+		if err := m.current.Load().Read(t.Context(), func(q *taskqueue.Queue) { before = q.Steps() }); err != nil {
+			t.Fatal(err)
+		}
+		if status, err := m.Status(t.Context()); err != nil || status.Status == taskqueue.Failed {
+			t.Fatalf("last epoch: expected a job that continues, found %v, %q, %v", status.Status, status.Reason, err)
+		}
+		servers.set(false, 0)
+		time.Sleep(resendEvery + soon)
+		status, err := m.Status(t.Context())
+		const why = "parameter server 0 was restarted, and too many rollbacks or restores of the job: the job is in its last epoch, 65535: start a new job"
+		if err != nil || status.Status != taskqueue.Failed || !strings.Contains(status.Reason, why) {
+			t.Errorf("expected a failed job with %q, found %v, %q, %v", why, status.Status, status.Reason, err)
+		}
+		var after taskqueue.StepPlace
+		if err := m.current.Load().Read(t.Context(), func(q *taskqueue.Queue) { after = q.Steps() }); err != nil || after != before {
+			t.Errorf("place of the job: expected %+v, found %+v, %v", before, after, err)
+		}
+		time.Sleep(resendEvery)
+		if got := servers.last(); got != taskqueue.MaxEpoch {
+			t.Errorf("restarted server: expected the last set in epoch %d, found epoch %d", taskqueue.MaxEpoch, got)
+		}
+		time.Sleep(time.Minute) // more than the linger
+		if err := <-ended; !errors.Is(err, ErrJobFailed) {
+			t.Errorf("expected %v, found %v", ErrJobFailed, err)
+		}
+	})
+}
+
+// inEpoch returns a copy of a store whose job is in the given epoch.
+func inEpoch(t *testing.T, s *memory, epoch uint32) *memory {
+	t.Helper()
+	s = s.copied()
+	var snapshot taskqueue.Snapshot
+	if err := s.Decode(s.keys["/task_queues"], &snapshot, committer.MaxStoredState); err != nil {
+		t.Fatal(err)
+	}
+	snapshot.Epoch = epoch
+	state, err := s.Encode(&snapshot)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s.keys["/task_queues"] = state
+	return s
 }

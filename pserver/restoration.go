@@ -108,6 +108,7 @@ func (r *Restoration) ForgetTrainers() {
 
 // Install makes the restoration the state of the shard. The caller is inside Rollback or Exclusively, or nothing uses the shard yet.
 func (r *Restoration) Install(version uint64, jobEpoch uint32) error {
+	//guard:restored-epoch-fits-header
 	if jobEpoch == 0 || jobEpoch > math.MaxUint16 {
 		return fmt.Errorf("job epoch %d: expected 1 to %d", jobEpoch, math.MaxUint16)
 	}

@@ -252,7 +252,7 @@ func TestNewerIncarnationWinsInARestore(t *testing.T) {
 		if _, err := folder.CountStart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		files := &checkpoints{shard: s, store: store, folder: folder, start: 1, keep: 1, log: s.log}
+		files := &checkpoints{shard: s, store: store, folder: folder, start: 1, keep: 1, log: s.log, job: JobState{ID: "first"}}
 		if err := files.saveSelf(t.Context(), checkpoint.First); err != nil {
 			t.Fatal(err)
 		}
@@ -261,6 +261,12 @@ func TestNewerIncarnationWinsInARestore(t *testing.T) {
 			t.Fatal(err)
 		}
 		parts = append(parts, part)
+	}
+	// A resumed job beyond the epochs of a frame is refused: the epoch does not begin again.
+	beyond := newShard(logrus.NewEntry(log), 0, 2, time.Minute, 1<<20)
+	err = fillFrom(beyond, parts, JobState{ID: "resumed", Shards: 1, Epoch: 1 << 16}, nil)
+	if err == nil || !strings.Contains(err.Error(), "job epoch 65536: expected 1 to 65535") || beyond.ready.Load() {
+		t.Errorf("epoch beyond 16 bits: expected an error and no parameters, found %v, ready %v", err, beyond.ready.Load())
 	}
 	for _, order := range [][]int{{0, 1}, {1, 0}} {
 		s := newShard(logrus.NewEntry(log), 0, 2, time.Minute, 1<<20)

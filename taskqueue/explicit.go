@@ -463,7 +463,8 @@ func (ev *Rollback) apply(q *Queue) Answer {
 		return Answer{Kind: AnswerFailed}
 	case ev.Step != x.committed:
 		return Answer{Err: fmt.Errorf("%w: expected the last committed step, %d, found %d: load that step", ErrOtherStep, x.committed, ev.Step)}
-	case q.epoch == math.MaxUint32:
+	//guard:rollback-epoch-limit
+	case q.epoch == math.MaxUint32 || q.opt.Cuts && q.epoch >= MaxEpoch:
 		return Answer{Err: fmt.Errorf("%w: epoch %d", ErrTooOften, q.epoch)}
 	}
 	//guard:rollback-starts-epoch

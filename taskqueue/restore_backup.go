@@ -10,8 +10,11 @@ import (
 // it.
 const RestoringKey = "/master/restoring"
 
-// ErrTooOften says that a job cannot be restored from a backup once more.
-var ErrTooOften = errors.New("too many restores of the job")
+// ErrTooOften says that a job cannot roll back, or be restored from a backup, once more.
+var ErrTooOften = errors.New("too many rollbacks or restores of the job")
+
+// MaxEpoch is the last epoch of a job with cuts, and of a job that can be restored: a frame to a parameter server has 16 bits for it.
+const MaxEpoch = math.MaxUint16
 
 // BackupOptions are for a queue that is restored to be revived, not to serve: no limit of
 // theirs sets a task aside or pauses the job.
@@ -51,8 +54,9 @@ func (q *Queue) CountCut(step uint64) error {
 //
 // The caller flushes and stores it.
 func (q *Queue) Revive(job string, jobID [16]byte, cluster uint64) error {
-	if q.restores == math.MaxUint8 || q.epoch == math.MaxUint32 {
-		return fmt.Errorf("%w: %d times, epoch %d", ErrTooOften, q.restores, q.epoch)
+	if q.restores == math.MaxUint8 || q.epoch >= MaxEpoch {
+		return fmt.Errorf("%w: expected fewer than %d restores and an epoch below %d, found %d restores and epoch %d: start a new job",
+			ErrTooOften, math.MaxUint8, MaxEpoch, q.restores, q.epoch)
 	}
 	q.job, q.jobID, q.cluster = job, jobID, cluster
 	q.epoch++

@@ -198,3 +198,20 @@ func TestReviveBeyondMaxRestoresIsRefused(t *testing.T) {
 		t.Errorf("found %v, and job %s in epoch %d", err, q.job, q.epoch)
 	}
 }
+
+// A frame to a parameter server has 16 bits for the epoch. A queue in its last epoch refuses rollbacks and restores, and changes nothing.
+func TestLastEpochIsNotExceeded(t *testing.T) {
+	q := New("job", [16]byte{1}, 1, Options{Cuts: true, ExplicitCommit: true})
+	q.epoch = MaxEpoch - 1
+	if a := q.Apply(1, &Rollback{Generation: 1}); a.Err != nil || q.epoch != MaxEpoch {
+		t.Fatalf("rollback before the last epoch: %+v, epoch %d", a, q.epoch)
+	}
+	q.Ready()
+	place := q.Steps()
+	if a := q.Apply(1, &Rollback{Generation: 2}); !errors.Is(a.Err, ErrTooOften) || q.epoch != MaxEpoch || q.Steps() != place || q.Ready().MustCommit {
+		t.Errorf("rollback in the last epoch: expected %v and no change, found %+v, epoch %d, %+v", ErrTooOften, a, q.epoch, q.Steps())
+	}
+	if err := q.Revive("new", [16]byte{2}, 8); !errors.Is(err, ErrTooOften) || q.job != "job" || q.epoch != MaxEpoch {
+		t.Errorf("restore in the last epoch: expected %v, found %v, job %s, epoch %d", ErrTooOften, err, q.job, q.epoch)
+	}
+}

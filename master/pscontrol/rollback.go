@@ -139,6 +139,26 @@ func (r *rollbacks) fail(ctx context.Context, why string) (failed bool, err erro
 	return err == nil, err
 }
 
+// failLast ends a job that must roll back in its last epoch. Its last set remains. It reports whether the job has failed.
+func (r *rollbacks) failLast(ctx context.Context, why string) (failed bool, err error) {
+	last, err := r.term.checkLastEpoch(ctx)
+	//guard:last-epoch-fails
+	if err != nil || last == nil {
+		return false, err
+	}
+	_, err = r.term.Submit(ctx, &taskqueue.Fail{Reason: fmt.Sprintf("%s, and %v: start a new job; master model export has the parameters of the last checkpoint set", why, last)})
+	return err == nil, err
+}
+
+// checkLastEpoch returns why a job cannot roll back again, nil if it can.
+func (t *term) checkLastEpoch(ctx context.Context) (last, err error) {
+	var epoch uint32
+	if err := t.Read(ctx, func(q *taskqueue.Queue) { epoch = q.Epoch() }); err != nil || epoch < taskqueue.MaxEpoch {
+		return nil, err
+	}
+	return fmt.Errorf("%w: the job is in its last epoch, %d", taskqueue.ErrTooOften, epoch), nil
+}
+
 // dataCut is a cut of a job whose parameter servers keep no checkpoints: its tasks count, and no set is written.
 type dataCut uint64
 
@@ -311,6 +331,9 @@ func (r *rollbacks) publish(ctx context.Context, number uint64, set []byte) erro
 
 // rollBack rolls the job back to its last cut, or to its beginning. The caller holds busy.
 func (r *rollbacks) rollBack(ctx context.Context, why string) error {
+	if failed, err := r.failLast(ctx, why); failed || err != nil {
+		return err
+	}
 	return r.rollBackTo(ctx, why, nil, func() {})
 }
 

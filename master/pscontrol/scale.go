@@ -134,10 +134,14 @@ func (s *scaler) resize(ctx context.Context, servers int) error {
 	return nil
 }
 
-// checkKept refuses a job with rollback whose servers keep no checkpoints: there is no set to load on other servers.
+// checkKept refuses a job with rollback whose servers keep no checkpoints: there is no set to load on other servers. It also refuses such a
+// job in its last epoch.
 func (s *scaler) checkKept(ctx context.Context) error {
 	if !s.term.config.Cuts {
 		return nil
+	}
+	if err := s.checkEpoch(ctx); err != nil {
+		return fmt.Errorf("%w: %w", ErrCannotScale, err)
 	}
 	states, err := s.term.config.Servers.States(ctx)
 	if err != nil {
@@ -147,6 +151,12 @@ func (s *scaler) checkKept(ctx context.Context) error {
 		return fmt.Errorf("%w: a synchronous job loads a checkpoint set on the new servers: start the parameter servers of a new job with --checkpoint-dir", ErrCannotScale)
 	}
 	return nil
+}
+
+// checkEpoch refuses a job with rollback in its last epoch: it continues in its placement.
+func (s *scaler) checkEpoch(ctx context.Context) error {
+	last, err := s.term.checkLastEpoch(ctx)
+	return errors.Join(last, err)
 }
 
 func (s *scaler) leave(left Left) {
@@ -277,6 +287,9 @@ func (s *scaler) reload(ctx context.Context, stored []byte) error {
 	}
 	if next == nil {
 		return s.reloaded(bounded, stored)
+	}
+	if err := s.checkEpoch(ctx); err != nil {
+		return err
 	}
 	if err := s.term.checkpoints.take(ctx); err != nil {
 		return fmt.Errorf("checkpoint set to load on another number of parameter servers: %w", err)
