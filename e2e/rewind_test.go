@@ -1,7 +1,9 @@
 package e2e
 
 import (
+	"bytes"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -166,6 +168,15 @@ func TestRunResumed(t *testing.T) {
 	o.decode(t, &result)
 	if *result.Accuracy < 0.9 || result.Dir != dir || result.Passes != passes {
 		t.Errorf("found %+v, expected the end of the %d passes of the run in %s, which was killed in pass %d", result, passes, dir, pass)
+	}
+	logs, err := filepath.Glob(filepath.Join(dir, "logs", "pserver-*.log"))
+	if err != nil || len(logs) != 2 {
+		t.Fatalf("logs of parameter servers: %v, %v", logs, err)
+	}
+	for _, name := range logs {
+		if log, err := os.ReadFile(name); err != nil || bytes.Contains(log, []byte("standing by")) {
+			t.Errorf("%s, %v: expected a server that does not wait for the lease of a killed server:\n%s", name, err, log)
+		}
 	}
 	etcd, err := etcdstore.StartEmbedded(t.Context(), etcdstore.EmbeddedConfig{Dir: filepath.Join(dir, "etcd")})
 	if err != nil {

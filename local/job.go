@@ -260,7 +260,10 @@ func (j *Job) runOn(ctx context.Context, failed <-chan error, watch func(ctx con
 		}
 	}()
 	hasEnded := false
-	if err = j.countServers(ctx); err == nil {
+	if err = j.endLeases(ctx); err == nil {
+		err = j.countServers(ctx)
+	}
+	if err == nil {
 		hasEnded, err = j.ownEnded(ctx)
 	}
 	if err == nil && !hasEnded {

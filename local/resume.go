@@ -9,6 +9,8 @@ import (
 	"os"
 	"path/filepath"
 
+	"go.etcd.io/etcd/api/v3/v3rpc/rpctypes"
+
 	"trainmaster/dataset/convert"
 	"trainmaster/etcdstore"
 )
@@ -73,6 +75,29 @@ func (j *Job) begin(ctx context.Context) error {
 		return err
 	}
 	return os.WriteFile(j.path(runFile), append(text, '\n'), 0o600)
+}
+
+// endLeases revokes the leases of the earlier processes of a resumed run, so that the new processes do not wait until the leases
+// expire. The etcd of a run serves no other process, and its files are locked while it runs: no holder of a lease can be connected.
+func (j *Job) endLeases(ctx context.Context) error {
+	if !j.config.Resume {
+		return nil
+	}
+	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{j.endpoint}})
+	if err != nil {
+		return fmt.Errorf("end the leases of the earlier run: %w", err)
+	}
+	defer store.Close()
+	leases, err := store.Client().Leases(ctx)
+	if err != nil {
+		return fmt.Errorf("end the leases of the earlier run: %w", err)
+	}
+	for _, l := range leases.Leases {
+		if _, err := store.Client().Revoke(ctx, l.ID); err != nil && !errors.Is(err, rpctypes.ErrLeaseNotFound) {
+			return fmt.Errorf("end lease %x of the earlier run: %w", l.ID, err)
+		}
+	}
+	return nil
 }
 
 // countServers sets the number of parameter servers to the current number of the resumed job, which `master scale` may have changed.
