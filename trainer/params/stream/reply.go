@@ -44,10 +44,12 @@ func (r *Reply) next(sequence uint64, at place, memory *memory) error {
 
 // Floats reads the payload, elements of dtype, into dst.
 func (r *Reply) Floats(dst []float32, dtype wire.DType) error {
-	if expected := dtype.Size() * len(dst); int(r.Head.Length) != expected {
+	narrow := dtype == wire.BFloat16
+	expected := dtype.Size() * len(dst)
+	if int(r.Head.Length) != expected || expected > 0 && narrow != (r.Head.DType == wire.BFloat16) {
 		return fmt.Errorf("%v reply has %d bytes of %v, expected %d of %v", r.Head.Op, r.Head.Length, r.Head.DType, expected, dtype)
 	}
-	if r.Head.DType == wire.BFloat16 {
+	if narrow {
 		return r.narrow(dst)
 	}
 	return r.Bytes(wire.FloatBytes(dst))
