@@ -16,8 +16,9 @@ func scaleCommand() *cobra.Command {
 		Short: "Change the number of parameter servers of a running job",
 		Long: `Scale changes the number of parameter servers to N, and moves blocks of the model until all servers have equal shares. An asynchronous job
 continues; only pushes to the blocks of the current migration wait. If N is larger, scale waits for the new servers: start each
-with master pserver. If N is smaller, the servers with the highest indices exit when they hold no block. The migration
-continues after a failover, and also if this command is stopped: repeat the command to show its progress.
+with master pserver. If a server of the present number is missing, scale names it and waits for it too. If N is smaller, the servers with the
+highest indices exit when they hold no block. The migration continues after a failover, and also if this command is stopped:
+repeat the command to show its progress.
 
 A synchronous job rolls back to a new cut on the new servers, and repeats the steps since that cut. Its servers need
 --checkpoint-dir.`,

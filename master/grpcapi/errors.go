@@ -61,6 +61,7 @@ var table = []struct {
 	{pscontrol.ErrNoServers, codes.FailedPrecondition, "NO_PARAMETER_SERVERS"},
 	{pscontrol.ErrNothingToCut, codes.FailedPrecondition, "NOTHING_TO_CUT"},
 	{pscontrol.ErrServerMissing, codes.Unavailable, "SERVER_MISSING"},
+	{pscontrol.ErrServerNotReady, codes.Unavailable, "SERVER_NOT_READY"},
 	{pscontrol.ErrStageRoom, codes.ResourceExhausted, "NO_ROOM_FOR_STAGES"},
 
 	{taskqueue.ErrOtherDataset, codes.AlreadyExists, "OTHER_DATASET"},

@@ -39,7 +39,7 @@ func (c *Client) describe(ctx context.Context, addrs []string, index, servers in
 			return err
 		}
 		if reply.GetState() != pb.DescribeReply_STATE_READY {
-			return errors.New("it has no parameters yet")
+			return fmt.Errorf("it %w", pscontrol.ErrServerNotReady)
 		}
 		d.model, d.bytes = reply.GetModel(), reply.GetTableBytes()
 		d.table, err = onwire.FromProto(reply.GetPlacement())

@@ -23,6 +23,8 @@ var (
 	ErrNothingToCut = errors.New("there is nothing to take a checkpoint of")
 	// ErrServerMissing reports that a parameter server of the job is not registered.
 	ErrServerMissing = errors.New("is not there")
+	// ErrServerNotReady reports that a parameter server has not loaded or received its parameters.
+	ErrServerNotReady = errors.New("has no parameters yet")
 )
 
 // Cut is a consistent point of all parameter servers.

@@ -121,8 +121,8 @@ func (s *scaler) resize(ctx context.Context, servers int) error {
 	}
 	next, err := s.term.config.Servers.Resize(bounded, s.committed(), servers)
 	switch {
-	case errors.Is(err, ErrNoServers):
-		return err
+	case errors.Is(err, ErrNoServers), errors.Is(err, ErrServerMissing), errors.Is(err, ErrServerNotReady):
+		return err // the request can be repeated, except without servers
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrCannotScale, err)
 	}

@@ -209,6 +209,9 @@ func (l *Leader) HasEnded(ctx context.Context) bool {
 // EndedError is the error of a job that no master leads because it has ended.
 type EndedError struct{ error }
 
+// waitError is the answer to a request that changed nothing and can be repeated when the parameter servers are complete.
+type waitError struct{ error }
+
 // Ask sends a request to the leader.
 func (l *Leader) Ask(ctx context.Context, call func(ctx context.Context, o pb.OperatorClient) error) error {
 	addr, err := l.find(ctx)
@@ -275,6 +278,8 @@ func (l *Leader) explain(addr string, err error) error {
 			return fmt.Errorf("master at %s: not the leader: %s", addr, reason)
 		}
 		return fmt.Errorf("the master at %s is not the leader: it is a standby, or waits for etcd: find the leader with the --endpoints of its etcd", addr)
+	case reason == "SERVER_MISSING" || reason == "SERVER_NOT_READY":
+		return &waitError{errors.New(l.completed(s.Message()))}
 	case reason == "OTHER_JOB":
 		return cli.UsageErrorf("--job: %s", s.Message())
 	case s.Code() == codes.Unavailable && l.store != nil:

@@ -20,7 +20,8 @@ const (
 	scalePatience = 2 * time.Minute
 )
 
-// Scale requests the change once, then its progress until it is complete. It follows the leader.
+// Scale requests the change once, then its progress until it is complete. It follows the leader. While a parameter server that the change
+// needs is missing or has no parameters, Scale repeats the request.
 func Scale(cmd *cobra.Command, l *Leader, n uint32) error {
 	said, heard, was := "", time.Now(), uint32(0)
 	say := func(line string) {
@@ -39,6 +40,7 @@ func Scale(cmd *cobra.Command, l *Leader, n uint32) error {
 		})
 		taken := request.GetParameterServers() == 0
 		_, ended := errors.AsType[*EndedError](err)
+		_, waits := errors.AsType[*waitError](err)
 		switch {
 		case err == nil && taken && reply.GetGoal() != n:
 			return fmt.Errorf("number of parameter servers: another request has changed it to %d", reply.GetGoal())
@@ -48,6 +50,8 @@ func Scale(cmd *cobra.Command, l *Leader, n uint32) error {
 			}
 			heard, request.ParameterServers = time.Now(), 0
 			say(l.progressOf(reply))
+		case !taken && waits:
+			say("waiting, and nothing is stored yet: " + err.Error())
 		case taken && cmd.Context().Err() != nil:
 			return l.stoppedWatching(was, n)
 		case !taken || ended:
@@ -63,6 +67,9 @@ func Scale(cmd *cobra.Command, l *Leader, n uint32) error {
 		select {
 		case <-poll.C:
 		case <-cmd.Context().Done():
+			if request.GetParameterServers() != 0 {
+				return errors.New("stopped waiting: the number of parameter servers is unchanged")
+			}
 			return l.stoppedWatching(was, n)
 		}
 	}
