@@ -118,17 +118,23 @@ func (set *Set) claim(ctx context.Context) (claimed []*shard, holder *uint32, er
 	return claimed, nil, nil
 }
 
-// fill sends the claimed shards their parameters. All shards have them before
-// fill marks the first shard as complete.
+// fill sends the claimed shards their parameters. All shards have them before the first shard is complete.
 func (set *Set) fill(ctx context.Context, claimed []*shard, tensors []plan.Tensor) error {
 	call := set.Tensors(wire.Put, 0, 0, tensors, nil)
 	call.at = claimed
 	if err := set.Do(ctx, call); err != nil {
 		return err
 	}
+	return set.finish(ctx, claimed)
+}
+
+// finish marks the claimed shards as complete. If another server has taken a shard over since it got its parameters, that server
+// refuses: the incarnation has no claim there.
+func (set *Set) finish(ctx context.Context, claimed []*shard) error {
+	request := &pb.FinishInitRequest{Incarnation: set.cfg.Link.Stream.Incarnation}
 	for _, s := range claimed {
 		if _, err := link.Call(ctx, s.Link, func(ctx context.Context, control pb.ParameterServerClient) (*pb.FinishInitReply, error) {
-			return control.FinishInit(ctx, &pb.FinishInitRequest{Incarnation: set.cfg.Link.Stream.Incarnation}) // another server has no claim and refuses
+			return control.FinishInit(ctx, request)
 		}); err != nil {
 			return err
 		}
