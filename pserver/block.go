@@ -63,10 +63,10 @@ func (b *block) filled() bool {
 	return b.params != nil
 }
 
-// push applies the gradient in values for a step of the trainer, unless the step was applied before. It passes the parameters after
+// Push applies the gradient in values for a step of the trainer, unless the step was applied before. It passes the parameters after
 // the update to out, unless out is nil, and can overwrite values with them piece by piece. If the trainer makes values in shared
 // memory non-finite during the call, the elements before them stay applied.
-func (b *block) push(s *shard, h *holding, t *trainer, u core.Update, values core.Values, out core.Sink) (result core.Result, refused *core.Refusal) {
+func (s *shard) Push(h *holding, b *block, t *trainer, u core.Update, values core.Values, out core.Sink) (result core.Result, refused *core.Refusal) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	fresh, refused := b.admitLocked(t, u.Step)

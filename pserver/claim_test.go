@@ -2,6 +2,7 @@ package pserver
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -106,5 +107,26 @@ func TestRewoundWhileTheFirstParametersAreWritten(t *testing.T) {
 	}
 	if o, _, err := s.requestClaim(m, 2, 101, time.Now()); o != outcomeClaimed || err != nil {
 		t.Errorf("claim of the next trainer: %v, %v", o, err)
+	}
+}
+
+// Of the parts of a set with different retirements, the newest retirement counts for all.
+func TestRestoredRetirements(t *testing.T) {
+	s := newShard(logrus.NewEntry(logrus.New()), 0, 1, time.Minute, 1<<20)
+	r := s.Restore(modelOf(t, 3))
+	for ordinal := range uint32(3) {
+		r.Trainer(ordinal+1, uint64(ordinal+1))
+	}
+	r.Retire(newRetirement("6a", 3, []uint64{2}))
+	r.Retire(newRetirement("6a", 2, []uint64{1}))
+	if err := r.Install(0, 1); err != nil {
+		t.Fatal(err)
+	}
+	var left []uint64
+	for _, t := range s.rosterLocked() {
+		left = append(left, t.incarnation)
+	}
+	if !slices.Equal(left, []uint64{2, 3}) {
+		t.Errorf("left are %v, expected 2, which is spared, and 3, which is above the floor", left)
 	}
 }

@@ -252,9 +252,9 @@ func (c *conn) push(b *block, buf *buffer, r *reply) *wire.Fault {
 		r.buf, r.head.DType = buf, c.head.DType
 		out = r
 	}
-	result, refused := b.push(c.shard, c.holding, c.trainer, update, c.values(buf, b.Len), out)
+	result, refused := c.shard.Push(c.holding, b, c.trainer, update, c.values(buf, b.Len), out)
 	if c.awaitMove(refused) {
-		result, refused = b.push(c.shard, c.holding, c.trainer, update, c.values(buf, b.Len), out)
+		result, refused = c.shard.Push(c.holding, b, c.trainer, update, c.values(buf, b.Len), out)
 	}
 	if refused != nil {
 		return faultOf(refused)

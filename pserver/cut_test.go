@@ -11,7 +11,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
@@ -59,7 +58,7 @@ func TestCutsAreMoments(t *testing.T) {
 			grad := slices.Repeat([]float32{-1}, wire.BlockElements)
 			for step := uint64(1); step <= steps; step++ {
 				b := h.blocks[r.IntN(blocks)]
-				if _, fault := b.push(s, h, tr, core.Update{Step: step, Scale: 1}, core.Values{Floats: grad}, nil); fault != nil {
+				if _, fault := s.Push(h, b, tr, core.Update{Step: step, Scale: 1}, core.Values{Floats: grad}, nil); fault != nil {
 					t.Error(fault)
 				}
 				done[i].mu.Lock()
@@ -195,22 +194,12 @@ func TestCutsHaveTheirRoom(t *testing.T) {
 	log.SetOutput(io.Discard)
 	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 0)
 	h := newHolding(m, 0)
-	for _, b := range h.blocks {
+	for _, b := range h.Blocks() {
 		b.fill(core.Values{Floats: make([]float32, b.Len)}, m.Rule)
 	}
 	s.holding.Store(h)
 	s.ready.Store(true)
-	c := &checkpoints{shard: s, store: checkpoint.Store{Place: checkpoint.Disk(t.TempDir())}, start: 1, log: s.log}
-	c.folder = c.store.Shard(0)
-	if err := c.folder.Prepare(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := c.folder.CountStart(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := c.saveSelf(t.Context(), checkpoint.First); err != nil {
-		t.Fatal(err)
-	}
+	s.reserve()
 	room := func() map[*float32]bool {
 		all := map[*float32]bool{}
 		for _, free := range s.cuts.free {
@@ -221,8 +210,8 @@ func TestCutsHaveTheirRoom(t *testing.T) {
 		return all
 	}
 	before := room()
-	if len(before) != 2*len(h.blocks) {
-		t.Fatalf("room for %d of %d blocks", len(before)/2, len(h.blocks))
+	if len(before) != 2*len(h.Blocks()) {
+		t.Fatalf("room for %d of %d blocks", len(before)/2, len(h.Blocks()))
 	}
 	tr, fault := s.greet(h, 0, 1)
 	if fault != nil {
@@ -230,16 +219,16 @@ func TestCutsHaveTheirRoom(t *testing.T) {
 	}
 	for step := range uint64(3) {
 		cut := s.startCut(nil)
-		order := slices.Clone(h.blocks) // another one each time, of blocks of several sizes
+		order := slices.Clone(h.Blocks()) // another one each time, of blocks of several sizes
 		if step%2 == 1 {
 			slices.Reverse(order)
 		}
 		for _, b := range order {
-			if _, fault := b.push(s, h, tr, core.Update{Step: step + 1, Scale: 1}, core.Values{Floats: make([]float32, b.Len)}, nil); fault != nil {
+			if _, fault := s.Push(h, b, tr, core.Update{Step: step + 1, Scale: 1}, core.Values{Floats: make([]float32, b.Len)}, nil); fault != nil {
 				t.Fatal(fault)
 			}
 		}
-		s.cuts.recycle(s.collect(h.blocks[1], cut)) // the others were preserved and are dropped
+		s.cuts.recycle(s.collect(h.Blocks()[1], cut)) // the others were preserved and are dropped
 		s.endCut(h)
 		if after := room(); !maps.Equal(before, after) {
 			t.Fatalf("cut %d: room for %d blocks, expected the same %d", step, len(after)/2, len(before)/2)
@@ -250,33 +239,5 @@ func TestCutsHaveTheirRoom(t *testing.T) {
 	s.endCut(h)
 	if n := len(room()) / 2; n != 1 {
 		t.Errorf("room for %d blocks, expected 1", n)
-	}
-}
-
-// A shard that went back to the beginning while its first checkpoint was waited for has nothing to write.
-func TestFirstCheckpointOfNothing(t *testing.T) {
-	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{10}}}, 1)
-	if err != nil {
-		t.Fatal(err)
-	}
-	m, err := model.New(optimizer.Config{Kind: optimizer.Adam}, false, table)
-	if err != nil {
-		t.Fatal(err)
-	}
-	log := logrus.New()
-	log.SetOutput(io.Discard)
-	for name, h := range map[string]*holding{"gone back": nil, "claimed again": newHolding(m, 0)} {
-		s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 0)
-		if h != nil {
-			s.holding.Store(h)
-		}
-		store := checkpoint.Store{Place: checkpoint.Disk(t.TempDir())}
-		c := &checkpoints{shard: s, store: store, folder: store.Shard(0), start: 1, log: s.log}
-		if err := c.saveSelf(t.Context(), checkpoint.First); err != nil {
-			t.Errorf("%s: %v", name, err)
-		}
-		if written, err := c.folder.Generations(t.Context()); err != nil || len(written) > 0 {
-			t.Errorf("%s: %v were written, %v", name, written, err)
-		}
 	}
 }

@@ -28,11 +28,9 @@ func piecesOf(t *testing.T) (s *tableShard, id slotID, pieces []*pb.SlotPiece) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := s.newHolding(m)
-	s.holding.Store(h)
-	s.ready.Store(true)
-	id = slotID{0, h.tables[0].Held()[3]}
-	who, fault := s.greet(h, 1, 2)
+	h := begin(t, s.shard, m)
+	id = slotID{0, h.Tables()[0].Held()[3]}
+	who, fault := join(t, s.shard, 1, 2)
 	if fault != nil {
 		t.Fatal(fault)
 	}
@@ -44,7 +42,7 @@ func piecesOf(t *testing.T) (s *tableShard, id slotID, pieces []*pb.SlotPiece) {
 		for range 1 + seen%2 { // every second one is not admitted yet
 			step++
 			batch := wire.Rows{Spans: []wire.Span{{Slot: id.slot, Rows: 1}}, IDs: []int64{row}, Values: make([]float32, wide.Dim)}
-			if _, err := h.tables[0].Update(&batch, who.columns[0], table.Step{Number: step, Scale: 1}); err != nil {
+			if _, err := h.Tables()[0].Update(&batch, who.Column(0), table.Step{Number: step, Scale: 1}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -100,11 +98,12 @@ func TestPiecesThatAreRefused(t *testing.T) {
 		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", want, err)
 		}
-		if taken := len(s.moving.slots) > 0; taken != (want == "") {
+		if taken := s.Taken() > 0; taken != (want == "") {
 			t.Errorf("%q: taken %v", want, taken)
 		}
-		s.moving.slots = nil
-		s.moving.taken = nil
+		if _, err := s.settle(1, 1, nil); err != nil { // it drops what was taken
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -61,7 +61,7 @@ func (w *world) lead() {
 		m.from.frozen[m.unit] = true
 		m.phase = frozen
 	case frozen:
-		if !m.to.shard.ready.Load() { // killed, and had no block: it needs the placement first
+		if !m.to.shard.Ready() { // killed, and had no block: it needs the placement first
 			m.giveUp(w)
 			return
 		}
@@ -165,10 +165,10 @@ func (w *world) commit(l *placement.Layout) {
 func (n *node) tell() {
 	m := &n.move
 	other := n.nodes[1-n.index]
-	if n.shard.ready.Load() {
+	if n.shard.Ready() {
 		other = n
 	}
-	placed, err := other.shard.holding.Load().model.WithLayout(m.layout)
+	placed, err := other.shard.View().Model().WithLayout(m.layout)
 	n.must(err)
 	move := &pb.SetPlacementRequest{Move: &pb.Move{Term: m.term, Epoch: m.layout.Epoch}}
 	if _, err := (&control{shard: n.shard, checkpoints: n.files}).settle(move, placed); err != nil {
@@ -209,8 +209,8 @@ func (n *node) restart() {
 // learn takes the newest placement that a shard has.
 func (c *crewman) learn() {
 	for _, n := range c.nodes {
-		if h := n.shard.holding.Load(); h != nil && h.model.Placement.Epoch > c.known.Epoch {
-			c.known = h.model.Placement
+		if h := n.shard.View(); h != nil && h.Model().Placement.Epoch > c.known.Epoch {
+			c.known = h.Model().Placement
 			clear(c.lines)
 		}
 	}
@@ -219,8 +219,8 @@ func (c *crewman) learn() {
 // elsewhere takes the answer to a hello with another placement than the shard's.
 func (c *crewman) elsewhere(n *node, fault *wire.Fault) bool {
 	var at uint32
-	if h := n.shard.holding.Load(); h != nil {
-		at = h.model.Placement.Epoch
+	if h := n.shard.View(); h != nil {
+		at = h.Model().Placement.Epoch
 	}
 	if c.known.Epoch == at {
 		return false

@@ -18,7 +18,6 @@ import (
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
-	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/staleness"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
@@ -193,7 +192,7 @@ func (n *node) start() {
 	if n.shard, n.files, err = server.open(context.Background(), seat{node: n}); err != nil {
 		n.Fatal(err)
 	}
-	if n.shard.ready.Load() {
+	if n.shard.Ready() {
 		n.literals = n.stored.clone()
 		n.restart()
 		n.compareAll()
@@ -210,30 +209,25 @@ func (n *node) start() {
 	if err != nil {
 		n.Fatal(err)
 	}
-	h := n.shard.newHolding(m)
-	for _, b := range h.blocks {
-		b.fill(core.Values{Floats: make([]float32, b.Len)}, m.Rule)
-	}
+	begin(n.T, n.shard, m)
 	for _, u := range n.world.units {
 		if ownerOf(n.table, u) == uint32(n.index) {
 			n.has[u] = literal{}
 		}
 	}
-	n.shard.holding.Store(h)
-	n.shard.ready.Store(true)
 }
 
 // compare is the invariant: a unit has the updates of its literal one, and no others.
 func (n *node) compare(u unit) {
-	h, want := n.shard.holding.Load(), n.has[u]
+	h, want := n.shard.View(), n.has[u]
 	values, version := make([]float32, slotTable.Dim), uint64(len(want.updates)) // which rows have none of
 	if u >= unitSlots {
 		id := slotRows[u-unitSlots]
-		if err := h.tables[0].Lookup(&wire.Rows{Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}}, values); err != nil {
+		if err := h.Tables()[0].Lookup(&wire.Rows{Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}}, values); err != nil {
 			n.Fatal(err)
 		}
 	} else {
-		values, version = h.byID[u].params, h.byID[u].version
+		h.Block(uint64(u)).Inspect(nil, func(params []float32, v, _ uint64) { values, version = slices.Clone(params), v })
 	}
 	for i, v := range values {
 		if v != -want.sum || version != uint64(len(want.updates)) {
@@ -261,7 +255,7 @@ func (n *node) checkpoint(dying int) {
 			panic(r)
 		}
 	}()
-	if !n.shard.ready.Load() {
+	if !n.shard.Ready() {
 		return
 	}
 	if err := n.files.saveSelf(context.Background(), checkpoint.First); err != nil {
@@ -309,7 +303,7 @@ func (c *crewman) pull() {
 
 // retire sends a shard the retired incarnations: all but the newest ones. Shards can receive different lists.
 func (n *node) retire() {
-	if !n.shard.ready.Load() {
+	if !n.shard.Ready() {
 		return
 	}
 	over := map[uint64]bool{}
@@ -321,10 +315,10 @@ func (n *node) retire() {
 			spared = append(spared, c.incarnation)
 		}
 	}
-	n.must(n.shard.retire(n.shard.moving.term, newRetirement("6a6f62", uint64(len(n.crew))+1, spared), nil))
+	n.must(n.shard.retire(n.shard.Term(), newRetirement("6a6f62", uint64(len(n.crew))+1, spared), nil))
 	n.told = true
 	n.forget(over)
-	if known := len(n.shard.trainers); known > 3 {
+	if known := len(n.shard.Trainers()); known > 3 {
 		n.Fatalf("shard %d has %d trainers after the retirement: expected at most 3", n.index, known)
 	}
 }
@@ -401,7 +395,7 @@ func (c *crewman) open(shard int) {
 	digest := c.known.Digest()
 	copy(c.buf.bytes, digest[:])
 	l.head = wire.Header{Op: wire.Hello, Block: uint64(c.ordinal), Incarnation: c.incarnation, Argument: uint32(shard), Placement: c.known.Epoch, Length: uint32(len(digest))}
-	r := answer(&l.head, n.shard.epoch)
+	r := answer(&l.head, n.shard.Epoch())
 	fault := l.handle(c.buf, true, &r)
 	if c.elsewhere(n, fault) {
 		return
@@ -418,7 +412,7 @@ func (c *crewman) open(shard int) {
 		return
 	}
 	n.greeted[c.ordinal] = c.incarnation
-	l.head = wire.Header{Incarnation: c.incarnation, Placement: r.head.Placement, ShardEpoch: n.shard.epoch, JobEpoch: r.head.JobEpoch}
+	l.head = wire.Header{Incarnation: c.incarnation, Placement: r.head.Placement, ShardEpoch: n.shard.Epoch(), JobEpoch: r.head.JobEpoch}
 	c.lines[shard] = l
 	if c.lives[shard] == n.life {
 		return
@@ -496,7 +490,7 @@ func (w *world) deliver() {
 	}
 	p.write(w.buf)
 	p.by.head = p.head
-	r := answer(&p.head, n.shard.epoch)
+	r := answer(&p.head, n.shard.Epoch())
 	want, fresh := n.expect(p)
 	fault := p.by.handle(w.buf, true, &r)
 	outcome := "applied"

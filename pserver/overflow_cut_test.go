@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"trainmaster/pserver/checkpoint"
+	core "trainmaster/pserver/shard"
 )
 
 // An update that is under way when a checkpoint is checked overflows before the copies are complete.
@@ -22,16 +23,21 @@ func TestCheckpointOfUpdateThatOverflowsIsRefused(t *testing.T) {
 		t.Run(name, func(t *testing.T) {
 			s, c := retiring(t, t.TempDir())
 			c.cutLimit = time.Minute
-			b := s.holding.Load().blocks[0]
+			h := s.View()
+			who, refused := join(t, s, 1, 2)
+			if refused != nil {
+				t.Fatal(refused)
+			}
+			step := uint64(0)
 			overflow := func(string) error {
-				b.mu.Lock()
-				defer b.mu.Unlock()
-				b.params[0] = float32(math.Inf(1))
-				s.seeBlock(b, 0, b.Len, false, nil, "version", 7)
+				for range 2 { // the second one exceeds the greatest number
+					step++
+					s.Push(h, h.Blocks()[0], who, core.Update{Step: step, Scale: 1}, core.Values{Floats: []float32{-math.MaxFloat32, 0, 0}}, nil)
+				}
 				return nil
 			}
 			if name == "set" {
-				if _, err := c.beginCut(1, 1, s.jobEpoch.Load()); err != nil {
+				if _, err := c.beginCut(1, 1, s.JobEpoch()); err != nil {
 					t.Fatal(err)
 				}
 				if err := overflow(""); err != nil {

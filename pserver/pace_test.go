@@ -14,7 +14,6 @@ import (
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
-	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/wire"
 )
 
@@ -127,11 +126,7 @@ func TestCheckpointsRest(t *testing.T) {
 	}
 	log, entries := logtest.NewNullLogger()
 	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 0)
-	h := newHolding(m, 0)
-	for _, b := range h.blocks {
-		b.fill(core.Values{Floats: make([]float32, b.Len)}, m.Rule)
-	}
-	s.holding.Store(h)
+	begin(t, s, m)
 	store := checkpoint.Store{Place: checkpoint.Disk(t.TempDir()), Points: func(string) error { return nil }}
 	c := &checkpoints{shard: s, store: store, folder: store.Shard(0), start: 1, log: s.log}
 	if err := c.folder.Prepare(); err != nil {

@@ -1,6 +1,7 @@
 package pserver
 
 import (
+	"maps"
 	"testing"
 
 	"trainmaster/pserver/checkpoint"
@@ -10,22 +11,13 @@ import (
 func TestRoomForCopies(t *testing.T) {
 	dir := t.TempDir()
 	s, files := retiring(t, dir)
-	s.jobEpoch.Store(1)
 	reserved := func(what string, s *shard) {
 		t.Helper()
-		for size, n := range s.holding.Load().sizes() {
-			free := s.cuts.free[size]
-			if len(free) != n {
-				t.Errorf("%s: room for %d blocks of %d elements, expected %d", what, len(free), size, n)
-			}
-			for _, i := range free {
-				if len(i.params) != size {
-					t.Errorf("%s: room for %d elements, expected %d", what, len(i.params), size)
-				}
-			}
+		if room, need := s.CutRoom(), s.View().CutNeed(); !maps.Equal(room, need) {
+			t.Errorf("%s: room for blocks of these sizes: %v, expected %v", what, room, need)
 		}
 	}
-	if len(s.cuts.free) > 0 {
+	if len(s.CutRoom()) > 0 {
 		t.Fatal("there is room before there are first parameters")
 	}
 	if err := files.saveSelf(t.Context(), checkpoint.First); err != nil {
@@ -43,7 +35,9 @@ func TestRoomForCopies(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s.cuts.free = nil
+	store := files.store
+	s, files = retiring(t, t.TempDir())
+	files.store = store
 	if err := files.rewind(t.Context(), 1, 2, text, nil, newDataListener(nil, &Config{}, s, nil)); err != nil {
 		t.Fatal(err)
 	}

@@ -31,7 +31,7 @@ func retiring(t *testing.T, dir string) (*shard, *checkpoints) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if s.ready.Load() {
+	if s.Ready() {
 		return s, files
 	}
 	table, err := placement.New([]placement.Tensor{{Name: "a", Shape: []int{3}}}, 1, table.Config{Name: "rows", Dim: 2, Init: table.Zeros, Admission: 1})
@@ -42,12 +42,7 @@ func retiring(t *testing.T, dir string) (*shard, *checkpoints) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := s.newHolding(m)
-	for _, b := range h.blocks {
-		b.fill(core.Values{Floats: make([]float32, b.Len)}, m.Rule)
-	}
-	s.holding.Store(h)
-	s.ready.Store(true)
+	begin(t, s, m)
 	return s, files
 }
 
@@ -59,14 +54,14 @@ func (fixedClaim) Job() JobState { return JobState{Shards: 1} }
 // pushOnce pushes step 1 of a trainer to the block; the version that the block is at says whether it was applied.
 func pushOnce(t *testing.T, s *shard, ordinal uint32, incarnation uint64) (uint64, *core.Refusal) {
 	t.Helper()
-	h := s.holding.Load()
-	b := h.blocks[0]
-	by, fault := s.greet(h, ordinal, incarnation)
+	h := s.View()
+	b := h.Blocks()[0]
+	by, fault := join(t, s, ordinal, incarnation)
 	if fault != nil {
-		return b.version, fault
+		return versionOf(b), fault
 	}
-	_, fault = b.push(s, h, by, core.Update{Step: 1, Scale: 1}, core.Values{Floats: make([]float32, b.Len)}, nil)
-	return b.version, fault
+	_, fault = s.Push(h, b, by, core.Update{Step: 1, Scale: 1}, core.Values{Floats: make([]float32, b.Len)}, nil)
+	return versionOf(b), fault
 }
 
 // Of thousands of trainers that come and go, a shard keeps those with sessions. The others stay refused, also after a restart.
@@ -82,16 +77,16 @@ func TestTrainersComeAndGo(t *testing.T) {
 		if _, fault := pushOnce(t, s, uint32(n), n); fault != nil {
 			t.Fatal(fault)
 		}
-		if most = max(most, len(s.trainers)); n%20 == 0 {
+		if most = max(most, len(s.Trainers())); n%20 == 0 {
 			tell(t, s, 1, newRetirement("6a6f62", n+1, []uint64{steady, n}))
 		}
 	}
-	if len(s.trainers) != 2 || most > 22 {
-		t.Errorf("the shard knows %d trainers, at most %d: expected 2, and 22 at most", len(s.trainers), most)
+	if len(s.Trainers()) != 2 || most > 22 {
+		t.Errorf("the shard knows %d trainers, at most %d: expected 2, and 22 at most", len(s.Trainers()), most)
 	}
 	refused := func(why core.Reason) {
 		t.Helper()
-		before := s.holding.Load().blocks[0].version
+		before := versionOf(s.View().Blocks()[0])
 		if after, fault := pushOnce(t, s, 7, 7); fault == nil || fault.Reason != why || after != before {
 			t.Errorf("a late push of one that is gone: %v, and the block goes from version %d to %d: expected %v", fault, before, after, why)
 		}
@@ -108,8 +103,8 @@ func TestTrainersComeAndGo(t *testing.T) {
 		t.Fatal(err)
 	}
 	s, _ = retiring(t, dir)
-	if len(s.trainers) != 2 {
-		t.Errorf("after a restart the shard knows %d trainers, expected 2", len(s.trainers))
+	if len(s.Trainers()) != 2 {
+		t.Errorf("after a restart the shard knows %d trainers, expected 2", len(s.Trainers()))
 	}
 	refused(core.NotReady)
 	tell(t, s, 1, newRetirement("6a6f62", visitors+1, []uint64{steady, visitors}))
@@ -139,15 +134,15 @@ func TestWhoMayRetire(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), said.words) || status.Code(statusOf(err)) != codes.FailedPrecondition {
 			t.Errorf("%s: %v", what, err)
 		}
-		if _, fault := s.greet(s.holding.Load(), 50, 50); fault != nil {
+		if _, fault := join(t, s, 50, 50); fault != nil {
 			t.Errorf("%s: a trainer that is at work: %v", what, fault)
 		}
-		if _, fault := s.greet(s.holding.Load(), 5, 5); fault == nil || fault.Reason != core.Fenced {
+		if _, fault := join(t, s, 5, 5); fault == nil || fault.Reason != core.Fenced {
 			t.Errorf("%s: a retired trainer: %v", what, fault)
 		}
 	}
-	if s.moving.term != 7 {
-		t.Errorf("the shard is at term %d, expected 7", s.moving.term)
+	if s.Term() != 7 {
+		t.Errorf("the shard is at term %d, expected 7", s.Term())
 	}
 }
 
@@ -183,39 +178,18 @@ func tell(t *testing.T, s *shard, term uint64, to retirement) {
 // A connection that was open when its trainer was retired changes nothing any more, rows of tables neither.
 func TestRetiredTrainerIsFenced(t *testing.T) {
 	s, _ := retiring(t, t.TempDir())
-	h := s.holding.Load()
-	gone, fault := s.greet(h, 1, 1)
+	h := s.View()
+	gone, fault := join(t, s, 1, 1)
 	if fault != nil {
 		t.Fatal(fault)
 	}
 	tell(t, s, 1, newRetirement("6a6f62", 2, nil))
-	if _, fault := h.blocks[0].push(s, h, gone, core.Update{Step: 1, Scale: 1}, core.Values{Floats: make([]float32, 3)}, nil); fault == nil || fault.Reason != core.Fenced {
+	if _, fault := s.Push(h, h.Blocks()[0], gone, core.Update{Step: 1, Scale: 1}, core.Values{Floats: make([]float32, 3)}, nil); fault == nil || fault.Reason != core.Fenced {
 		t.Errorf("a push to a block: %v, expected it to be fenced", fault)
 	}
 	rows := wire.Rows{Parts: 1, Spans: []wire.Span{{Slot: table.SlotOf(5), Rows: 1}}, IDs: []int64{5}, Values: []float32{1, 1}}
-	if n, err := h.tables[0].Update(&rows, gone.columns[0], table.Step{Number: 1, Scale: 1}); err == nil || n != 0 {
+	if n, err := h.Tables()[0].Update(&rows, gone.Column(0), table.Step{Number: 1, Scale: 1}); err == nil || n != 0 {
 		t.Errorf("a push to a row: %d applied, %v: expected it to be refused", n, err)
-	}
-}
-
-// Of the parts of a set with different retirements, the newest retirement counts for all.
-func TestRestoredRetirements(t *testing.T) {
-	s := newShard(logrus.NewEntry(logrus.New()), 0, 1, time.Minute, 1<<20)
-	r := s.Restore(modelOf(t, 3))
-	for ordinal := range uint32(3) {
-		r.Trainer(ordinal+1, uint64(ordinal+1))
-	}
-	r.Retire(newRetirement("6a", 3, []uint64{2}))
-	r.Retire(newRetirement("6a", 2, []uint64{1}))
-	if err := r.Install(0, 1); err != nil {
-		t.Fatal(err)
-	}
-	var left []uint64
-	for _, t := range s.rosterLocked() {
-		left = append(left, t.incarnation)
-	}
-	if !slices.Equal(left, []uint64{2, 3}) {
-		t.Errorf("left are %v, expected 2, which is spared, and 3, which is above the floor", left)
 	}
 }
 
@@ -236,12 +210,7 @@ func TestNewerIncarnationWinsInARestore(t *testing.T) {
 	var parts []*checkpoint.Checkpoint
 	for i, incarnation := range []uint64{5, 9} {
 		s := newShard(logrus.NewEntry(log), i, 1, time.Minute, 1<<20)
-		h := s.newHolding(m)
-		for _, b := range h.blocks {
-			b.fill(core.Values{Floats: make([]float32, b.Len)}, m.Rule)
-		}
-		s.holding.Store(h)
-		s.ready.Store(true)
+		begin(t, s, m)
 		if _, fault := pushOnce(t, s, 1, incarnation); fault != nil {
 			t.Fatal(fault)
 		}
@@ -273,11 +242,15 @@ func TestNewerIncarnationWinsInARestore(t *testing.T) {
 		if err := fillFrom(s, []*checkpoint.Checkpoint{parts[order[0]], parts[order[1]]}, JobState{Shards: 1}, nil); err != nil {
 			t.Fatal(err)
 		}
-		h, known := s.holding.Load(), s.trainers[1]
-		if known == nil || known.incarnation != 9 || !slices.Equal(known.applied, []uint64{0, 1}) {
-			t.Errorf("parts %v: %+v, expected incarnation 9 with step 1 in the second block alone", order, known)
+		known := s.Trainers()
+		var applied []uint64
+		for _, b := range s.View().Blocks() {
+			b.Inspect(known[0], func(_ []float32, _, step uint64) { applied = append(applied, step) })
 		}
-		if _, fault := s.greet(h, 1, 5); fault == nil || fault.Reason != core.Fenced {
+		if len(known) != 1 || known[0].Incarnation() != 9 || !slices.Equal(applied, []uint64{0, 1}) {
+			t.Errorf("parts %v: incarnation %d with steps %v, expected 9 with step 1 in the second block alone", order, known[0].Incarnation(), applied)
+		}
+		if _, fault := join(t, s, 1, 5); fault == nil || fault.Reason != core.Fenced {
 			t.Errorf("parts %v: hello of the older incarnation: %v, expected it to be fenced", order, fault)
 		}
 	}

@@ -3,6 +3,7 @@ package pserver
 import (
 	"bufio"
 	"bytes"
+	"errors"
 	"io"
 	"math"
 	"net"
@@ -34,11 +35,8 @@ func sharingConn(t *testing.T, sync bool) (*conn, *buffer) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 1<<30)
-	h := s.newHolding(m)
-	h.blocks[0].fill(core.Values{Floats: make([]float32, h.blocks[0].Len)}, m.Rule)
-	s.holding.Store(h)
-	s.ready.Store(true)
-	who, fault := s.greet(h, 0, 1)
+	h := begin(t, s, m)
+	who, fault := join(t, s, 0, 1)
 	if fault != nil {
 		t.Fatal(fault)
 	}
@@ -95,7 +93,7 @@ func TestSharedRowsChangeAfterTheCheckIsHarmless(t *testing.T) {
 			t.Run(name+"/"+op.String(), func(t *testing.T) {
 				c, buf := sharingConn(t, op == wire.StageRows)
 				payload, r := rowsIn(buf, 1, 2)
-				c.head = wire.Header{Op: op, DType: wire.RowBatch, Length: uint32(len(payload)), Incarnation: 1, Placement: c.holding.model.Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Argument: 0, Sequence: 1}
+				c.head = wire.Header{Op: op, DType: wire.RowBatch, Length: uint32(len(payload)), Incarnation: 1, Placement: c.holding.Model().Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Argument: 0, Sequence: 1}
 				if op == wire.StageRows {
 					c.head.Step, c.head.Argument = 0, 1
 				}
@@ -112,27 +110,25 @@ func TestSharedRowsChangeAfterTheCheckIsHarmless(t *testing.T) {
 				if op == wire.PushRows {
 					fault = c.pushRows(f, &reply{})
 				} else {
-					fault = faultOf(c.shard.stageRows(c.holding, f.number, &f.rows, c.trainer, gradientOf(&c.head)))
+					fault = faultOf(c.shard.stageTable(c.holding, f.number, &f.rows, int64(c.head.Length), c.trainer, gradientOf(&c.head)))
 				}
 				spoiled := strings.Contains(name, "finite")
 				if spoiled != (fault != nil) || fault != nil && fault.Code != wire.Malformed {
 					t.Fatalf("answer %v", fault)
 				}
-				if op == wire.PushRows {
-					ids := rowsOfTable(t, c.holding.tables[0])
-					if want := []int64{idOf(1), idOf(2)}; spoiled && len(ids) > 1 || !spoiled && (len(ids) != 2 || ids[0] != want[0] || ids[1] != want[1]) {
-						t.Errorf("the table holds the ids %v, expected %v", ids, want)
+				if op == wire.StageRows {
+					b := c.holding.Blocks()[0]
+					if refused := c.shard.stageBlock(c.holding, b, c.trainer, gradientOf(&c.head), core.Values{Floats: make([]float32, b.Len)}); refused != nil {
+						t.Fatal(refused)
 					}
-					return
-				}
-				g := c.shard.stages.byIncarnation[1]
-				if missing := g.missingRows(c.holding); spoiled != (missing != "") {
-					t.Errorf("missing of the stage: %q", missing)
-				}
-				if !spoiled {
-					if got := stagedIn(g, c.holding); got != "v0/1: 1=1 2=1" {
-						t.Errorf("staged: %q", got)
+					_, err := c.shard.commit(1, 1, []contributor{{0, 1, 1}}, 1)
+					if spoiled != errors.Is(err, errIncomplete) || !spoiled && err != nil {
+						t.Errorf("commit of the stage: %v", err)
 					}
+				}
+				ids := rowsOfTable(t, c.holding.Tables()[0])
+				if want := []int64{idOf(1), idOf(2)}; spoiled && len(ids) > 1 || !spoiled && (len(ids) != 2 || ids[0] != want[0] || ids[1] != want[1]) {
+					t.Errorf("the table holds the ids %v, expected %v", ids, want)
 				}
 			})
 		}
@@ -145,14 +141,18 @@ func TestSharedElementsChangeAfterTheCheckIsHarmless(t *testing.T) {
 		for _, at := range []int{0, core.PieceElements + 3, 3*core.PieceElements - 1} {
 			t.Run(op.String(), func(t *testing.T) {
 				c, buf := sharingConn(t, op == wire.Stage)
-				b := c.holding.blocks[0]
+				b := c.holding.Blocks()[0]
 				for i := range b.Len {
 					buf.floats[i] = 1
 				}
-				c.head = wire.Header{Op: op, DType: wire.Float32, Block: b.ID, Length: uint32(4 * b.Len), Incarnation: 1, Placement: c.holding.model.Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Sequence: 1}
+				c.head = wire.Header{Op: op, DType: wire.Float32, Block: b.ID, Length: uint32(4 * b.Len), Incarnation: 1, Placement: c.holding.Model().Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Sequence: 1}
 				if op == wire.Put {
-					c.shard.ready.Store(false)
-					c.shard.claim = claim{0, 1, time.Now()}
+					s := newShard(c.log, 0, 1, time.Minute, 1<<30)
+					if _, _, err := s.requestClaim(c.holding.Model(), 0, 1, time.Now()); err != nil {
+						t.Fatal(err)
+					}
+					c.shard, c.holding = s, s.View()
+					b = c.holding.Blocks()[0]
 				}
 				if _, fault := c.check(buf, true); fault != nil {
 					t.Fatal(fault)
@@ -168,26 +168,28 @@ func TestSharedElementsChangeAfterTheCheckIsHarmless(t *testing.T) {
 					fault = faultOf(c.shard.put(c.holding, b, 1, values, time.Now()))
 				case wire.Stage:
 					c.head.Step, c.head.Argument = 0, 1
-					fault = faultOf(c.shard.stage(b, c.trainer, gradientOf(&c.head), values))
+					fault = faultOf(c.shard.stageBlock(c.holding, b, c.trainer, gradientOf(&c.head), values))
 				default:
 					var out core.Sink
 					if op == wire.PushPull {
 						out = r
 					}
-					_, refused := b.push(c.shard, c.holding, c.trainer, core.Update{Step: 1, Scale: 1}, values, out)
+					_, refused := c.shard.Push(c.holding, b, c.trainer, core.Update{Step: 1, Scale: 1}, values, out)
 					fault = faultOf(refused)
 				}
 				if fault == nil || fault.Code != wire.Malformed || !strings.Contains(fault.Message, `tensor "w"`) {
 					t.Errorf("answer %v, expected malformed with the name of the tensor", fault)
 				}
-				if !wire.Finite(b.params) {
-					t.Errorf("%v of the parameters is not finite", b.params[wire.FirstNotFinite(b.params)])
+				b.Inspect(nil, func(params []float32, _, _ uint64) {
+					if !wire.Finite(params) {
+						t.Errorf("%v of the parameters is not finite", params[wire.FirstNotFinite(params)])
+					}
+				})
+				if err := c.shard.finish(1, func() {}); op == wire.Put && !errors.Is(err, errIncomplete) {
+					t.Errorf("the block counts as filled: %v", err)
 				}
-				if op == wire.Put && b.filled() {
-					t.Error("the block counts as filled")
-				}
-				if g := c.shard.stages.byIncarnation[1]; op == wire.Stage && g.present != 0 {
-					t.Error("the stage counts as present")
+				if _, err := c.shard.commit(1, 1, []contributor{{0, 1, 1}}, 1); op == wire.Stage && (err == nil || !strings.Contains(err.Error(), "staged 0 of 1 blocks")) {
+					t.Errorf("the stage counts as present: %v", err)
 				}
 			})
 		}
@@ -200,12 +202,10 @@ func TestPanicOfARequestEndsOneConnection(t *testing.T) {
 	var text bytes.Buffer
 	log := logrus.New()
 	log.SetOutput(&text)
-	h := *c.holding
-	h.tables = []*table.Table{nil}
 	here, there := net.Pipe()
 	defer here.Close()
 	bad := &conn{
-		shard: c.shard, holding: &h, trainer: c.trainer, log: logrus.NewEntry(log), buffers: c.buffers, stop: c.stop,
+		shard: c.shard, holding: new(holding), trainer: c.trainer, log: logrus.NewEntry(log), buffers: c.buffers, stop: c.stop,
 		limits: &Config{PullWait: time.Second, FrameTimeout: time.Minute, HelloTimeout: time.Minute}, nc: there, r: bufio.NewReader(there),
 	}
 	done := make(chan struct{})
@@ -219,7 +219,7 @@ func TestPanicOfARequestEndsOneConnection(t *testing.T) {
 		}()
 		bad.serve()
 	}()
-	head := wire.Header{Op: wire.LookupRows, DType: wire.RowBatch, Incarnation: 1, Placement: h.model.Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Sequence: 1}
+	head := wire.Header{Op: wire.LookupRows, DType: wire.RowBatch, Incarnation: 1, Placement: c.holding.Model().Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Sequence: 1}
 	var raw [wire.HeaderSize]byte
 	head.Encode(&raw)
 	wire.Seal(&raw, nil)
@@ -234,10 +234,10 @@ func TestPanicOfARequestEndsOneConnection(t *testing.T) {
 	}
 	io.Copy(io.Discard, here) //nolint:errcheck // until the server closes
 	<-done
-	if !strings.Contains(text.String(), "request failed") || !strings.Contains(text.String(), "checkRows") {
+	if !strings.Contains(text.String(), "request failed") || !strings.Contains(text.String(), "checkShard") {
 		t.Errorf("log: %q", text.String())
 	}
-	c.head = wire.Header{Op: wire.Pull, Block: c.holding.blocks[0].ID, Incarnation: 1, Placement: h.model.Placement.Epoch}
+	c.head = wire.Header{Op: wire.Pull, Block: c.holding.Blocks()[0].ID, Incarnation: 1, Placement: c.holding.Model().Placement.Epoch}
 	c.slot = nil
 	r := answer(&c.head, 1)
 	if fault := c.handle(nil, true, &r); fault != nil {

@@ -3,6 +3,7 @@ package pserver
 import (
 	"fmt"
 	"testing"
+	"time"
 
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
@@ -10,6 +11,8 @@ import (
 	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
+
+	"github.com/sirupsen/logrus"
 )
 
 // stagedTable is a table on one shard.
@@ -67,7 +70,7 @@ type frameOfRow struct {
 }
 
 // stageFrame stages it.
-func stageFrame(s *tableShard, h *holding, f frameOfRow) *core.Refusal {
+func stageFrame(s *shard, h *holding, f frameOfRow) *core.Refusal {
 	slot := 1 + f.part
 	body, rows := wire.Layout(wire.FloatBytes(make([]float32, 64)), 1, 1, stagedTable.Dim)
 	wire.Number(body, f.part, f.parts)
@@ -80,7 +83,7 @@ func stageFrame(s *tableShard, h *holding, f frameOfRow) *core.Refusal {
 
 // A frame of an attempt that was given up comes when a later one, with another number of records, is there: that one stays.
 func TestFrameOfAnEarlierAttempt(t *testing.T) {
-	s := openTableShard(t, t.TempDir(), 1)
+	s := newShard(logrus.NewEntry(logrus.New()), 1, 1, time.Minute, 1<<30)
 	h := holdingOf(t, 1, 2)
 	s.holding.Store(h)
 	s.version.Store(3)

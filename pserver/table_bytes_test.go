@@ -10,7 +10,6 @@ import (
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
-	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
@@ -45,13 +44,8 @@ func bytesOfCheckpoints(b *testing.B, rows int, dim, checkpoints, changed int, e
 	if err != nil {
 		b.Fatal(err)
 	}
-	h := s.newHolding(m)
-	for _, block := range h.blocks {
-		block.fill(core.Values{Floats: make([]float32, block.Len)}, m.Rule)
-	}
-	s.holding.Store(h)
-	s.ready.Store(true)
-	who, fault := s.greet(h, 1, 2)
+	h := begin(b, s.shard, m)
+	who, fault := join(b, s.shard, 1, 2)
 	if fault != nil {
 		b.Fatal(fault)
 	}
@@ -60,7 +54,7 @@ func bytesOfCheckpoints(b *testing.B, rows int, dim, checkpoints, changed int, e
 		for _, id := range ids {
 			step++
 			batch := wire.Rows{Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}, Values: make([]float32, dim)}
-			if _, err := h.tables[0].Update(&batch, who.columns[0], table.Step{Number: step, Scale: 1}); err != nil {
+			if _, err := h.Tables()[0].Update(&batch, who.Column(0), table.Step{Number: step, Scale: 1}); err != nil {
 				b.Fatal(err)
 			}
 		}
@@ -68,7 +62,7 @@ func bytesOfCheckpoints(b *testing.B, rows int, dim, checkpoints, changed int, e
 	}
 	var all []int64
 	for id := int64(0); len(all) < rows; id++ {
-		if h.tables[0].Holds(table.SlotOf(id)) {
+		if h.Tables()[0].Holds(table.SlotOf(id)) {
 			all = append(all, id)
 		}
 	}

@@ -21,7 +21,6 @@ import (
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
-	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
@@ -49,12 +48,7 @@ func newTableShard(t testing.TB, dir string, o optimizer.Config) *tableShard {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := s.newHolding(m)
-	for _, b := range h.blocks {
-		b.fill(core.Values{Floats: make([]float32, b.Len)}, m.Rule)
-	}
-	s.holding.Store(h)
-	s.ready.Store(true)
+	begin(t, s.shard, m)
 	return s
 }
 
@@ -77,12 +71,12 @@ func openTableShard(t testing.TB, dir string, start uint64) *tableShard {
 // push updates some rows of a table, as a trainer's step, and returns how many slots took it.
 func (s *tableShard) push(t testing.TB, ordinal uint32, step uint64, k int, seed uint64) int {
 	t.Helper()
-	h := s.holding.Load()
-	who, fault := s.greet(h, ordinal, uint64(ordinal)+1)
+	h := s.View()
+	who, fault := join(t, s.shard, ordinal, uint64(ordinal)+1)
 	if fault != nil {
 		t.Fatal(fault)
 	}
-	r, tbl := rand.New(rand.NewPCG(seed, 2)), h.tables[k]
+	r, tbl := rand.New(rand.NewPCG(seed, 2)), h.Tables()[k]
 	dim, applied := tbl.Config().Dim, 0
 	for range s.updates {
 		id := r.Int64N(100)
@@ -93,7 +87,7 @@ func (s *tableShard) push(t testing.TB, ordinal uint32, step uint64, k int, seed
 		if tbl.Check(&batch) != nil {
 			continue
 		}
-		n, err := tbl.Update(&batch, who.columns[k], table.Step{Number: step, Scale: 1})
+		n, err := tbl.Update(&batch, who.Column(k), table.Step{Number: step, Scale: 1})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -104,7 +98,7 @@ func (s *tableShard) push(t testing.TB, ordinal uint32, step uint64, k int, seed
 }
 
 func (s *tableShard) values() (list []float32) {
-	for _, tbl := range s.holding.Load().tables {
+	for _, tbl := range s.View().Tables() {
 		for id := range int64(100) {
 			batch := wire.Rows{Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}}
 			if tbl.Check(&batch) == nil {
