@@ -48,7 +48,7 @@ var house = []room{
 	{dir: "pserver/table", may: []string{"pserver/wire", "pserver/optimizer"}, pure: true, libraries: []string{"gonum.org/v1/gonum/blas/blas32"}},
 	{dir: "pserver/staleness", pure: true},
 	{dir: "pserver/model", may: []string{"pserver/optimizer", "pserver/placement", "pserver/staleness", "pserver/table"}, pure: true},
-	{dir: "pserver/shard", may: []string{"pserver/wire"}, pure: true},
+	{dir: "pserver/shard", may: []string{"pserver/model", "pserver/optimizer", "pserver/placement", "pserver/staleness", "pserver/table", "pserver/wire"}, pure: true, libraries: []string{"github.com/sirupsen/logrus", "gonum.org/v1/gonum/blas/blas32"}},
 	{dir: "pserver/dataport", may: []string{"pserver/shard", "pserver/sharedmem", "pserver/wire"}},
 	{dir: "pserver/table/onwire", may: []string{"pserver/table", "proto"}},
 	{dir: "pserver/placement/onwire", may: []string{"pserver/placement", "pserver/table/onwire", "proto"}},

@@ -14,15 +14,20 @@ import (
 func TestPushToMovingBlockOrRowsWaitsForTheMove(t *testing.T) {
 	const decided = 700 * time.Millisecond // within the wait of a pull
 	pushes := map[string]func(t *testing.T, c *conn, buf *buffer) (freeze, thaw func(), push func() *wire.Fault){
-		"block": func(_ *testing.T, c *conn, buf *buffer) (freeze, thaw func(), push func() *wire.Fault) {
-			b := c.holding.blocks[0]
+		"block": func(t *testing.T, c *conn, buf *buffer) (freeze, thaw func(), push func() *wire.Fault) {
+			b := c.holding.Blocks()[0]
 			c.head = headerOf(c, wire.Push, wire.Float32)
 			c.head.Length = uint32(4 * b.Len)
-			return b.freeze, func() {
-				b.mu.Lock()
-				defer b.mu.Unlock()
-				b.thawLocked()
-			}, func() *wire.Fault { return c.push(b, buf, &reply{}) }
+			epoch := c.holding.Model().Placement.Epoch
+			return func() {
+					if err := c.shard.FreezeBlocks(t.Context(), 1, epoch+1, []uint64{b.ID}, nil); err != nil {
+						t.Fatal(err)
+					}
+				}, func() {
+					if _, err := c.shard.Settle(1, epoch, nil); err != nil {
+						t.Error(err)
+					}
+				}, func() *wire.Fault { return c.push(b, buf, &reply{}) }
 		},
 		"rows": func(t *testing.T, c *conn, buf *buffer) (freeze, thaw func(), push func() *wire.Fault) {
 			payload, _ := rowsIn(buf, 1, 2)
@@ -32,7 +37,7 @@ func TestPushToMovingBlockOrRowsWaitsForTheMove(t *testing.T) {
 			if fault != nil {
 				t.Fatal(fault)
 			}
-			table := c.holding.tables[0]
+			table := c.holding.Tables()[0]
 			return func() {
 				if err := table.Freeze(1); err != nil {
 					t.Fatal(err)
@@ -101,6 +106,6 @@ func TestOtherRefusalsAreAnsweredAtOnce(t *testing.T) {
 // headerOf returns the header of the first update of the trainer of a connection.
 func headerOf(c *conn, op wire.Op, values wire.DType) wire.Header {
 	return wire.Header{
-		Op: op, DType: values, Incarnation: 1, Placement: c.holding.model.Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Sequence: 1,
+		Op: op, DType: values, Incarnation: 1, Placement: c.holding.Model().Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Sequence: 1,
 	}
 }

@@ -13,13 +13,14 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/pserver/checkpoint"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/wire"
 )
 
 // checkpoints writes the checkpoints of the shard: at the cuts of the master for checkpoint sets, and alone when the shard has its
 // first parameters or stops.
 type checkpoints struct {
-	shard    *shard
+	shard    *core.Shard
 	store    checkpoint.Store
 	folder   checkpoint.Folder // the shard's in store
 	start    uint64
@@ -37,7 +38,7 @@ type checkpoints struct {
 	term     uint64       // of the last master that took a cut
 	open     *masterCut   // nil: none
 	rows     []rowHistory // of the tables of rowsOf
-	rowsOf   weak.Pointer[holding]
+	rowsOf   weak.Pointer[core.View]
 
 	statusMu sync.Mutex
 	newest   string
@@ -51,21 +52,21 @@ func (c *checkpoints) saveSelf(ctx context.Context, why string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.dropLocked("the shard saves itself")
-	if c.shard.changes() == c.stopped {
+	if c.shard.Changes() == c.stopped {
 		return nil
 	}
-	if err := c.shard.checkOverflow(); err != nil {
+	if err := c.shard.CheckOverflow(); err != nil {
 		return err
 	}
 	h := c.shard.View()
 	if why == checkpoint.First {
-		if h == nil || h.unfilled() != nil {
+		if h == nil || h.Unfilled() != nil {
 			return nil // the shard went back to the beginning while this one waited
 		}
-		c.shard.reserve()
+		c.shard.Reserve()
 	}
 	cut := c.takeCut()
-	defer c.shard.endCut(h)
+	defer c.shard.EndCut(h)
 	part, err := c.save(ctx, h, cut, occasion{saved: why})
 	if err != nil {
 		return err
@@ -90,12 +91,12 @@ type occasion struct {
 
 // save writes the checkpoint of a cut while updates continue. Disk errors are logged and kept for Describe. After an error the
 // older checkpoints stay.
-func (c *checkpoints) save(ctx context.Context, h *holding, cut *cut, on occasion) (checkpoint.Part, error) {
+func (c *checkpoints) save(ctx context.Context, h *core.View, cut *core.Cut, on occasion) (checkpoint.Part, error) {
 	began := time.Now()
 	c.sequence++
 	g := checkpoint.Generation{Start: c.start, Sequence: c.sequence}
 	log := c.log.WithField("generation", g)
-	pace := newPace(ctx, h.stored(), c.shard.Counters.gradients)
+	pace := newPace(ctx, h.Stored(), c.shard.Counters.Gradients)
 	bytes, digest, err := c.write(ctx, g, h, cut, on, pace)
 	c.note(g, err)
 	if err != nil {
@@ -126,7 +127,7 @@ func (c *checkpoints) status() (newest, failure string) {
 	return c.newest, c.failure
 }
 
-func (c *checkpoints) write(ctx context.Context, g checkpoint.Generation, h *holding, cut *cut, on occasion, pace *pace) (bytes int64, digest string, err error) {
+func (c *checkpoints) write(ctx context.Context, g checkpoint.Generation, h *core.View, cut *core.Cut, on occasion, pace *pace) (bytes int64, digest string, err error) {
 	w, err := c.folder.Begin(ctx, g)
 	if err != nil {
 		return 0, "", err
@@ -135,16 +136,16 @@ func (c *checkpoints) write(ctx context.Context, g checkpoint.Generation, h *hol
 	if err = c.writeFiles(ctx, w, h, cut); err == nil {
 		// An update that began before the first check can be part of the cut. The copies waited for that update, so its overflow is noted.
 		//guard:checkpoint-checks-overflow
-		err = c.shard.checkOverflow()
+		err = c.shard.CheckOverflow()
 	}
 	if err == nil {
 		m := checkpoint.NewManifest(h.Model().Optimizer, h.Model().Staleness, h.Model().Mode(), h.Model().Placement)
-		m.Shard, m.Set, m.Saved, m.Life, m.Version, m.JobEpoch = c.shard.Index(), on.set, on.saved, c.job.Life, cut.version, cut.jobEpoch
+		m.Shard, m.Set, m.Saved, m.Life, m.Version, m.JobEpoch = c.shard.Index(), on.set, on.saved, c.job.Life, cut.Version, cut.JobEpoch
 		m.Job, m.JobID = c.job.Name, c.job.ID
-		m.Retired = storedRetirement(&cut.retired)
+		m.Retired = storedRetirement(&cut.Retired)
 		if bytes, digest, err = w.Finish(ctx, m); err == nil {
 			for k := range m.Rows {
-				c.history(h)[k].wrote(m.Rows[k], cut.tables[k])
+				c.history(h)[k].wrote(m.Rows[k], cut.Tables[k])
 			}
 		}
 	}
@@ -155,15 +156,15 @@ func (c *checkpoints) write(ctx context.Context, g checkpoint.Generation, h *hol
 }
 
 // writeFiles writes all files but the manifest.
-func (c *checkpoints) writeFiles(ctx context.Context, w *checkpoint.Writer, h *holding, cut *cut) error {
-	meta := map[string]string{"format": "pt", "shard": strconv.Itoa(c.shard.Index()), "version": strconv.FormatUint(cut.version, 10)}
+func (c *checkpoints) writeFiles(ctx context.Context, w *checkpoint.Writer, h *core.View, cut *core.Cut) error {
+	meta := map[string]string{"format": "pt", "shard": strconv.Itoa(c.shard.Index()), "version": strconv.FormatUint(cut.Version, 10)}
 	if err := c.writeBlocks(ctx, w, h, cut, meta); err != nil {
 		return err
 	}
 	return c.writeTables(w, h, cut, meta)
 }
 
-func (c *checkpoints) writeBlocks(ctx context.Context, w *checkpoint.Writer, h *holding, cut *cut, meta map[string]string) error {
+func (c *checkpoints) writeBlocks(ctx context.Context, w *checkpoint.Writer, h *core.View, cut *core.Cut, meta map[string]string) error {
 	share := checkpoint.ShareOf(h.Model().Placement, c.shard.Index())
 	weights, err := w.Create(checkpoint.WeightsFile, share.Tensors(""), meta)
 	if err != nil {
@@ -176,13 +177,13 @@ func (c *checkpoints) writeBlocks(ctx context.Context, w *checkpoint.Writer, h *
 	c.folder.Points.Observe("headers written")
 	marks := newMarks(h, cut)
 	for _, b := range h.Blocks() {
-		i := c.shard.collect(b, cut)
-		_, err := weights.Write(wire.FloatBytes(i.params))
-		for slot := 0; err == nil && slot < len(i.state)/b.Len; slot++ {
-			_, err = states[slot].Write(wire.FloatBytes(i.state[slot*b.Len : (slot+1)*b.Len]))
+		i := c.shard.Collect(b, cut)
+		_, err := weights.Write(wire.FloatBytes(i.Params))
+		for slot := 0; err == nil && slot < len(i.State)/b.Len; slot++ {
+			_, err = states[slot].Write(wire.FloatBytes(i.State[slot*b.Len : (slot+1)*b.Len]))
 		}
-		setMarks(marks, b.local, i)
-		c.shard.recycle(i)
+		setMarks(marks, b.Local, i)
+		c.shard.Recycle(i)
 		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return err
 		}
@@ -192,23 +193,23 @@ func (c *checkpoints) writeBlocks(ctx context.Context, w *checkpoint.Writer, h *
 }
 
 // newMarks allocates the marks at a cut.
-func newMarks(h *holding, c *cut) *checkpoint.Marks {
+func newMarks(h *core.View, c *core.Cut) *checkpoint.Marks {
 	m := &checkpoint.Marks{Versions: make([]uint64, len(h.Blocks()))}
 	if !h.Model().Optimizer.Plain() {
 		m.Updates = make([]uint64, len(h.Blocks()))
 	}
-	for _, t := range c.trainers {
+	for _, t := range c.Trainers {
 		m.Trainers = append(m.Trainers, checkpoint.Trainer{Ordinal: t.Ordinal(), Incarnation: t.Incarnation(), Applied: make([]uint64, len(h.Blocks()))})
 	}
 	return m
 }
 
-func setMarks(m *checkpoint.Marks, local int, i *image) {
-	m.Versions[local] = i.version
+func setMarks(m *checkpoint.Marks, local int, i *core.Image) {
+	m.Versions[local] = i.Version
 	if m.Updates != nil {
-		m.Updates[local] = i.updates
+		m.Updates[local] = i.Updates
 	}
-	for t, step := range i.applied {
+	for t, step := range i.Applied {
 		m.Trainers[t].Applied[local] = step
 	}
 }

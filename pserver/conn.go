@@ -37,7 +37,7 @@ const (
 // conn is one data connection. Two goroutines own it: serve reads and handles
 // frames in order, send writes the replies in the same order.
 type conn struct {
-	shard      *shard
+	shard      *core.Shard
 	socket     *dataport.Socket // that the shard offers, nil: none
 	buffers    *buffers
 	sharedPool *sharedPool
@@ -51,8 +51,8 @@ type conn struct {
 	raw  [wire.HeaderSize]byte
 	head wire.Header // of the frame being handled
 
-	trainer *trainer // nil before the hello
-	holding *holding
+	trainer *core.Trainer // nil before the hello
+	holding *core.View
 	shared  *shared // memory with the trainer, nil: none
 	slot    *buffer // of it, for the frame being handled; nil: payloads go through the socket
 
@@ -228,12 +228,12 @@ func (c *conn) handle(buf *buffer, isFinite bool, r *reply) (fault *wire.Fault) 
 	case wire.Push, wire.PushPull:
 		return c.push(b, buf, r)
 	case wire.Stage:
-		if refused := c.shard.waitVersion(c.stop, c.head.Step, c.limits.PullWait); refused != nil {
+		if refused := c.shard.WaitVersion(c.stop, c.head.Step, c.limits.PullWait); refused != nil {
 			return faultOf(refused)
 		}
-		fault = faultOf(c.shard.stageBlock(c.holding, b, c.trainer, gradientOf(&c.head), c.values(buf, b.Len)))
+		fault = faultOf(c.shard.StageBlock(c.holding, b, c.trainer, gradientOf(&c.head), c.values(buf, b.Len)))
 	case wire.Put:
-		fault = faultOf(c.shard.put(c.holding, b, c.head.Incarnation, c.values(buf, b.Len), time.Now()))
+		fault = faultOf(c.shard.Put(c.holding, b, c.head.Incarnation, c.values(buf, b.Len), time.Now()))
 	}
 	if fault == nil {
 		r.end()
@@ -242,7 +242,7 @@ func (c *conn) handle(buf *buffer, isFinite bool, r *reply) (fault *wire.Fault) 
 }
 
 // push applies a gradient. If the block is about to move, it waits and tries once more.
-func (c *conn) push(b *block, buf *buffer, r *reply) *wire.Fault {
+func (c *conn) push(b *core.Block, buf *buffer, r *reply) *wire.Fault {
 	update, fault := updateOf(&c.head)
 	if fault != nil {
 		return fault
@@ -301,7 +301,7 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 			return wire.Faultf(wire.WrongShard, "socket of another server: expected the server that offered this socket")
 		}
 	}
-	t, h, refused := c.shard.join(uint32(c.head.Block), c.head.Incarnation, digest, c.head.Placement)
+	t, h, refused := c.shard.Join(uint32(c.head.Block), c.head.Incarnation, digest, c.head.Placement)
 	if refused != nil {
 		return faultOf(refused)
 	}
@@ -309,7 +309,7 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 	t.Connected()
 	c.log = c.log.WithField("trainer", t.Ordinal()).WithField("incarnation", t.Incarnation())
 	r.head.Block, r.head.Placement = uint64(c.shard.Index()), h.Model().Placement.Epoch
-	r.head.Version, r.head.JobEpoch = clampVersion(c.shard.Version()), uint16(c.shard.JobEpoch())
+	r.head.Version, r.head.JobEpoch = core.ClampVersion(c.shard.Version()), uint16(c.shard.JobEpoch())
 	c.attachShared(r)
 	if c.socket != nil {
 		r.attach(c.socket.Offer.Append(nil))
@@ -345,7 +345,7 @@ func (c *conn) checkShard() *wire.Fault {
 }
 
 // check finds the block, and refuses a frame that does not match the block or the shard.
-func (c *conn) check(buf *buffer, isFinite bool) (*block, *wire.Fault) {
+func (c *conn) check(buf *buffer, isFinite bool) (*core.Block, *wire.Fault) {
 	if fault := c.checkShard(); fault != nil {
 		return nil, fault
 	}
@@ -356,7 +356,7 @@ func (c *conn) check(buf *buffer, isFinite bool) (*block, *wire.Fault) {
 	}
 	if head.Op == wire.Pull {
 		if buf != nil {
-			return nil, wire.Faultf(wire.BadLength, "pull of %s with a payload of %d bytes", b.name(), head.Length)
+			return nil, wire.Faultf(wire.BadLength, "pull of %s with a payload of %d bytes", b.Name(), head.Length)
 		}
 		return b, nil
 	}
@@ -367,26 +367,26 @@ func (c *conn) check(buf *buffer, isFinite bool) (*block, *wire.Fault) {
 	if !isFinite {
 		i := wire.FirstNotFinite(buf.floats[:b.Len])
 		if i < 0 {
-			return nil, faultOf(changed(head.Op.String(), b.name()))
+			return nil, faultOf(core.RefuseChanged(head.Op.String(), b.Name()))
 		}
-		return nil, wire.Faultf(wire.NotFinite, "%v for %s: element %d is %v", head.Op, b.name(), b.Offset+i, buf.floats[i])
+		return nil, wire.Faultf(wire.NotFinite, "%v for %s: element %d is %v", head.Op, b.Name(), b.Offset+i, buf.floats[i])
 	}
 	return b, nil
 }
 
 // checkPayload refuses a payload whose type or length does not match the block.
-func checkPayload(head *wire.Header, b *block) *wire.Fault {
+func checkPayload(head *wire.Header, b *core.Block) *wire.Fault {
 	if half := head.DType == wire.BFloat16 && head.Op != wire.Put; head.DType != wire.Float32 && !half {
-		return wire.Faultf(wire.BadDType, "%v for %s: payload is %v, expected %v", head.Op, b.name(), head.DType, wire.Float32)
+		return wire.Faultf(wire.BadDType, "%v for %s: payload is %v, expected %v", head.Op, b.Name(), head.DType, wire.Float32)
 	}
 	if expected := head.DType.Size() * b.Len; int(head.Length) != expected {
-		return wire.Faultf(wire.BadLength, "%v for %s: payload has %d bytes, expected %d of %v", head.Op, b.name(), head.Length, expected, head.DType)
+		return wire.Faultf(wire.BadLength, "%v for %s: payload has %d bytes, expected %d of %v", head.Op, b.Name(), head.Length, expected, head.DType)
 	}
 	return nil
 }
 
-func (c *conn) pull(b *block, r *reply) *wire.Fault {
-	if refused := c.shard.waitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); refused != nil && c.holding.Model().Sync {
+func (c *conn) pull(b *core.Block, r *reply) *wire.Fault {
+	if refused := c.shard.WaitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); refused != nil && c.holding.Model().Sync {
 		return faultOf(refused)
 	}
 	if r.buf = c.room(); r.buf == nil {
@@ -396,7 +396,7 @@ func (c *conn) pull(b *block, r *reply) *wire.Fault {
 	if c.head.DType == wire.BFloat16 {
 		r.head.DType = wire.BFloat16
 	}
-	if refused := b.pull(r); refused != nil {
+	if refused := b.Pull(r); refused != nil {
 		c.buffers.give(r.buf)
 		return faultOf(refused)
 	}

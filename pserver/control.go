@@ -15,22 +15,23 @@ import (
 	"trainmaster/pserver/checkpoint"
 	modelwire "trainmaster/pserver/model/onwire"
 	placewire "trainmaster/pserver/placement/onwire"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
 )
 
 // control implements the gRPC service of a shard: conversion and status codes.
 type control struct {
 	pb.UnimplementedParameterServerServer
-	shard       *shard
+	shard       *core.Shard
 	checkpoints *checkpoints // nil: none are kept
 	rewinds     *checkpoints // as checkpoints; without a place if none are kept, to roll back to the beginning only
 	data        *dataListener
 }
 
-func newControl(s *shard, kept *checkpoints, data *dataListener) *control {
+func newControl(s *core.Shard, kept *checkpoints, data *dataListener) *control {
 	c := &control{shard: s, checkpoints: kept, rewinds: kept, data: data}
 	if kept == nil {
-		c.rewinds = &checkpoints{shard: s, log: s.log}
+		c.rewinds = &checkpoints{shard: s, log: s.Log}
 	}
 	return c
 }
@@ -39,11 +40,11 @@ func statusOf(err error) error {
 	switch {
 	case err == nil:
 		return nil
-	case errors.Is(err, errNotClaimed):
+	case errors.Is(err, core.ErrNotClaimed):
 		return status.Error(codes.Aborted, err.Error())
-	case errors.Is(err, errIncomplete), errors.Is(err, errOldCut), errors.Is(err, errNoCut), errors.Is(err, errOldMove), errors.Is(err, errBlocksLost), errors.Is(err, errSyncMove), errors.Is(err, errNotHeeded), errors.Is(err, errOverflow), errors.Is(err, errUnusable):
+	case errors.Is(err, core.ErrIncomplete), errors.Is(err, errOldCut), errors.Is(err, errNoCut), errors.Is(err, core.ErrOldMove), errors.Is(err, core.ErrBlocksLost), errors.Is(err, core.ErrSyncMove), errors.Is(err, core.ErrNotHeeded), errors.Is(err, core.ErrOverflow), errors.Is(err, errUnusable):
 		return status.Error(codes.FailedPrecondition, err.Error())
-	case errors.Is(err, errMismatch):
+	case errors.Is(err, core.ErrMismatch):
 		return status.Error(codes.InvalidArgument, err.Error())
 	}
 	return status.Error(codes.Internal, err.Error())
@@ -55,8 +56,8 @@ func (c *control) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.
 	reply := &pb.DescribeReply{
 		Index: uint32(s.Index()), ShardEpoch: uint32(s.Epoch()), JobEpoch: s.JobEpoch(), State: pb.DescribeReply_STATE_EMPTY, Counters: countersToProto(&s.Counters),
 	}
-	reply.Rewound, reply.Overflow, reply.Unrestored = s.rewoundTo(), s.overflowText(), s.unrestoredText()
-	reply.Counters.StagedBytes = uint64(s.stagedBytes())
+	reply.Rewound, reply.Overflow, reply.Unrestored = s.RewoundTo(), s.Overflow(), s.Unrestored()
+	reply.Counters.StagedBytes = uint64(s.StagedBytes())
 	if c.checkpoints != nil {
 		reply.Checkpoint, reply.CheckpointError = c.checkpoints.status()
 		reply.KeepsCheckpoints, reply.LastCut = true, c.checkpoints.lastCut.Load()
@@ -70,12 +71,12 @@ func (c *control) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.
 		reply.State = pb.DescribeReply_STATE_READY
 	}
 	reply.Version = s.Version()
-	reply.Counters.RowsHeld = uint64(h.rowsHeld())
+	reply.Counters.RowsHeld = uint64(h.RowsHeld())
 	for _, t := range h.Tables() {
 		reply.TableBytes = append(reply.TableBytes, uint64(t.Bytes()))
 	}
 	if h.Model().Sync {
-		need, rows, limit := s.stageUse(h)
+		need, rows, limit := s.StageUse(h)
 		reply.StageNeed, reply.StageRows, reply.StageLimit = uint64(need), uint64(rows), uint64(limit)
 	}
 	if request.GetBrief() {
@@ -93,10 +94,10 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 	if request.GetIncarnation() == 0 {
 		return nil, status.Error(codes.InvalidArgument, "incarnation is 0")
 	}
-	if text := c.shard.unrestoredText(); text != "" {
+	if text := c.shard.Unrestored(); text != "" {
 		return nil, status.Errorf(codes.FailedPrecondition, "shard %d waits: %s", c.shard.Index(), text)
 	}
-	if c.shard.awaitsPlacement() {
+	if c.shard.AwaitsPlacement() {
 		return nil, status.Errorf(codes.FailedPrecondition, "shard %d does not have its placement yet", c.shard.Index())
 	}
 	if err := checkEpoch(c.shard, request.GetJobEpoch()); err != nil {
@@ -110,7 +111,7 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 	if err := m.CheckDeclared(); err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	key := c.shard.tableKey // of tables that begin here; a trainer learns the key from the reply
+	key := c.shard.TableKey // of tables that begin here; a trainer learns the key from the reply
 	//guard:table-key-from-request
 	if request.TableKey != nil {
 		if n := len(request.TableKey); n != 0 && n != table.KeySize {
@@ -122,20 +123,20 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 	if c.shard.Index() >= m.Placement.Shards {
 		return nil, status.Errorf(codes.InvalidArgument, "your model is spread over %d shards, this is shard %d", m.Placement.Shards, c.shard.Index())
 	}
-	if err := c.shard.checkStageRoom(m); err != nil {
+	if err := c.shard.CheckStageRoom(m); err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "shard %d: %v", c.shard.Index(), err)
 	}
-	outcome, holder, err := c.shard.requestClaim(m, request.GetOrdinal(), request.GetIncarnation(), time.Now())
+	outcome, holder, err := c.shard.Claim(m, request.GetOrdinal(), request.GetIncarnation(), time.Now())
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "shard %d: %v", c.shard.Index(), err)
 	}
 	reply := &pb.InitParametersReply{Holder: holder, Placement: placewire.ToProto(c.shard.View().Model().Placement)}
 	switch outcome {
-	case outcomeReady:
+	case core.OutcomeReady:
 		reply.Outcome = pb.InitParametersReply_OUTCOME_READY
-	case outcomeWait:
+	case core.OutcomeWait:
 		reply.Outcome = pb.InitParametersReply_OUTCOME_WAIT
-	case outcomeClaimed:
+	case core.OutcomeClaimed:
 		reply.Outcome = pb.InitParametersReply_OUTCOME_CLAIMED
 	}
 	return reply, nil
@@ -143,7 +144,7 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 
 // FinishInit implements the service.
 func (c *control) FinishInit(ctx context.Context, request *pb.FinishInitRequest) (*pb.FinishInitReply, error) {
-	err := c.shard.finish(request.GetIncarnation(), func() {
+	err := c.shard.Finish(request.GetIncarnation(), func() {
 		if c.checkpoints != nil {
 			c.checkpoints.saveSelf(context.WithoutCancel(ctx), checkpoint.First) //nolint:errcheck // it is in the log and in Describe; training continues
 		}
@@ -174,11 +175,11 @@ func (c *control) CommitStep(_ context.Context, request *pb.CommitStepRequest) (
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	contributors := make([]contributor, len(request.GetContributors()))
+	contributors := make([]core.Contributor, len(request.GetContributors()))
 	for i, t := range request.GetContributors() {
-		contributors[i] = contributor{t.GetOrdinal(), t.GetIncarnation(), t.GetRecords()}
+		contributors[i] = core.Contributor{Ordinal: t.GetOrdinal(), Incarnation: t.GetIncarnation(), Records: t.GetRecords()}
 	}
-	reached, err := c.shard.commit(jobEpoch, request.GetVersion(), contributors, scale)
+	reached, err := c.shard.Commit(jobEpoch, request.GetVersion(), contributors, scale)
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -196,7 +197,7 @@ func scaleOf(scale float32) (float32, error) {
 	return scale, nil
 }
 
-func countersToProto(c *Counters) *pb.ParameterServerCounters {
+func countersToProto(c *core.Counters) *pb.ParameterServerCounters {
 	return &pb.ParameterServerCounters{
 		BlocksPulled: c.Pulled.Load(), BlocksPushed: c.Pushed.Load(), Duplicates: c.Duplicates.Load(),
 		BlocksStaged: c.Staged.Load(), StepsCommitted: c.Committed.Load(),

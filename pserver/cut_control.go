@@ -27,7 +27,7 @@ func (c *control) BeginCut(_ context.Context, request *pb.BeginCutRequest) (*pb.
 	if err != nil {
 		return nil, err
 	}
-	if err := c.shard.checkOverflow(); err != nil {
+	if err := c.shard.CheckOverflow(); err != nil {
 		return nil, statusOf(err)
 	}
 	version, err := checkpoints.beginCut(request.GetCut().GetNumber(), request.GetCut().GetTerm(), request.GetJobEpoch())

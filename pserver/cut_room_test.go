@@ -11,6 +11,7 @@ import (
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
+	core "trainmaster/pserver/shard"
 )
 
 // A shard that went back to the beginning while its first checkpoint was waited for has nothing to write.
@@ -26,14 +27,14 @@ func TestFirstCheckpointOfNothing(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	for name, isClaimed := range map[string]bool{"gone back": false, "claimed again": true} {
-		s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 0)
+		s := core.New(logrus.NewEntry(log), 0, 1, time.Minute, 0)
 		if isClaimed {
-			if _, _, err := s.requestClaim(m, 0, 1, time.Now()); err != nil {
+			if _, _, err := s.Claim(m, 0, 1, time.Now()); err != nil {
 				t.Fatal(err)
 			}
 		}
 		store := checkpoint.Store{Place: checkpoint.Disk(t.TempDir())}
-		c := &checkpoints{shard: s, store: store, folder: store.Shard(0), start: 1, log: s.log}
+		c := &checkpoints{shard: s, store: store, folder: store.Shard(0), start: 1, log: s.Log}
 		if err := c.saveSelf(t.Context(), checkpoint.First); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}

@@ -9,6 +9,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/pserver/checkpoint"
+	core "trainmaster/pserver/shard"
 )
 
 var (
@@ -19,8 +20,8 @@ var (
 // masterCut is a cut that a master began, for a set of all shards.
 type masterCut struct {
 	number, term uint64
-	holding      *holding
-	cut          *cut
+	holding      *core.View
+	cut          *core.Cut
 	expire       *time.Timer
 
 	written checkpoint.Part // has a digest once the files are there
@@ -34,7 +35,7 @@ func (c *checkpoints) beginCut(number, term uint64, jobEpoch uint32) (version ui
 		return 0, fmt.Errorf("%w: job epoch %d, shard %d is at %d", errOldCut, jobEpoch, c.shard.Index(), at)
 	}
 	if open := c.open; open != nil && open.number == number && open.term == term {
-		return open.cut.version, nil
+		return open.cut.Version, nil
 	}
 	if number <= c.lastCut.Load() || term < c.term {
 		return 0, fmt.Errorf("%w: cut %d of term %d, shard %d knows of cut %d and term %d", errOldCut, number, term, c.shard.Index(), c.lastCut.Load(), c.term)
@@ -46,7 +47,7 @@ func (c *checkpoints) beginCut(number, term uint64, jobEpoch uint32) (version ui
 	open.cut = c.takeCut()
 	open.expire = time.AfterFunc(c.cutLimit, func() { c.expire(open) })
 	c.open = open
-	return open.cut.version, nil
+	return open.cut.Version, nil
 }
 
 // writeCut writes the files of the cut, or says again which they were.
@@ -65,7 +66,7 @@ func (c *checkpoints) writeCut(ctx context.Context, number, term uint64) (checkp
 		c.dropLocked(err.Error())
 		return part, err
 	}
-	c.shard.endCut(open.holding)
+	c.shard.EndCut(open.holding)
 	open.expire.Stop()
 	open.written = part
 	return part, nil
@@ -98,7 +99,7 @@ func (c *checkpoints) dropLocked(reason string) {
 	c.open = nil
 	open.expire.Stop()
 	if open.written.SHA256 == "" {
-		c.shard.endCut(open.holding)
+		c.shard.EndCut(open.holding)
 		c.log.WithFields(logrus.Fields{"cut": open.number, "reason": reason}).Warn("cut dropped")
 	}
 }

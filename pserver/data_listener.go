@@ -7,6 +7,7 @@ import (
 	"sync"
 
 	"trainmaster/pserver/dataport"
+	core "trainmaster/pserver/shard"
 )
 
 // dataPreface is what a data connection starts with: wire.Magic.
@@ -16,7 +17,7 @@ const dataPreface = "TMPS"
 type dataListener struct {
 	listener   net.Listener
 	cfg        *Config
-	shard      *shard
+	shard      *core.Shard
 	socket     *dataport.Socket // nil: there is none
 	buffers    *buffers
 	sharedPool sharedPool
@@ -29,7 +30,7 @@ type dataListener struct {
 	conns  sync.WaitGroup
 }
 
-func newDataListener(listener net.Listener, cfg *Config, shard *shard, socket *dataport.Socket) *dataListener {
+func newDataListener(listener net.Listener, cfg *Config, shard *core.Shard, socket *dataport.Socket) *dataListener {
 	return &dataListener{
 		listener: listener, cfg: cfg, shard: shard, socket: socket, buffers: newBuffers(cfg.BufferBytes),
 		sharedPool: sharedPool{most: cfg.BufferBytes},
@@ -54,7 +55,7 @@ func (d *dataListener) run() error {
 		go func() {
 			defer d.conns.Done()
 			defer d.leave(nc)
-			log := d.shard.log.WithField("peer", nc.RemoteAddr().String())
+			log := d.shard.Log.WithField("peer", nc.RemoteAddr().String())
 			c := &conn{
 				shard: d.shard, socket: d.socket, buffers: d.buffers, sharedPool: &d.sharedPool, limits: d.cfg, stop: stop, log: log,
 				nc: nc, r: bufio.NewReaderSize(nc, readAhead),

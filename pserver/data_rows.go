@@ -38,10 +38,10 @@ func (c *conn) handleRows(buf *buffer, r *reply) *wire.Fault {
 	case wire.PushRows:
 		return c.pushRows(f, r)
 	}
-	if refused := c.shard.waitVersion(c.stop, c.head.Step, c.limits.PullWait); refused != nil {
+	if refused := c.shard.WaitVersion(c.stop, c.head.Step, c.limits.PullWait); refused != nil {
 		return faultOf(refused)
 	}
-	refused := c.shard.stageTable(c.holding, f.number, &f.rows, int64(c.head.Length), c.trainer, gradientOf(&c.head))
+	refused := c.shard.StageTable(c.holding, f.number, &f.rows, int64(c.head.Length), c.trainer, gradientOf(&c.head))
 	if refused == nil {
 		r.end()
 	}
@@ -93,7 +93,7 @@ func (c *conn) checkRows(buf *buffer, index *wire.Index) (f rowFrame, fault *wir
 	if !wire.Finite(f.rows.Values) {
 		i := wire.FirstNotFinite(f.rows.Values)
 		if i < 0 {
-			return f, faultOf(changed(head.Op.String(), fmt.Sprintf("table %q", cfg.Name)))
+			return f, faultOf(core.RefuseChanged(head.Op.String(), fmt.Sprintf("table %q", cfg.Name)))
 		}
 		return f, wire.Faultf(wire.NotFinite, "%v for table %q: element %d of id %d is %v", head.Op, cfg.Name, i%cfg.Dim, f.rows.IDs[i/cfg.Dim], f.rows.Values[i])
 	}
@@ -108,14 +108,14 @@ var (
 
 // lookupRows replies with rows. In a synchronous job all rows of a frame have one version.
 func (c *conn) lookupRows(f rowFrame, buf *buffer, r *reply) *wire.Fault {
-	if refused := c.shard.waitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); refused != nil && c.holding.Model().Sync {
+	if refused := c.shard.WaitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); refused != nil && c.holding.Model().Sync {
 		return faultOf(refused)
 	}
 	if c.holding.Model().Staleness.Policy == staleness.Scale {
 		f.table.Look(&f.rows, c.trainer.Column(f.number))
 	}
 	n := len(f.rows.IDs) * f.table.Config().Dim
-	version, refused := c.shard.lookup(f.table, &f.rows, buf.floats[:n])
+	version, refused := c.shard.Lookup(f.table, &f.rows, buf.floats[:n])
 	if refused != nil {
 		return faultOf(refused)
 	}
@@ -134,10 +134,10 @@ func (c *conn) pushRows(f rowFrame, r *reply) *wire.Fault {
 	if fault != nil {
 		return fault
 	}
-	applied, refused := c.shard.pushRows(c.holding, c.trainer, f.number, update, &f.rows)
+	applied, refused := c.shard.PushRows(c.holding, c.trainer, f.number, update, &f.rows)
 	if c.awaitMove(refused) {
 		var more int
-		more, refused = c.shard.pushRows(c.holding, c.trainer, f.number, update, &f.rows)
+		more, refused = c.shard.PushRows(c.holding, c.trainer, f.number, update, &f.rows)
 		applied += more
 	}
 	if applied > 0 {

@@ -20,7 +20,7 @@ func faultOf(refused *core.Refusal) *wire.Fault {
 	if refused == nil {
 		return nil
 	}
-	return &wire.Fault{Code: faultCodes[refused.Reason], Message: refused.Error(), Version: clampVersion(refused.Version)}
+	return &wire.Fault{Code: faultCodes[refused.Reason], Message: refused.Error(), Version: core.ClampVersion(refused.Version)}
 }
 
 // updateOf reads the update of a push.

@@ -8,13 +8,14 @@ import (
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/placement"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
 )
 
 // fillFrom takes from the checkpoints the blocks of this shard. The placement is that of the
 // checkpoints, or a new one for another number of shards. It changes the shard only when
 // everything could be read.
-func fillFrom(s *shard, parts []*checkpoint.Checkpoint, job JobState, moved *placement.Layout) error {
+func fillFrom(s *core.Shard, parts []*checkpoint.Checkpoint, job JobState, moved *placement.Layout) error {
 	man, table := parts[0].Manifest, parts[0].Share.Table
 	var err error
 	shards := cmp.Or(job.Shards, table.Shards)
@@ -46,7 +47,7 @@ func fillFrom(s *shard, parts []*checkpoint.Checkpoint, job JobState, moved *pla
 		}
 		if stored := part.Manifest.Retired; stored != nil && !job.otherLife(man) { // incarnations differ within one life only
 			//guard:retired-restored
-			r.Retire(newRetirement(stored.Job, stored.Floor, stored.Spared))
+			r.Retire(core.NewRetirement(stored.Job, stored.Floor, stored.Spared))
 		}
 	}
 	if err := r.CheckComplete(); err != nil {
@@ -63,7 +64,7 @@ func fillFrom(s *shard, parts []*checkpoint.Checkpoint, job JobState, moved *pla
 }
 
 // takePart takes what this shard holds of one checkpoint, and counts the slots by table.
-func takePart(r *Restoration, c *checkpoint.Checkpoint, slots []int) error {
+func takePart(r *core.Restoration, c *checkpoint.Checkpoint, slots []int) error {
 	if slices.ContainsFunc(c.Share.Blocks, func(b placement.Block) bool { return r.Holds(b.ID) }) {
 		if err := loadBlocks(r, c); err != nil {
 			return err
@@ -77,7 +78,7 @@ func takePart(r *Restoration, c *checkpoint.Checkpoint, slots []int) error {
 }
 
 // loadBlocks takes parameters and state of the blocks that this shard holds.
-func loadBlocks(r *Restoration, c *checkpoint.Checkpoint) error {
+func loadBlocks(r *core.Restoration, c *checkpoint.Checkpoint) error {
 	if err := c.Weights(func(_ int, b placement.Block) []float32 { return r.Params(b.ID) }); err != nil {
 		return err
 	}
@@ -91,7 +92,7 @@ func loadBlocks(r *Restoration, c *checkpoint.Checkpoint) error {
 
 // loadMarks takes the versions of the blocks that this shard holds, their numbers of updates if
 // those are counted, and what was applied of each trainer. roster are the trainers of the checkpoint, in its order.
-func loadMarks(r *Restoration, c *checkpoint.Checkpoint) (roster []*trainer, err error) {
+func loadMarks(r *core.Restoration, c *checkpoint.Checkpoint) (roster []*core.Trainer, err error) {
 	marks, err := c.Marks()
 	if err != nil {
 		return nil, err
@@ -114,7 +115,7 @@ func loadMarks(r *Restoration, c *checkpoint.Checkpoint) (roster []*trainer, err
 
 // loadTables takes the slots that this shard holds, and counts them by table. roster are the trainers of the
 // checkpoint's marks.
-func loadTables(r *Restoration, c *checkpoint.Checkpoint, roster []*trainer, slots []int) error {
+func loadTables(r *core.Restoration, c *checkpoint.Checkpoint, roster []*core.Trainer, slots []int) error {
 	for k, t := range r.Tables() {
 		columns := make([]*table.Column, len(roster))
 		for i, known := range roster {
@@ -130,7 +131,7 @@ func loadTables(r *Restoration, c *checkpoint.Checkpoint, roster []*trainer, slo
 }
 
 // missingSlots says which table has slots that were in no checkpoint, nil if none.
-func missingSlots(r *Restoration, slots []int) error {
+func missingSlots(r *core.Restoration, slots []int) error {
 	for k, t := range r.Tables() {
 		if slots[k] != len(t.Held()) {
 			return fmt.Errorf("the checkpoints have %d of %d slots of table %q", slots[k], len(t.Held()), t.Config().Name)

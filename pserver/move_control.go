@@ -14,6 +14,7 @@ import (
 	"trainmaster/pserver/model"
 	modelwire "trainmaster/pserver/model/onwire"
 	"trainmaster/pserver/placement"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table/onwire"
 	"trainmaster/pserver/wire"
 )
@@ -21,23 +22,23 @@ import (
 // FreezeBlocks implements the service.
 func (c *control) FreezeBlocks(ctx context.Context, request *pb.FreezeBlocksRequest) (*pb.FreezeBlocksReply, error) {
 	move := request.GetMove()
-	return &pb.FreezeBlocksReply{}, statusOf(c.shard.freezeBlocks(ctx, move.GetTerm(), move.GetEpoch(), request.GetBlocks(), slotsFromProto(request.GetSlots())))
+	return &pb.FreezeBlocksReply{}, statusOf(c.shard.FreezeBlocks(ctx, move.GetTerm(), move.GetEpoch(), request.GetBlocks(), slotsFromProto(request.GetSlots())))
 }
 
 // ReadBlock implements the service.
 func (c *control) ReadBlock(_ context.Context, request *pb.ReadBlockRequest) (*pb.ReadBlockReply, error) {
-	a, err := c.shard.readBlock(request.GetMove().GetTerm(), request.GetMove().GetEpoch(), request.GetBlock())
+	a, err := c.shard.ReadBlock(request.GetMove().GetTerm(), request.GetMove().GetEpoch(), request.GetBlock())
 	if err != nil {
 		return nil, statusOf(err)
 	}
 	reply := &pb.ReadBlockReply{
-		Parameters: wire.FloatBytes(a.params), State: wire.FloatBytes(a.state), Updates: a.updates, Version: a.version,
+		Parameters: wire.FloatBytes(a.Params), State: wire.FloatBytes(a.State), Updates: a.Updates, Version: a.Version,
 	}
 	for _, by := range a.Applied {
-		reply.Applied = append(reply.Applied, &pb.AppliedStep{Ordinal: by.ordinal, Incarnation: by.incarnation, Step: by.step})
+		reply.Applied = append(reply.Applied, &pb.AppliedStep{Ordinal: by.Ordinal, Incarnation: by.Incarnation, Step: by.Step})
 	}
 	reply.Sha256 = digestOf(reply)
-	reply.Retired = retirementToProto(&a.retired)
+	reply.Retired = retirementToProto(&a.Retired)
 	return reply, nil
 }
 
@@ -58,7 +59,7 @@ func (c *control) TakeBlocks(ctx context.Context, request *pb.TakeBlocksRequest)
 	defer conn.Close()
 	move := request.GetMove()
 	from := &remote{ctx, pb.NewParameterServerClient(conn), request.GetSource(), move}
-	err = c.shard.takeBlocks(ctx, move.GetTerm(), move.GetEpoch(), request.GetBlocks(), slotsFromProto(request.GetSlots()), from)
+	err = c.shard.TakeBlocks(ctx, move.GetTerm(), move.GetEpoch(), request.GetBlocks(), slotsFromProto(request.GetSlots()), from)
 	return &pb.TakeBlocksReply{}, statusOf(err)
 }
 
@@ -71,7 +72,7 @@ type remote struct {
 }
 
 // Block implements core.Source.
-func (r *remote) Block(id uint64) (*arrival, error) {
+func (r *remote) Block(id uint64) (*core.MovedBlock, error) {
 	reply, err := r.server.ReadBlock(r.ctx, &pb.ReadBlockRequest{Move: r.move, Block: id})
 	if err != nil {
 		return nil, fmt.Errorf("read block %d of %s: %w", id, r.addr, err)
@@ -79,16 +80,16 @@ func (r *remote) Block(id uint64) (*arrival, error) {
 	return arrivalOf(id, reply)
 }
 
-func arrivalOf(id uint64, r *pb.ReadBlockReply) (*arrival, error) {
+func arrivalOf(id uint64, r *pb.ReadBlockReply) (*core.MovedBlock, error) {
 	if string(digestOf(r)) != string(r.GetSha256()) {
-		return nil, fmt.Errorf("%w: block %d was damaged on the way: its digest is another one", errMismatch, id)
+		return nil, fmt.Errorf("%w: block %d was damaged on the way: its digest is another one", core.ErrMismatch, id)
 	}
-	a := &arrival{
-		image:   image{params: floatsOf(r.GetParameters()), state: floatsOf(r.GetState()), updates: r.GetUpdates(), version: r.GetVersion()},
-		retired: retirementFromProto(r.GetRetired()),
+	a := &core.MovedBlock{
+		Image:   core.Image{Params: floatsOf(r.GetParameters()), State: floatsOf(r.GetState()), Updates: r.GetUpdates(), Version: r.GetVersion()},
+		Retired: retirementFromProto(r.GetRetired()),
 	}
 	for _, by := range r.GetApplied() {
-		a.Applied = append(a.Applied, appliedStep{by.GetOrdinal(), by.GetIncarnation(), by.GetStep()})
+		a.Applied = append(a.Applied, core.AppliedStep{Ordinal: by.GetOrdinal(), Incarnation: by.GetIncarnation(), Step: by.GetStep()})
 	}
 	return a, nil
 }
@@ -123,12 +124,12 @@ func (c *control) settle(request *pb.SetPlacementRequest, m *model.Model) (wante
 	if c.checkpoints != nil && m != nil {
 		c.checkpoints.mu.Lock()
 		defer c.checkpoints.mu.Unlock()
-		if late := c.shard.follows(request.GetMove().GetTerm()); late != nil {
+		if late := c.shard.Follows(request.GetMove().GetTerm()); late != nil {
 			return false, late // it ends no cut
 		}
 		c.checkpoints.dropLocked("blocks move")
 	}
-	return c.shard.settle(request.GetMove().GetTerm(), request.GetMove().GetEpoch(), m)
+	return c.shard.Settle(request.GetMove().GetTerm(), request.GetMove().GetEpoch(), m)
 }
 
 func placedFromProto(described *pb.ParameterModel, p *pb.ParameterPlacement) (*model.Model, error) {

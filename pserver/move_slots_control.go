@@ -12,26 +12,27 @@ import (
 	"google.golang.org/grpc"
 
 	pb "trainmaster/proto/trainmaster/v1"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
-func slotsFromProto(list []*pb.TableSlots) (ids []slotID) {
+func slotsFromProto(list []*pb.TableSlots) (ids []core.SlotID) {
 	for _, t := range list {
 		for _, slot := range t.GetSlots() {
-			ids = append(ids, slotID{t.GetTable(), slot})
+			ids = append(ids, core.SlotID{Table: t.GetTable(), Slot: slot})
 		}
 	}
 	return ids
 }
 
-func slotsToProto(ids []slotID) (list []*pb.TableSlots) {
+func slotsToProto(ids []core.SlotID) (list []*pb.TableSlots) {
 	for i, id := range ids {
-		if i == 0 || ids[i-1].table != id.table {
-			list = append(list, &pb.TableSlots{Table: id.table})
+		if i == 0 || ids[i-1].Table != id.Table {
+			list = append(list, &pb.TableSlots{Table: id.Table})
 		}
 		last := list[len(list)-1]
-		last.Slots = append(last.Slots, id.slot)
+		last.Slots = append(last.Slots, id.Slot)
 	}
 	return list
 }
@@ -39,7 +40,7 @@ func slotsToProto(ids []slotID) (list []*pb.TableSlots) {
 // ReadSlots implements the service.
 func (c *control) ReadSlots(request *pb.ReadSlotsRequest, stream grpc.ServerStreamingServer[pb.SlotPiece]) error {
 	for _, id := range slotsFromProto(request.GetSlots()) {
-		if err := c.shard.readSlot(request.GetMove().GetTerm(), request.GetMove().GetEpoch(), id, func(p slotPiece) error {
+		if err := c.shard.ReadSlot(request.GetMove().GetTerm(), request.GetMove().GetEpoch(), id, func(p core.SlotPiece) error {
 			return stream.Send(pieceToProto(p))
 		}); err != nil {
 			return statusOf(err)
@@ -49,7 +50,7 @@ func (c *control) ReadSlots(request *pb.ReadSlotsRequest, stream grpc.ServerStre
 }
 
 // Slots implements core.Source.
-func (r *remote) Slots(ids []slotID, add func(slotPiece) error) error {
+func (r *remote) Slots(ids []core.SlotID, add func(core.SlotPiece) error) error {
 	stream, err := r.server.ReadSlots(r.ctx, &pb.ReadSlotsRequest{Move: r.move, Slots: slotsToProto(ids)})
 	for err == nil {
 		var m *pb.SlotPiece
@@ -70,41 +71,41 @@ func (r *remote) Slots(ids []slotID, add func(slotPiece) error) error {
 	return fmt.Errorf("read slots of %s: %w", r.addr, err)
 }
 
-func pieceToProto(p slotPiece) *pb.SlotPiece {
-	i := p.image
+func pieceToProto(p core.SlotPiece) *pb.SlotPiece {
+	i := p.Image
 	m := &pb.SlotPiece{
-		Table: p.table, Slot: p.slot, Ids: i.IDs, Versions: i.Versions, Updates: i.Updates, Values: wire.FloatBytes(i.Values),
-		Clock: i.Clock, Rows: uint32(i.LiveRows), Last: p.last, Retired: retirementToProto(&p.retired),
+		Table: p.Table, Slot: p.Slot, Ids: i.IDs, Versions: i.Versions, Updates: i.Updates, Values: wire.FloatBytes(i.Values),
+		Clock: i.Clock, Rows: uint32(i.LiveRows), Last: p.Last, Retired: retirementToProto(&p.Retired),
 	}
 	for _, w := range i.Candidates {
 		m.WaitingIds, m.WaitingUpdates, m.WaitingVersions = append(m.WaitingIds, w.ID), append(m.WaitingUpdates, w.Updates), append(m.WaitingVersions, w.Version)
 	}
-	for _, by := range p.applied {
-		m.Applied = append(m.Applied, &pb.AppliedStep{Ordinal: by.ordinal, Incarnation: by.incarnation, Step: by.step})
+	for _, by := range p.Applied {
+		m.Applied = append(m.Applied, &pb.AppliedStep{Ordinal: by.Ordinal, Incarnation: by.Incarnation, Step: by.Step})
 	}
 	m.Sha256 = digestOfPiece(m)
 	return m
 }
 
-func pieceFromProto(m *pb.SlotPiece) (slotPiece, error) {
-	p := slotPiece{slotID: slotID{m.GetTable(), m.GetSlot()}, last: m.GetLast()}
-	p.retired = retirementFromProto(m.GetRetired())
+func pieceFromProto(m *pb.SlotPiece) (core.SlotPiece, error) {
+	p := core.SlotPiece{SlotID: core.SlotID{Table: m.GetTable(), Slot: m.GetSlot()}, Last: m.GetLast()}
+	p.Retired = retirementFromProto(m.GetRetired())
 	if !bytes.Equal(digestOfPiece(m), m.GetSha256()) {
-		return p, fmt.Errorf("%w: slot %d of table %d was damaged on the way: its digest is another one", errMismatch, p.slot, p.table)
+		return p, fmt.Errorf("%w: slot %d of table %d was damaged on the way: its digest is another one", core.ErrMismatch, p.Slot, p.Table)
 	}
 	n := len(m.GetWaitingIds())
 	if len(m.GetValues())%4 != 0 || len(m.GetWaitingUpdates()) != n || len(m.GetWaitingVersions()) != n {
 		return p, fmt.Errorf("%w: slot %d of table %d came with %d bytes of values, and %d waiting ids with %d and %d numbers",
-			errMismatch, p.slot, p.table, len(m.GetValues()), n, len(m.GetWaitingUpdates()), len(m.GetWaitingVersions()))
+			core.ErrMismatch, p.Slot, p.Table, len(m.GetValues()), n, len(m.GetWaitingUpdates()), len(m.GetWaitingVersions()))
 	}
-	p.image = &table.Image{
+	p.Image = &table.Image{
 		Clock: m.GetClock(), LiveRows: int(m.GetRows()), IDs: m.GetIds(), Versions: m.GetVersions(), Updates: m.GetUpdates(), Values: floatsOf(m.GetValues()),
 	}
 	for k, id := range m.GetWaitingIds() {
-		p.image.Candidates = append(p.image.Candidates, table.Candidate{ID: id, Updates: m.GetWaitingUpdates()[k], Version: m.GetWaitingVersions()[k]})
+		p.Image.Candidates = append(p.Image.Candidates, table.Candidate{ID: id, Updates: m.GetWaitingUpdates()[k], Version: m.GetWaitingVersions()[k]})
 	}
 	for _, by := range m.GetApplied() {
-		p.applied = append(p.applied, appliedStep{by.GetOrdinal(), by.GetIncarnation(), by.GetStep()})
+		p.Applied = append(p.Applied, core.AppliedStep{Ordinal: by.GetOrdinal(), Incarnation: by.GetIncarnation(), Step: by.GetStep()})
 	}
 	return p, nil
 }

@@ -11,12 +11,13 @@ import (
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
 // piecesOf is a frozen slot of wide rows as it goes over the wire, and the shard that has it.
-func piecesOf(t *testing.T) (s *tableShard, id slotID, pieces []*pb.SlotPiece) {
+func piecesOf(t *testing.T) (s *tableShard, id core.SlotID, pieces []*pb.SlotPiece) {
 	t.Helper()
 	s = openTableShard(t, t.TempDir(), 1)
 	wide := table.Config{Name: "wide", Dim: 4000, Init: table.Uniform, Scale: 1, Admission: 2}
@@ -28,30 +29,30 @@ func piecesOf(t *testing.T) (s *tableShard, id slotID, pieces []*pb.SlotPiece) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := begin(t, s.shard, m)
-	id = slotID{0, h.Tables()[0].Held()[3]}
-	who, fault := join(t, s.shard, 1, 2)
+	h := begin(t, s.Shard, m)
+	id = core.SlotID{Slot: h.Tables()[0].Held()[3]}
+	who, fault := join(t, s.Shard, 1, 2)
 	if fault != nil {
 		t.Fatal(fault)
 	}
 	step := uint64(0)
 	for row, seen := int64(0), 0; seen < 60; row++ {
-		if table.SlotOf(row) != id.slot {
+		if table.SlotOf(row) != id.Slot {
 			continue
 		}
 		for range 1 + seen%2 { // every second one is not admitted yet
 			step++
-			batch := wire.Rows{Spans: []wire.Span{{Slot: id.slot, Rows: 1}}, IDs: []int64{row}, Values: make([]float32, wide.Dim)}
+			batch := wire.Rows{Spans: []wire.Span{{Slot: id.Slot, Rows: 1}}, IDs: []int64{row}, Values: make([]float32, wide.Dim)}
 			if _, err := h.Tables()[0].Update(&batch, who.Column(0), table.Step{Number: step, Scale: 1}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		seen++
 	}
-	if err := s.freezeBlocks(t.Context(), 1, 2, nil, []slotID{id}); err != nil {
+	if err := s.FreezeBlocks(t.Context(), 1, 2, nil, []core.SlotID{id}); err != nil {
 		t.Fatal(err)
 	}
-	if err := s.readSlot(1, 2, id, func(p slotPiece) error {
+	if err := s.ReadSlot(1, 2, id, func(p core.SlotPiece) error {
 		pieces = append(pieces, proto.Clone(pieceToProto(p)).(*pb.SlotPiece))
 		return nil
 	}); err != nil {
@@ -65,7 +66,7 @@ func TestPiecesAreBounded(t *testing.T) {
 	_, _, pieces := piecesOf(t)
 	rows, waiting := 0, 0
 	for i, p := range pieces {
-		if size := proto.Size(p); size > pieceBytes+3*4*4000 {
+		if size := proto.Size(p); size > core.PieceBytes+3*4*4000 {
 			t.Errorf("piece %d has %d bytes", i, size)
 		}
 		if p.GetLast() != (i == len(pieces)-1) || p.GetLast() != (len(p.GetApplied()) > 0) {
@@ -94,14 +95,14 @@ func TestPiecesThatAreRefused(t *testing.T) {
 		for _, p := range pieces {
 			list = append(list, proto.Clone(p).(*pb.SlotPiece))
 		}
-		err := s.takeBlocks(t.Context(), 1, 2, nil, []slotID{id}, given(change(list)))
+		err := s.TakeBlocks(t.Context(), 1, 2, nil, []core.SlotID{id}, given(change(list)))
 		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", want, err)
 		}
 		if taken := s.Taken() > 0; taken != (want == "") {
 			t.Errorf("%q: taken %v", want, taken)
 		}
-		if _, err := s.settle(1, 1, nil); err != nil { // it drops what was taken
+		if _, err := s.Settle(1, 1, nil); err != nil { // it drops what was taken
 			t.Fatal(err)
 		}
 	}
@@ -110,9 +111,9 @@ func TestPiecesThatAreRefused(t *testing.T) {
 // given is a source that has pieces.
 type given []*pb.SlotPiece
 
-func (given) Block(uint64) (*arrival, error) { return nil, errMismatch }
+func (given) Block(uint64) (*core.MovedBlock, error) { return nil, core.ErrMismatch }
 
-func (g given) Slots(_ []slotID, add func(slotPiece) error) error {
+func (g given) Slots(_ []core.SlotID, add func(core.SlotPiece) error) error {
 	for _, m := range g {
 		p, err := pieceFromProto(m)
 		if err == nil {
@@ -127,7 +128,7 @@ func (g given) Slots(_ []slotID, add func(slotPiece) error) error {
 
 // Slots are named table by table on the wire, and are the same there and back.
 func TestSlotsOnTheWire(t *testing.T) {
-	ids := []slotID{{0, 5}, {0, 6}, {2, 5}, {0, 7}}
+	ids := []core.SlotID{{Slot: 5}, {Slot: 6}, {Table: 2, Slot: 5}, {Slot: 7}}
 	if got := slotsFromProto(slotsToProto(ids)); !reflect.DeepEqual(got, ids) {
 		t.Errorf("%v became %v", ids, got)
 	}

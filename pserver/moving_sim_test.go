@@ -5,6 +5,7 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/placement"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/wire"
 )
 
@@ -57,7 +58,7 @@ func (w *world) lead() {
 		m.to = w.nodes[1-m.from.index]
 		m.lives = [2]int{m.from.life, m.to.life}
 		blocks, slots := m.what()
-		w.must(m.from.shard.freezeBlocks(w.Context(), m.term, m.layout.Epoch+1, blocks, slots))
+		w.must(m.from.shard.FreezeBlocks(w.Context(), m.term, m.layout.Epoch+1, blocks, slots))
 		m.from.frozen[m.unit] = true
 		m.phase = frozen
 	case frozen:
@@ -66,7 +67,7 @@ func (w *world) lead() {
 			return
 		}
 		blocks, slots := m.what()
-		w.must(m.to.shard.takeBlocks(w.Context(), m.term, m.layout.Epoch+1, blocks, slots, neighbour{m.from.shard, m.term, m.layout.Epoch + 1}))
+		w.must(m.to.shard.TakeBlocks(w.Context(), m.term, m.layout.Epoch+1, blocks, slots, neighbour{m.from.shard, m.term, m.layout.Epoch + 1}))
 		if m.to.life != m.lives[1] {
 			w.seen["destination killed in a move"]++
 		}
@@ -109,9 +110,9 @@ func (w *world) lead() {
 }
 
 // what are the block or the slot that moves.
-func (m *move) what() (blocks []uint64, slots []slotID) {
+func (m *move) what() (blocks []uint64, slots []core.SlotID) {
 	if m.unit >= unitSlots {
-		return nil, []slotID{{0, slotOf(m.unit)}}
+		return nil, []core.SlotID{{Slot: slotOf(m.unit)}}
 	}
 	return []uint64{m.unit}, nil
 }
@@ -126,16 +127,18 @@ func owner(l *placement.Layout, u unit) *uint32 {
 
 // neighbour is a shard of the same process, as a source.
 type neighbour struct {
-	*shard
+	*core.Shard
 	term  uint64
 	epoch uint32
 }
 
-func (n neighbour) Block(id uint64) (*arrival, error) { return n.readBlock(n.term, n.epoch, id) }
+func (n neighbour) Block(id uint64) (*core.MovedBlock, error) {
+	return n.ReadBlock(n.term, n.epoch, id)
+}
 
-func (n neighbour) Slots(ids []slotID, add func(slotPiece) error) error {
+func (n neighbour) Slots(ids []core.SlotID, add func(core.SlotPiece) error) error {
 	for _, id := range ids {
-		if err := n.readSlot(n.term, n.epoch, id, add); err != nil {
+		if err := n.ReadSlot(n.term, n.epoch, id, add); err != nil {
 			return err
 		}
 	}

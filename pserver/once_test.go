@@ -18,6 +18,7 @@ import (
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/staleness"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
@@ -98,7 +99,7 @@ type node struct {
 	dir   string
 	life  int  // counts its starts
 	told  bool // whether it has the retired incarnations since its start
-	shard *shard
+	shard *core.Shard
 	files *checkpoints
 	literals
 	frozen  map[unit]bool
@@ -315,7 +316,7 @@ func (n *node) retire() {
 			spared = append(spared, c.incarnation)
 		}
 	}
-	n.must(n.shard.retire(n.shard.Term(), newRetirement("6a6f62", uint64(len(n.crew))+1, spared), nil))
+	n.must(n.shard.Retire(n.shard.Term(), core.NewRetirement("6a6f62", uint64(len(n.crew))+1, spared), nil))
 	n.told = true
 	n.forget(over)
 	if known := len(n.shard.Trainers()); known > 3 {
@@ -391,7 +392,7 @@ func (p *packet) write(buf *buffer) {
 // open says hello. A killed shard may have lost acknowledged parts of this step, so they are sent again.
 func (c *crewman) open(shard int) {
 	n := c.nodes[shard]
-	l := &line{&conn{shard: n.shard, log: n.shard.log, limits: &Config{PullWait: 1}}, n.life}
+	l := &line{&conn{shard: n.shard, log: n.shard.Log, limits: &Config{PullWait: 1}}, n.life}
 	digest := c.known.Digest()
 	copy(c.buf.bytes, digest[:])
 	l.head = wire.Header{Op: wire.Hello, Block: uint64(c.ordinal), Incarnation: c.incarnation, Argument: uint32(shard), Placement: c.known.Epoch, Length: uint32(len(digest))}

@@ -46,8 +46,8 @@ func TestCheckpointOfUpdateThatOverflowsIsRefused(t *testing.T) {
 			} else {
 				c.folder.Points = overflow
 			}
-			if err := write(c); !errors.Is(err, errOverflow) {
-				t.Errorf("error %v, expected %v", err, errOverflow)
+			if err := write(c); !errors.Is(err, core.ErrOverflow) {
+				t.Errorf("error %v, expected %v", err, core.ErrOverflow)
 			}
 			if newest, _ := c.status(); newest != "" {
 				t.Errorf("checkpoint %s was written", newest)

@@ -14,6 +14,7 @@ import (
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/wire"
 )
 
@@ -125,10 +126,10 @@ func TestCheckpointsRest(t *testing.T) {
 		t.Fatal(err)
 	}
 	log, entries := logtest.NewNullLogger()
-	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 0)
+	s := core.New(logrus.NewEntry(log), 0, 1, time.Minute, 0)
 	begin(t, s, m)
 	store := checkpoint.Store{Place: checkpoint.Disk(t.TempDir()), Points: func(string) error { return nil }}
-	c := &checkpoints{shard: s, store: store, folder: store.Shard(0), start: 1, log: s.log}
+	c := &checkpoints{shard: s, store: store, folder: store.Shard(0), start: 1, log: s.Log}
 	if err := c.folder.Prepare(); err != nil {
 		t.Fatal(err)
 	}

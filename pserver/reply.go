@@ -31,7 +31,7 @@ func (r *reply) Begin(result core.Result, elements int) {
 
 // result puts the result of a call into the header.
 func (r *reply) result(result core.Result) {
-	r.head.Version = clampVersion(result.Version)
+	r.head.Version = core.ClampVersion(result.Version)
 	if result.Duplicate {
 		r.head.Flags |= wire.Duplicate
 	}

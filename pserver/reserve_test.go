@@ -5,13 +5,14 @@ import (
 	"testing"
 
 	"trainmaster/pserver/checkpoint"
+	core "trainmaster/pserver/shard"
 )
 
 // Whichever way parameters come to a server that keeps checkpoints, it has the memory for copies before the first update has to wait for it.
 func TestRoomForCopies(t *testing.T) {
 	dir := t.TempDir()
 	s, files := retiring(t, dir)
-	reserved := func(what string, s *shard) {
+	reserved := func(what string, s *core.Shard) {
 		t.Helper()
 		if room, need := s.CutRoom(), s.View().CutNeed(); !maps.Equal(room, need) {
 			t.Errorf("%s: room for blocks of these sizes: %v, expected %v", what, room, need)

@@ -11,6 +11,7 @@ import (
 
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/placement"
+	core "trainmaster/pserver/shard"
 )
 
 // restoring is the choice of what a shard starts from, the first of these that exists:
@@ -24,7 +25,7 @@ import (
 // If the choice is damaged, the shard takes no other one: it waits for an operator.
 // All shards that start together choose the same, since none of 1 is there then.
 type restoring struct {
-	shard *shard
+	shard *core.Shard
 	store checkpoint.Store
 	job   JobState
 	moved *placement.Layout // nil: no block ever was
@@ -125,7 +126,7 @@ func (r *restoring) run(ctx context.Context) (candidate, error) {
 			return candidate{}, err
 		}
 	}
-	r.shard.log.WithFields(logrus.Fields{"checkpoint": c.name, "version": r.shard.Version(), "epoch": r.shard.Epoch()}).Info("parameters restored")
+	r.shard.Log.WithFields(logrus.Fields{"checkpoint": c.name, "version": r.shard.Version(), "epoch": r.shard.Epoch()}).Info("parameters restored")
 	return *c, nil
 }
 

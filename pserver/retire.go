@@ -9,6 +9,7 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/checkpoint"
+	core "trainmaster/pserver/shard"
 )
 
 // Retire implements the service.
@@ -17,26 +18,26 @@ func (c *control) Retire(_ context.Context, request *pb.RetireRequest) (*pb.Reti
 	if len(r.GetJob()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "job is empty: expected the id of the job whose trainers are retired")
 	}
-	return &pb.RetireReply{}, statusOf(c.shard.retire(request.GetTerm(), retirementFromProto(r), request.Version))
+	return &pb.RetireReply{}, statusOf(c.shard.Retire(request.GetTerm(), retirementFromProto(r), request.Version))
 }
 
-func retirementFromProto(r *pb.Retirement) retirement {
-	return newRetirement(hex.EncodeToString(r.GetJob()), r.GetFloor(), r.GetSpared())
+func retirementFromProto(r *pb.Retirement) core.Retirement {
+	return core.NewRetirement(hex.EncodeToString(r.GetJob()), r.GetFloor(), r.GetSpared())
 }
 
 // retirementToProto returns nil if no incarnation was retired.
-func retirementToProto(r *retirement) *pb.Retirement {
-	if r.job == "" {
+func retirementToProto(r *core.Retirement) *pb.Retirement {
+	if r.Job == "" {
 		return nil
 	}
-	job, _ := hex.DecodeString(r.job) // as newRetirement's caller, or a checkpoint with its digest, has it
-	return &pb.Retirement{Job: job, Floor: r.floor, Spared: r.sparedList()}
+	job, _ := hex.DecodeString(r.Job) // as newRetirement's caller, or a checkpoint with its digest, has it
+	return &pb.Retirement{Job: job, Floor: r.Floor, Spared: r.SparedList()}
 }
 
 // storedRetirement is what a checkpoint says.
-func storedRetirement(r *retirement) *checkpoint.Retired {
-	if r.job == "" {
+func storedRetirement(r *core.Retirement) *checkpoint.Retired {
+	if r.Job == "" {
 		return nil
 	}
-	return &checkpoint.Retired{Job: r.job, Floor: r.floor, Spared: r.sparedList()}
+	return &checkpoint.Retired{Job: r.Job, Floor: r.Floor, Spared: r.SparedList()}
 }

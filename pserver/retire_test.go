@@ -22,7 +22,7 @@ import (
 )
 
 // retiring is a shard in a folder, with a block and a table.
-func retiring(t *testing.T, dir string) (*shard, *checkpoints) {
+func retiring(t *testing.T, dir string) (*core.Shard, *checkpoints) {
 	t.Helper()
 	log := logrus.New()
 	log.SetOutput(io.Discard)
@@ -52,7 +52,7 @@ func (fixedClaim) Index() int    { return 0 }
 func (fixedClaim) Job() JobState { return JobState{Shards: 1} }
 
 // pushOnce pushes step 1 of a trainer to the block; the version that the block is at says whether it was applied.
-func pushOnce(t *testing.T, s *shard, ordinal uint32, incarnation uint64) (uint64, *core.Refusal) {
+func pushOnce(t *testing.T, s *core.Shard, ordinal uint32, incarnation uint64) (uint64, *core.Refusal) {
 	t.Helper()
 	h := s.View()
 	b := h.Blocks()[0]
@@ -78,7 +78,7 @@ func TestTrainersComeAndGo(t *testing.T) {
 			t.Fatal(fault)
 		}
 		if most = max(most, len(s.Trainers())); n%20 == 0 {
-			tell(t, s, 1, newRetirement("6a6f62", n+1, []uint64{steady, n}))
+			tell(t, s, 1, core.NewRetirement("6a6f62", n+1, []uint64{steady, n}))
 		}
 	}
 	if len(s.Trainers()) != 2 || most > 22 {
@@ -97,7 +97,7 @@ func TestTrainersComeAndGo(t *testing.T) {
 		}
 	}
 	refused(core.Fenced)
-	tell(t, s, 1, newRetirement("6a6f62", 3, nil)) // it is late
+	tell(t, s, 1, core.NewRetirement("6a6f62", 3, nil)) // it is late
 	refused(core.Fenced)
 	if err := files.saveSelf(t.Context(), checkpoint.First); err != nil {
 		t.Fatal(err)
@@ -107,10 +107,10 @@ func TestTrainersComeAndGo(t *testing.T) {
 		t.Errorf("after a restart the shard knows %d trainers, expected 2", len(s.Trainers()))
 	}
 	refused(core.NotReady)
-	tell(t, s, 1, newRetirement("6a6f62", visitors+1, []uint64{steady, visitors}))
+	tell(t, s, 1, core.NewRetirement("6a6f62", visitors+1, []uint64{steady, visitors}))
 	refused(core.Fenced)
 	s, _ = retiring(t, dir)
-	tell(t, s, 1, newRetirement("616e6577", 5, nil)) // the job was started again, and its incarnations too
+	tell(t, s, 1, core.NewRetirement("616e6577", 5, nil)) // the job was started again, and its incarnations too
 	if _, fault := pushOnce(t, s, 9, 6); fault != nil {
 		t.Errorf("a trainer of the job that was started again: %v", fault)
 	}
@@ -119,18 +119,18 @@ func TestTrainersComeAndGo(t *testing.T) {
 // A replaced leader retires no trainers, and neither does the leader of another job with an old address.
 func TestWhoMayRetire(t *testing.T) {
 	s, _ := retiring(t, t.TempDir())
-	tell(t, s, 7, newRetirement("6a6f62", 10, nil))
+	tell(t, s, 7, core.NewRetirement("6a6f62", 10, nil))
 	for what, said := range map[string]struct {
 		term  uint64
-		to    retirement
+		to    core.Retirement
 		words string
 	}{
-		"an older leader":                  {6, newRetirement("6a6f62", 100, nil), "of term 6, shard 0 knows of term 7"},
-		"the leader of another job":        {8, newRetirement("6f74686572", 100, nil), "of job 6f74686572, shard 0 is of job 6a6f62"},
-		"one of both":                      {6, newRetirement("6f74686572", 1, nil), "look the addresses up again"},
-		"of another job, with less to say": {8, newRetirement("6f74686572", 0, nil), "not the leader of this job"},
+		"an older leader":                  {6, core.NewRetirement("6a6f62", 100, nil), "of term 6, shard 0 knows of term 7"},
+		"the leader of another job":        {8, core.NewRetirement("6f74686572", 100, nil), "of job 6f74686572, shard 0 is of job 6a6f62"},
+		"one of both":                      {6, core.NewRetirement("6f74686572", 1, nil), "look the addresses up again"},
+		"of another job, with less to say": {8, core.NewRetirement("6f74686572", 0, nil), "not the leader of this job"},
 	} {
-		err := s.retire(said.term, said.to, nil)
+		err := s.Retire(said.term, said.to, nil)
 		if err == nil || !strings.Contains(err.Error(), said.words) || status.Code(statusOf(err)) != codes.FailedPrecondition {
 			t.Errorf("%s: %v", what, err)
 		}
@@ -156,10 +156,10 @@ func TestRetiredByAnotherJob(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := s.retire(1, newRetirement("6f74686572", 100, nil), nil); !errors.Is(err, errNotHeeded) || s.told {
-			t.Errorf("%s: %v, accepted: %t", where, err, s.told)
+		if err := s.Retire(1, core.NewRetirement("6f74686572", 100, nil), nil); !errors.Is(err, core.ErrNotHeeded) || s.Told {
+			t.Errorf("%s: %v, accepted: %t", where, err, s.Told)
 		}
-		tell(t, s, 1, newRetirement("6a6f62", 100, nil))
+		tell(t, s, 1, core.NewRetirement("6a6f62", 100, nil))
 	}
 }
 
@@ -168,9 +168,9 @@ type ownClaim struct{ fixedClaim }
 func (ownClaim) Job() JobState { return JobState{ID: "6a6f62", Shards: 1} }
 
 // tell sends a retirement that is accepted.
-func tell(t *testing.T, s *shard, term uint64, to retirement) {
+func tell(t *testing.T, s *core.Shard, term uint64, to core.Retirement) {
 	t.Helper()
-	if err := s.retire(term, to, nil); err != nil {
+	if err := s.Retire(term, to, nil); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -183,7 +183,7 @@ func TestRetiredTrainerIsFenced(t *testing.T) {
 	if fault != nil {
 		t.Fatal(fault)
 	}
-	tell(t, s, 1, newRetirement("6a6f62", 2, nil))
+	tell(t, s, 1, core.NewRetirement("6a6f62", 2, nil))
 	if _, fault := s.Push(h, h.Blocks()[0], gone, core.Update{Step: 1, Scale: 1}, core.Values{Floats: make([]float32, 3)}, nil); fault == nil || fault.Reason != core.Fenced {
 		t.Errorf("a push to a block: %v, expected it to be fenced", fault)
 	}
@@ -209,7 +209,7 @@ func TestNewerIncarnationWinsInARestore(t *testing.T) {
 	}
 	var parts []*checkpoint.Checkpoint
 	for i, incarnation := range []uint64{5, 9} {
-		s := newShard(logrus.NewEntry(log), i, 1, time.Minute, 1<<20)
+		s := core.New(logrus.NewEntry(log), i, 1, time.Minute, 1<<20)
 		begin(t, s, m)
 		if _, fault := pushOnce(t, s, 1, incarnation); fault != nil {
 			t.Fatal(fault)
@@ -221,7 +221,7 @@ func TestNewerIncarnationWinsInARestore(t *testing.T) {
 		if _, err := folder.CountStart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		files := &checkpoints{shard: s, store: store, folder: folder, start: 1, keep: 1, log: s.log, job: JobState{ID: "first"}}
+		files := &checkpoints{shard: s, store: store, folder: folder, start: 1, keep: 1, log: s.Log, job: JobState{ID: "first"}}
 		if err := files.saveSelf(t.Context(), checkpoint.First); err != nil {
 			t.Fatal(err)
 		}
@@ -232,13 +232,13 @@ func TestNewerIncarnationWinsInARestore(t *testing.T) {
 		parts = append(parts, part)
 	}
 	// A resumed job beyond the epochs of a frame is refused: the epoch does not begin again.
-	beyond := newShard(logrus.NewEntry(log), 0, 2, time.Minute, 1<<20)
+	beyond := core.New(logrus.NewEntry(log), 0, 2, time.Minute, 1<<20)
 	err = fillFrom(beyond, parts, JobState{ID: "resumed", Shards: 1, Epoch: 1 << 16}, nil)
-	if err == nil || !strings.Contains(err.Error(), "job epoch 65536: expected 1 to 65535") || beyond.ready.Load() {
-		t.Errorf("epoch beyond 16 bits: expected an error and no parameters, found %v, ready %v", err, beyond.ready.Load())
+	if err == nil || !strings.Contains(err.Error(), "job epoch 65536: expected 1 to 65535") || beyond.Ready() {
+		t.Errorf("epoch beyond 16 bits: expected an error and no parameters, found %v, ready %v", err, beyond.Ready())
 	}
 	for _, order := range [][]int{{0, 1}, {1, 0}} {
-		s := newShard(logrus.NewEntry(log), 0, 2, time.Minute, 1<<20)
+		s := core.New(logrus.NewEntry(log), 0, 2, time.Minute, 1<<20)
 		if err := fillFrom(s, []*checkpoint.Checkpoint{parts[order[0]], parts[order[1]]}, JobState{Shards: 1}, nil); err != nil {
 			t.Fatal(err)
 		}

@@ -13,6 +13,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/placement"
+	core "trainmaster/pserver/shard"
 )
 
 // Rewind implements the service.
@@ -49,10 +50,10 @@ func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, tex
 	}
 	c.term = term
 	if layout != nil && s.Index() >= max(layout.Shards, layout.Goal) {
-		s.end(nil)
+		s.End(nil)
 		return nil
 	}
-	switch at := s.rewoundTo(); {
+	switch at := s.RewoundTo(); {
 	case epoch == at:
 		return nil
 	case epoch < at || epoch < s.JobEpoch():
@@ -69,19 +70,19 @@ func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, tex
 		}
 		return fmt.Errorf("go back: %w", err)
 	}
-	s.setUnrestored("")
-	s.reserve()
-	s.log.WithFields(logrus.Fields{"set": name, "job_epoch": epoch, "version": s.Version()}).Info("gone back")
+	s.SetUnrestored("")
+	s.Reserve()
+	s.Log.WithFields(logrus.Fields{"set": name, "job_epoch": epoch, "version": s.Version()}).Info("gone back")
 	return nil
 }
 
 // becomeSet loads a set, or removes all parameters, while no trainer is connected.
 func (c *checkpoints) becomeSet(ctx context.Context, text []byte, layout *placement.Layout, epoch uint32) (name string, err error) {
 	if len(text) == 0 {
-		return "the beginning", c.shard.rollback(epoch, nil)
+		return "the beginning", c.shard.Rollback(epoch, nil)
 	}
 	name = "the latest set"
-	err = c.shard.rollback(epoch, func() error {
+	err = c.shard.Rollback(epoch, func() error {
 		set, err := checkpoint.ParseSet(text)
 		if err != nil {
 			return err
@@ -98,7 +99,7 @@ func (c *checkpoints) becomeSet(ctx context.Context, text []byte, layout *placem
 }
 
 // checkEpoch compares the job epoch of a trainer with the shard's.
-func checkEpoch(s *shard, epoch uint32) error {
+func checkEpoch(s *core.Shard, epoch uint32) error {
 	at := s.JobEpoch()
 	switch {
 	case epoch == 0 || epoch == at:

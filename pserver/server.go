@@ -21,6 +21,7 @@ import (
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
 	"trainmaster/pserver/dataport"
+	core "trainmaster/pserver/shard"
 )
 
 // ErrLeaseLost is returned when the lease is lost. The server ends immediately, since another server may own the index.
@@ -141,9 +142,9 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	if err != nil {
 		return err
 	}
-	shard.log.WithField("addr", s.Addr()).WithField("ready", shard.Ready()).Info("parameter server started")
+	shard.Log.WithField("addr", s.Addr()).WithField("ready", shard.Ready()).Info("parameter server started")
 
-	port := portsplit.New(s.cfg.Listener, portsplit.Config{HelloTimeout: s.cfg.HelloTimeout, MaxConnections: s.cfg.MaxConnections, Log: shard.log, Misdirected: "this is the data port of a parameter server of trainmaster; a master listens elsewhere"})
+	port := portsplit.New(s.cfg.Listener, portsplit.Config{HelloTimeout: s.cfg.HelloTimeout, MaxConnections: s.cfg.MaxConnections, Log: shard.Log, Misdirected: "this is the data port of a parameter server of trainmaster; a master listens elsewhere"})
 	if s.socket != nil {
 		port.Join(s.socket)
 	}
@@ -174,7 +175,7 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 		select {
 		case err := <-shard.Over():
 			retired = err == nil
-			return cmp.Or(err, errRetired)
+			return cmp.Or(err, core.ErrRetired)
 		case <-groupCtx.Done():
 			return nil
 		}
@@ -199,8 +200,8 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 		return nil
 	})
 	err = group.Wait()
-	if retired && errors.Is(err, errRetired) {
-		shard.log.Info("parameter server ended: all its blocks were moved to others")
+	if retired && errors.Is(err, core.ErrRetired) {
+		shard.Log.Info("parameter server ended: all its blocks were moved to others")
 		return nil
 	}
 	//guard:last-checkpoint-needs-lease
@@ -208,24 +209,24 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 		err = checkpoints.saveSelf(context.WithoutCancel(ctx), checkpoint.Stop)
 	}
 	if err == nil {
-		shard.log.Info("parameter server stopped")
+		shard.Log.Info("parameter server stopped")
 	}
 	return err
 }
 
 // open makes the shard, from its checkpoint if there is one.
-func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, error) {
+func (s *Server) open(ctx context.Context, claim Claim) (*core.Shard, *checkpoints, error) {
 	index, job := claim.Index(), claim.Job()
 	log := s.cfg.Log.WithField("shard", index)
 	if s.place == nil {
 		// Nothing survives a restart, so any number works that differs from the last start.
 		start := uint64(time.Now().UnixNano())
-		shard := newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
-		shard.job, shard.tableKey = job.ID, job.TableKey
-		shard.stageWait = s.cfg.StageWait
+		shard := core.New(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
+		shard.JobID, shard.TableKey = job.ID, job.TableKey
+		shard.StageWait = s.cfg.StageWait
 		layout, err := job.layout()
 		if err == nil {
-			err = shard.checkRestored(layout)
+			err = shard.CheckRestored(layout)
 		}
 		return shard, nil, err
 	}
@@ -242,9 +243,9 @@ func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, e
 	if err != nil {
 		return nil, nil, fmt.Errorf("count this start among the checkpoints (--checkpoint-dir): %w", err)
 	}
-	shard := newShard(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
-	shard.job, shard.tableKey = job.ID, job.TableKey
-	shard.stageWait = s.cfg.StageWait
+	shard := core.New(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
+	shard.JobID, shard.TableKey = job.ID, job.TableKey
+	shard.StageWait = s.cfg.StageWait
 	c := &checkpoints{
 		shard: shard, store: store, folder: folder, start: start, keep: s.cfg.Keep, cutLimit: s.cfg.CutLimit, log: log,
 		superseded: make(chan struct{}),
@@ -252,7 +253,7 @@ func (s *Server) open(ctx context.Context, claim Claim) (*shard, *checkpoints, e
 	return shard, c, c.restore(ctx, job)
 }
 
-func (s *Server) controlServer(shard *shard, checkpoints *checkpoints, data *dataListener) *grpc.Server {
+func (s *Server) controlServer(shard *core.Shard, checkpoints *checkpoints, data *dataListener) *grpc.Server {
 	//guard:control-message-limit
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxControlMessage), grpc.MaxSendMsgSize(maxControlMessage),
 		grpc.ConnectionTimeout(s.cfg.HelloTimeout), grpc.MaxConcurrentStreams(64),

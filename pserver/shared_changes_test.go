@@ -21,10 +21,10 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// sharingConn is a connection of a ready shard, with one block, the table of stagedTable and shared memory.
+// sharingConn is a connection of a ready shard, with one block, the table of sharedTable and shared memory.
 func sharingConn(t *testing.T, sync bool) (*conn, *buffer) {
 	t.Helper()
-	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{3 * core.PieceElements}}}, 1, stagedTable)
+	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{3 * core.PieceElements}}}, 1, sharedTable)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,7 +34,7 @@ func sharingConn(t *testing.T, sync bool) (*conn, *buffer) {
 	}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 1<<30)
+	s := core.New(logrus.NewEntry(log), 0, 1, time.Minute, 1<<30)
 	h := begin(t, s, m)
 	who, fault := join(t, s, 0, 1)
 	if fault != nil {
@@ -48,17 +48,17 @@ func sharingConn(t *testing.T, sync bool) (*conn, *buffer) {
 	file.Close()
 	t.Cleanup(func() { pool.give(memory) })
 	limits := &Config{PullWait: time.Second}
-	c := &conn{shard: s, holding: h, trainer: who, shared: memory, log: s.log, limits: limits, buffers: newBuffers(wire.MaxPayload), stop: make(chan struct{})}
+	c := &conn{shard: s, holding: h, trainer: who, shared: memory, log: s.Log, limits: limits, buffers: newBuffers(wire.MaxPayload), stop: make(chan struct{})}
 	c.slot = memory.slots[0]
 	return c, c.slot
 }
 
 // rowsIn writes a payload with one row of 1 for each slot.
 func rowsIn(buf *buffer, slots ...uint32) (payload []byte, r wire.Rows) {
-	payload, r = wire.Layout(buf.bytes, len(slots), len(slots), stagedTable.Dim)
+	payload, r = wire.Layout(buf.bytes, len(slots), len(slots), sharedTable.Dim)
 	wire.Number(payload, 0, 1)
 	for i, slot := range slots {
-		r.Spans[i], r.IDs[i] = wire.Span{Slot: slot, Rows: 1}, idOf(slot)
+		r.Spans[i], r.IDs[i] = wire.Span{Slot: slot, Rows: 1}, idIn(slot)
 	}
 	for i := range r.Values {
 		r.Values[i] = 1
@@ -110,7 +110,7 @@ func TestSharedRowsChangeAfterTheCheckIsHarmless(t *testing.T) {
 				if op == wire.PushRows {
 					fault = c.pushRows(f, &reply{})
 				} else {
-					fault = faultOf(c.shard.stageTable(c.holding, f.number, &f.rows, int64(c.head.Length), c.trainer, gradientOf(&c.head)))
+					fault = faultOf(c.shard.StageTable(c.holding, f.number, &f.rows, int64(c.head.Length), c.trainer, gradientOf(&c.head)))
 				}
 				spoiled := strings.Contains(name, "finite")
 				if spoiled != (fault != nil) || fault != nil && fault.Code != wire.Malformed {
@@ -118,16 +118,16 @@ func TestSharedRowsChangeAfterTheCheckIsHarmless(t *testing.T) {
 				}
 				if op == wire.StageRows {
 					b := c.holding.Blocks()[0]
-					if refused := c.shard.stageBlock(c.holding, b, c.trainer, gradientOf(&c.head), core.Values{Floats: make([]float32, b.Len)}); refused != nil {
+					if refused := c.shard.StageBlock(c.holding, b, c.trainer, gradientOf(&c.head), core.Values{Floats: make([]float32, b.Len)}); refused != nil {
 						t.Fatal(refused)
 					}
-					_, err := c.shard.commit(1, 1, []contributor{{0, 1, 1}}, 1)
-					if spoiled != errors.Is(err, errIncomplete) || !spoiled && err != nil {
+					_, err := c.shard.Commit(1, 1, []core.Contributor{{Incarnation: 1, Records: 1}}, 1)
+					if spoiled != errors.Is(err, core.ErrIncomplete) || !spoiled && err != nil {
 						t.Errorf("commit of the stage: %v", err)
 					}
 				}
 				ids := rowsOfTable(t, c.holding.Tables()[0])
-				if want := []int64{idOf(1), idOf(2)}; spoiled && len(ids) > 1 || !spoiled && (len(ids) != 2 || ids[0] != want[0] || ids[1] != want[1]) {
+				if want := []int64{idIn(1), idIn(2)}; spoiled && len(ids) > 1 || !spoiled && (len(ids) != 2 || ids[0] != want[0] || ids[1] != want[1]) {
 					t.Errorf("the table holds the ids %v, expected %v", ids, want)
 				}
 			})
@@ -147,8 +147,8 @@ func TestSharedElementsChangeAfterTheCheckIsHarmless(t *testing.T) {
 				}
 				c.head = wire.Header{Op: op, DType: wire.Float32, Block: b.ID, Length: uint32(4 * b.Len), Incarnation: 1, Placement: c.holding.Model().Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Sequence: 1}
 				if op == wire.Put {
-					s := newShard(c.log, 0, 1, time.Minute, 1<<30)
-					if _, _, err := s.requestClaim(c.holding.Model(), 0, 1, time.Now()); err != nil {
+					s := core.New(c.log, 0, 1, time.Minute, 1<<30)
+					if _, _, err := s.Claim(c.holding.Model(), 0, 1, time.Now()); err != nil {
 						t.Fatal(err)
 					}
 					c.shard, c.holding = s, s.View()
@@ -165,10 +165,10 @@ func TestSharedElementsChangeAfterTheCheckIsHarmless(t *testing.T) {
 				var fault *wire.Fault
 				switch op {
 				case wire.Put:
-					fault = faultOf(c.shard.put(c.holding, b, 1, values, time.Now()))
+					fault = faultOf(c.shard.Put(c.holding, b, 1, values, time.Now()))
 				case wire.Stage:
 					c.head.Step, c.head.Argument = 0, 1
-					fault = faultOf(c.shard.stageBlock(c.holding, b, c.trainer, gradientOf(&c.head), values))
+					fault = faultOf(c.shard.StageBlock(c.holding, b, c.trainer, gradientOf(&c.head), values))
 				default:
 					var out core.Sink
 					if op == wire.PushPull {
@@ -185,10 +185,10 @@ func TestSharedElementsChangeAfterTheCheckIsHarmless(t *testing.T) {
 						t.Errorf("%v of the parameters is not finite", params[wire.FirstNotFinite(params)])
 					}
 				})
-				if err := c.shard.finish(1, func() {}); op == wire.Put && !errors.Is(err, errIncomplete) {
+				if err := c.shard.Finish(1, func() {}); op == wire.Put && !errors.Is(err, core.ErrIncomplete) {
 					t.Errorf("the block counts as filled: %v", err)
 				}
-				if _, err := c.shard.commit(1, 1, []contributor{{0, 1, 1}}, 1); op == wire.Stage && (err == nil || !strings.Contains(err.Error(), "staged 0 of 1 blocks")) {
+				if _, err := c.shard.Commit(1, 1, []core.Contributor{{Incarnation: 1, Records: 1}}, 1); op == wire.Stage && (err == nil || !strings.Contains(err.Error(), "staged 0 of 1 blocks")) {
 					t.Errorf("the stage counts as present: %v", err)
 				}
 			})
@@ -205,7 +205,7 @@ func TestPanicOfARequestEndsOneConnection(t *testing.T) {
 	here, there := net.Pipe()
 	defer here.Close()
 	bad := &conn{
-		shard: c.shard, holding: new(holding), trainer: c.trainer, log: logrus.NewEntry(log), buffers: c.buffers, stop: c.stop,
+		shard: c.shard, holding: new(core.View), trainer: c.trainer, log: logrus.NewEntry(log), buffers: c.buffers, stop: c.stop,
 		limits: &Config{PullWait: time.Second, FrameTimeout: time.Minute, HelloTimeout: time.Minute}, nc: there, r: bufio.NewReader(there),
 	}
 	done := make(chan struct{})

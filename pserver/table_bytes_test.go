@@ -44,8 +44,8 @@ func bytesOfCheckpoints(b *testing.B, rows int, dim, checkpoints, changed int, e
 	if err != nil {
 		b.Fatal(err)
 	}
-	h := begin(b, s.shard, m)
-	who, fault := join(b, s.shard, 1, 2)
+	h := begin(b, s.Shard, m)
+	who, fault := join(b, s.Shard, 1, 2)
 	if fault != nil {
 		b.Fatal(fault)
 	}

@@ -6,6 +6,7 @@ import (
 	"weak"
 
 	"trainmaster/pserver/checkpoint"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
 )
 
@@ -33,7 +34,7 @@ func (r *rowHistory) since(number uint64) *table.Cut {
 }
 
 // history returns the histories of the tables of a view.
-func (c *checkpoints) history(h *holding) []rowHistory {
+func (c *checkpoints) history(h *core.View) []rowHistory {
 	//guard:rollback-clears-table-history
 	if of := weak.Make(h); c.rowsOf != of { // weak, since it must not keep the parameters of a former view
 		c.rowsOf, c.rows = of, make([]rowHistory, len(h.Tables()))
@@ -42,8 +43,8 @@ func (c *checkpoints) history(h *holding) []rowHistory {
 }
 
 // takeCut fixes the moment of a checkpoint.
-func (c *checkpoints) takeCut() *cut {
-	return c.shard.startCut(func(h *holding, table int, number uint64) *table.Cut { return c.history(h)[table].since(number) })
+func (c *checkpoints) takeCut() *core.Cut {
+	return c.shard.StartCut(func(h *core.View, table int, number uint64) *table.Cut { return c.history(h)[table].since(number) })
 }
 
 // wrote notes the segments of a checkpoint.
@@ -70,7 +71,7 @@ func (c *checkpoints) removeSegments(ctx context.Context) error {
 }
 
 // writeTables writes the files of all tables.
-func (c *checkpoints) writeTables(w *checkpoint.Writer, h *holding, cut *cut, meta map[string]string) error {
+func (c *checkpoints) writeTables(w *checkpoint.Writer, h *core.View, cut *core.Cut, meta map[string]string) error {
 	for k, t := range h.Tables() {
 		if err := c.writeTable(w, h, k, t, cut, meta); err != nil {
 			return fmt.Errorf("table %q: %w", t.Config().Name, err)
@@ -79,14 +80,14 @@ func (c *checkpoints) writeTables(w *checkpoint.Writer, h *holding, cut *cut, me
 	return nil
 }
 
-func (c *checkpoints) writeTable(w *checkpoint.Writer, h *holding, k int, t *table.Table, cut *cut, meta map[string]string) error {
-	sizes := checkpoint.TableSizes{Trainers: len(cut.trainers)}
+func (c *checkpoints) writeTable(w *checkpoint.Writer, h *core.View, k int, t *table.Table, cut *core.Cut, meta map[string]string) error {
+	sizes := checkpoint.TableSizes{Trainers: len(cut.Trainers)}
 	for _, slot := range t.Held() {
-		z := t.Sizes(slot, cut.tables[k])
+		z := t.Sizes(slot, cut.Tables[k])
 		sizes.Rows, sizes.Unchanged = sizes.Rows+z.Rows, sizes.Unchanged+z.Unchanged
 	}
 	var full *checkpoint.Segment
-	if cut.tables[k].Since != nil {
+	if cut.Tables[k].Since != nil {
 		full = c.history(h)[k].full
 	}
 	out, err := w.CreateTable(k, t.Config(), h.Model().Optimizer, sizes, full, meta)
@@ -95,7 +96,7 @@ func (c *checkpoints) writeTable(w *checkpoint.Writer, h *holding, k int, t *tab
 	}
 	m := &table.Image{}
 	for _, slot := range t.Held() {
-		m = t.CollectInto(slot, cut.tables[k], m)
+		m = t.CollectInto(slot, cut.Tables[k], m)
 		if err := out.Add(slot, m); err != nil {
 			return err
 		}

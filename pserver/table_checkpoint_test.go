@@ -21,13 +21,14 @@ import (
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
 // tableShard is the second of two shards with two tables, and a writer of checkpoints.
 type tableShard struct {
-	*shard
+	*core.Shard
 	*checkpoints
 	updates int // in a push
 }
@@ -48,7 +49,7 @@ func newTableShard(t testing.TB, dir string, o optimizer.Config) *tableShard {
 	if err != nil {
 		t.Fatal(err)
 	}
-	begin(t, s.shard, m)
+	begin(t, s.Shard, m)
 	return s
 }
 
@@ -63,8 +64,8 @@ func openTableShard(t testing.TB, dir string, start uint64) *tableShard {
 	}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	s := newShard(logrus.NewEntry(log), 1, uint16(start), time.Minute, 1<<30)
-	c := &checkpoints{shard: s, store: store, folder: store.Shard(1), start: start, keep: 1, log: s.log}
+	s := core.New(logrus.NewEntry(log), 1, uint16(start), time.Minute, 1<<30)
+	c := &checkpoints{shard: s, store: store, folder: store.Shard(1), start: start, keep: 1, log: s.Log}
 	return &tableShard{s, c, 40}
 }
 
@@ -72,7 +73,7 @@ func openTableShard(t testing.TB, dir string, start uint64) *tableShard {
 func (s *tableShard) push(t testing.TB, ordinal uint32, step uint64, k int, seed uint64) int {
 	t.Helper()
 	h := s.View()
-	who, fault := join(t, s.shard, ordinal, uint64(ordinal)+1)
+	who, fault := join(t, s.Shard, ordinal, uint64(ordinal)+1)
 	if fault != nil {
 		t.Fatal(fault)
 	}
@@ -123,7 +124,7 @@ func (s *tableShard) again(t testing.TB, start uint64) (*tableShard, error) {
 	t.Helper()
 	heir := openTableShard(t, s.store.Place.String(), start)
 	heir.updates = s.updates
-	from, err := (&restoring{heir.shard, heir.store, JobState{}, nil}).run(t.Context())
+	from, err := (&restoring{heir.Shard, heir.store, JobState{}, nil}).run(t.Context())
 	if err == nil && from.name == "" {
 		t.Fatal("no checkpoint")
 	}
@@ -446,7 +447,7 @@ func TestCheckpointAfterDroppedCutHasAllChanges(t *testing.T) {
 		if _, err := s.beginCut(uint64(number)+1, 1, 1); err != nil {
 			t.Fatal(err)
 		}
-		if got := s.open.cut.tables[0].Since == nil; got != isFull {
+		if got := s.open.cut.Tables[0].Since == nil; got != isFull {
 			t.Fatalf("cut %d is full: %t, expected %t", number+1, got, isFull)
 		}
 		for k := range testTables {

@@ -3,6 +3,7 @@ package pserver
 import (
 	"math"
 
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
@@ -23,7 +24,7 @@ func (c *conn) scanRows(buf *buffer, r *reply) *wire.Fault {
 	defer scans.Put(rows)
 	next, err := t.Scan(table.Place{Slot: head.Argument, Row: uint32(head.Step)}, rows)
 	if err != nil {
-		return faultOf(refuseRows(err, t, rows))
+		return faultOf(core.RefuseRows(err, t, rows))
 	}
 	if r.buf = c.room(); r.buf == nil {
 		return wire.Faultf(wire.Stopping, "shard %d is shutting down", c.shard.Index())
@@ -34,7 +35,7 @@ func (c *conn) scanRows(buf *buffer, r *reply) *wire.Fault {
 	copy(laid.IDs, rows.IDs)
 	copy(laid.Values, rows.Values)
 	r.head.DType, r.head.Argument, r.head.Step = wire.RowBatch, next.Slot, uint64(next.Row)
-	r.head.Version = clampVersion(c.shard.Version())
+	r.head.Version = core.ClampVersion(c.shard.Version())
 	r.attach(payload)
 	return nil
 }

@@ -29,7 +29,7 @@ func (c *checkpoints) restore(ctx context.Context, job JobState) error {
 		return nil
 	}
 	if err == nil {
-		err = c.shard.checkRestored(layout)
+		err = c.shard.CheckRestored(layout)
 	}
 	if err != nil {
 		return err
@@ -38,18 +38,18 @@ func (c *checkpoints) restore(ctx context.Context, job JobState) error {
 	c.newest = from.own
 	c.statusMu.Unlock()
 	if c.shard.Ready() {
-		c.shard.reserve()
+		c.shard.Reserve()
 	}
 	if from.stopped {
-		c.stopped = c.shard.changes()
+		c.stopped = c.shard.Changes()
 	}
-	c.shard.setUnrestored("")
+	c.shard.SetUnrestored("")
 	return nil
 }
 
 // refuse records the reason why the shard waits.
 func (c *checkpoints) refuse(err error) {
-	if c.shard.setUnrestored(err.Error()) {
+	if c.shard.SetUnrestored(err.Error()) {
 		c.log.WithError(err).Error("checkpoint refused, waiting for an operator")
 	}
 }
@@ -64,7 +64,7 @@ func (c *checkpoints) awaitSet(ctx context.Context, claim Claim) error {
 			return nil
 		case <-time.After(pointerPoll):
 		}
-		if c.shard.unrestoredText() == "" {
+		if c.shard.Unrestored() == "" {
 			continue
 		}
 		job, err := claim.Current(ctx)
@@ -86,8 +86,8 @@ func (c *checkpoints) awaitSet(ctx context.Context, claim Claim) error {
 func (c *checkpoints) restoreAgain(ctx context.Context, job JobState) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.shard.exclusively(func() error {
-		if c.shard.unrestoredText() == "" {
+	return c.shard.Exclusively(func() error {
+		if c.shard.Unrestored() == "" {
 			return nil // the leader rolled the shard back to a set before
 		}
 		return c.restore(ctx, job)

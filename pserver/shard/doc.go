@@ -1,18 +1,19 @@
-// Package shard has the types at the boundary of the core of a parameter server: the update that a caller asks for, the values that
-// it passes, the sink that takes parameters, and the refusal.
+// Package shard is the core of a parameter server: the parameters of one shard and the optimizer state of its blocks and slots.
 //
-// The core keeps the parameters of one shard, applies each step of a trainer once, and stages gradients until a commit names them.
-// It returns a [Refusal] instead of an error of a protocol: it knows no frame, no socket and no file. The data port and the control
-// service convert refusals to their codes. The core itself is still in package pserver.
+// It applies each step of a trainer once, stages gradients until a commit names them, copies the state at a cut while updates go on,
+// and passes blocks and slots to other shards. It knows no frame, no socket and no file. A request that the core does not execute
+// gets a [Refusal] or one of the errors of this package; the data port and the control service convert them to their codes.
+//
+// A [View] is a model with the blocks and slots that the shard holds. A migration, a rollback and a restart install another view.
 //
 // # Lock order
 //
 // A goroutine takes locks in this order only, and may leave some out:
 //
-//	checkpoints.mu -> commitMu -> moving.mu -> shard.mu -> stages.mu -> stage.mu -> block.mu, table -> cuts.freeMu
+//	checkpoints.mu -> commitMu -> moving.mu -> Shard.mu -> stages.mu -> stage.mu -> Block.mu, table -> cuts.freeMu
 //
-// One checkpoint, rollback or change of the placement holds checkpoints.mu at a time. The commit of a version, the start of a cut
-// and the switch to another placement hold commitMu. A commit also holds rowsMu while it changes rows; a lookup holds rowsMu for
+// One checkpoint, rollback or change of the placement holds checkpoints.mu, of package pserver, at a time. The commit of a version,
+// the start of a cut and the switch to another placement hold commitMu. A commit also holds rowsMu while it changes rows; a lookup holds rowsMu for
 // one batch. The locks of the version, of the buffers, of the status of checkpoints and of the open connections are never held
 // with another one.
 //

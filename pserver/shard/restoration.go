@@ -1,4 +1,4 @@
-package pserver
+package shard
 
 import (
 	"fmt"
@@ -11,15 +11,15 @@ import (
 
 // Restoration is a state of a shard that is put together from what was stored. The shard changes with Install only.
 type Restoration struct {
-	shard    *shard
-	view     *holding
-	trainers map[uint32]*trainer
-	retired  retirement
+	shard    *Shard
+	view     *View
+	trainers map[uint32]*Trainer
+	retired  Retirement
 }
 
 // Restore begins a restoration of the shard's part of a model.
-func (s *shard) Restore(m *model.Model) *Restoration {
-	return &Restoration{shard: s, view: s.newHolding(m), trainers: map[uint32]*trainer{}, retired: s.retired}
+func (s *Shard) Restore(m *model.Model) *Restoration {
+	return &Restoration{shard: s, view: s.newView(m), trainers: map[uint32]*Trainer{}, retired: s.retired}
 }
 
 // Holds reports whether the block is of this shard.
@@ -61,7 +61,7 @@ func (r *Restoration) SetUpdates(id, updates uint64) {
 
 // Trainer finds or makes an incarnation of a trainer. The shard keeps the newest one: the applied steps of an older one are needed
 // no longer.
-func (r *Restoration) Trainer(ordinal uint32, incarnation uint64) *trainer {
+func (r *Restoration) Trainer(ordinal uint32, incarnation uint64) *Trainer {
 	known := r.trainers[ordinal]
 	if known != nil && known.incarnation == incarnation {
 		return known
@@ -74,9 +74,9 @@ func (r *Restoration) Trainer(ordinal uint32, incarnation uint64) *trainer {
 }
 
 // SetApplied sets the last step of a trainer that a block has, unless the block is of another shard.
-func (r *Restoration) SetApplied(t *trainer, id, step uint64) {
+func (r *Restoration) SetApplied(t *Trainer, id, step uint64) {
 	if b := r.view.byID[id]; b != nil {
-		t.applied[b.local] = step
+		t.applied[b.Local] = step
 	}
 }
 
@@ -85,14 +85,14 @@ func (r *Restoration) Tables() []*table.Table { return r.view.tables }
 
 // CheckComplete returns an error if a block has no parameters.
 func (r *Restoration) CheckComplete() error {
-	if i := slices.IndexFunc(r.view.blocks, func(b *block) bool { return b.params == nil }); i >= 0 {
-		return fmt.Errorf("expected %s in a checkpoint of the set, found it in none", r.view.blocks[i].name())
+	if i := slices.IndexFunc(r.view.blocks, func(b *Block) bool { return b.params == nil }); i >= 0 {
+		return fmt.Errorf("expected %s in a checkpoint of the set, found it in none", r.view.blocks[i].Name())
 	}
 	return nil
 }
 
 // Retire drops the trainers of a stored retirement, if it is newer than those before.
-func (r *Restoration) Retire(to retirement) {
+func (r *Restoration) Retire(to Retirement) {
 	if to.after(&r.retired) {
 		r.retired = to
 	}
@@ -103,7 +103,7 @@ func (r *Restoration) ForgetTrainers() {
 	for _, t := range r.trainers {
 		fence(r.view, t)
 	}
-	r.trainers = map[uint32]*trainer{}
+	r.trainers = map[uint32]*Trainer{}
 }
 
 // Install makes the restoration the state of the shard. The caller is inside Rollback or Exclusively, or nothing uses the shard yet.
@@ -116,11 +116,11 @@ func (r *Restoration) Install(version uint64, jobEpoch uint32) error {
 		r.view.reach(version)
 	}
 	s := r.shard
-	s.holding.Store(r.view)
+	s.view.Store(r.view)
 	//guard:applied-pushes-restored
 	s.trainers = r.trainers
 	s.retired = r.retired
-	s.dropLocked(func(*trainer) {})
+	s.dropLocked(func(*Trainer) {})
 	s.version.Store(version)
 	s.jobEpoch.Store(jobEpoch)
 	s.ready.Store(true)
@@ -129,15 +129,15 @@ func (r *Restoration) Install(version uint64, jobEpoch uint32) error {
 
 // reach gives all blocks one version. Of shards that were stopped one after the other the first may lack the last one: trainers
 // would wait for it, and there may be no master that knows of it.
-func (h *holding) reach(version uint64) {
+func (h *View) reach(version uint64) {
 	for _, b := range h.blocks {
 		b.version = version
 	}
 }
 
-// rollback replaces the state in a new job epoch, while no trainer is connected. load restores the new state; without it the shard
+// Rollback replaces the state in a new job epoch, while no trainer is connected. load restores the new state; without it the shard
 // has no parameters. After an error of load the shard is not ready.
-func (s *shard) rollback(epoch uint32, load func() error) error {
+func (s *Shard) Rollback(epoch uint32, load func() error) error {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	s.mu.Lock()
@@ -148,8 +148,8 @@ func (s *shard) rollback(epoch uint32, load func() error) error {
 	s.overflow.Store(nil)
 	s.stages.prune(math.MaxUint64, nil)
 	if load == nil {
-		s.holding.Store(nil)
-		s.trainers = map[uint32]*trainer{}
+		s.view.Store(nil)
+		s.trainers = map[uint32]*Trainer{}
 		s.version.Store(0)
 	} else if err := load(); err != nil {
 		return err
@@ -159,8 +159,8 @@ func (s *shard) rollback(epoch uint32, load func() error) error {
 	return nil
 }
 
-// exclusively calls f while no commit, cut, migration or change of the trainers runs.
-func (s *shard) exclusively(f func() error) error {
+// Exclusively calls f while no commit, cut, migration or change of the trainers runs.
+func (s *Shard) Exclusively(f func() error) error {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	s.moving.mu.Lock()

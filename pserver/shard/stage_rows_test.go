@@ -1,4 +1,4 @@
-package pserver
+package shard
 
 import (
 	"fmt"
@@ -8,7 +8,6 @@ import (
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
-	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 
@@ -18,14 +17,14 @@ import (
 // stagedTable is a table on one shard.
 var stagedTable = table.Config{Name: "t", Dim: 2, Init: table.Zeros}
 
-// holdingOf holds some slots of the table.
-func holdingOf(t *testing.T, slots ...uint32) *holding {
+// viewOf holds some slots of the table.
+func viewOf(t *testing.T, slots ...uint32) *View {
 	t.Helper()
 	placed, err := placement.New([]placement.Tensor{{Name: "w"}}, 1, stagedTable)
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := newHolding(&model.Model{Placement: placed, Sync: true}, 0)
+	h := newView(&model.Model{Placement: placed, Sync: true}, 0)
 	h.tables = []*table.Table{table.New(placed.Sparse[0], optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}, slots, func() *table.Cut { return nil })}
 	return h
 }
@@ -40,7 +39,7 @@ func idOf(slot uint32) int64 {
 }
 
 // stagedIn shows what a version would be made of.
-func stagedIn(g *stage, h *holding) string {
+func stagedIn(g *stage, h *View) string {
 	if g.missingRows(h) != "" {
 		return ""
 	}
@@ -55,7 +54,7 @@ func stagedIn(g *stage, h *holding) string {
 
 // A shard without a slot of a table expects no staged rows of it.
 func TestNoRowsAreMissingWithoutSlots(t *testing.T) {
-	h := holdingOf(t)
+	h := viewOf(t)
 	if what := newStage(7, h).missingRows(h); what != "" {
 		t.Errorf("missing %q", what)
 	}
@@ -70,33 +69,33 @@ type frameOfRow struct {
 }
 
 // stageFrame stages it.
-func stageFrame(s *shard, h *holding, f frameOfRow) *core.Refusal {
+func stageFrame(s *Shard, h *View, f frameOfRow) *Refusal {
 	slot := 1 + f.part
 	body, rows := wire.Layout(wire.FloatBytes(make([]float32, 64)), 1, 1, stagedTable.Dim)
 	wire.Number(body, f.part, f.parts)
 	rows.Part, rows.Parts = f.part, f.parts
 	rows.Spans[0], rows.IDs[0] = wire.Span{Slot: slot, Rows: 1}, idOf(slot)
 	copy(rows.Values, []float32{12, 12})
-	by := core.Gradient{Version: f.version, Records: f.records, Sequence: f.sequence}
-	return s.stageRows(h, 0, &rows, &trainer{incarnation: f.incarnation}, by)
+	by := Gradient{Version: f.version, Records: f.records, Sequence: f.sequence}
+	return s.stageRows(h, 0, &rows, &Trainer{incarnation: f.incarnation}, by)
 }
 
 // A frame of an attempt that was given up comes when a later one, with another number of records, is there: that one stays.
 func TestFrameOfAnEarlierAttempt(t *testing.T) {
-	s := newShard(logrus.NewEntry(logrus.New()), 1, 1, time.Minute, 1<<30)
-	h := holdingOf(t, 1, 2)
-	s.holding.Store(h)
+	s := New(logrus.NewEntry(logrus.New()), 1, 1, time.Minute, 1<<30)
+	h := viewOf(t, 1, 2)
+	s.view.Store(h)
 	s.version.Store(3)
 	if fault := stageFrame(s, h, frameOfRow{7, 3, 6, 20, 0, 1}); fault != nil {
 		t.Fatal(fault)
 	}
-	if fault := stageFrame(s, h, frameOfRow{7, 3, 5, 10, 0, 1}); fault == nil || fault.Reason != core.Stale {
+	if fault := stageFrame(s, h, frameOfRow{7, 3, 5, 10, 0, 1}); fault == nil || fault.Reason != Stale {
 		t.Errorf("an earlier attempt: %v", fault)
 	}
 	if got := stagedIn(s.stages.byIncarnation[7], h); got != "v3/6: 1=12" {
 		t.Errorf("%q is staged", got)
 	}
-	if fault := stageFrame(s, h, frameOfRow{7, 4, 6, 30, 0, 1}); fault == nil || fault.Reason != core.NotYet {
+	if fault := stageFrame(s, h, frameOfRow{7, 4, 6, 30, 0, 1}); fault == nil || fault.Reason != NotYet {
 		t.Errorf("of a version that is still to come: %v", fault)
 	}
 	if got := stagedIn(s.stages.byIncarnation[7], h); got != "v3/6: 1=12" {

@@ -1,4 +1,4 @@
-package pserver
+package shard
 
 import (
 	"io"
@@ -12,11 +12,11 @@ import (
 func TestCommitDoesNotBlockReadersOfAllStages(t *testing.T) {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	s := newShard(logrus.NewEntry(log), 0, 1, time.Second, 1<<20)
-	var contributors []contributor
+	s := New(logrus.NewEntry(log), 0, 1, time.Second, 1<<20)
+	var contributors []Contributor
 	for incarnation := uint64(1); incarnation <= 8; incarnation++ {
 		s.stages.byIncarnation[incarnation] = &stage{incarnation: incarnation, version: 4, records: 1}
-		contributors = append(contributors, contributor{ordinal: uint32(incarnation), incarnation: incarnation, records: 1})
+		contributors = append(contributors, Contributor{Ordinal: uint32(incarnation), Incarnation: incarnation, Records: 1})
 	}
 	done := make(chan struct{})
 	go func() {
@@ -31,7 +31,7 @@ func TestCommitDoesNotBlockReadersOfAllStages(t *testing.T) {
 	go func() {
 		defer close(done)
 		for range 20_000 {
-			sums, _, err := s.contributions(4, contributors, &holding{})
+			sums, _, err := s.contributions(4, contributors, &View{})
 			unlockAll(sums)
 			if err != nil {
 				t.Error(err)

@@ -1,4 +1,4 @@
-package pserver
+package shard
 
 import (
 	"slices"
@@ -14,85 +14,85 @@ import (
 // it was (copy on write); blocks that no update changes are copied when the
 // writer of the checkpoint reaches them.
 type cuts struct {
-	current atomic.Pointer[cut] // nil: no checkpoint is being written
+	current atomic.Pointer[Cut] // nil: no checkpoint is being written
 	number  uint64              // of the last cut; one checkpoint is written at a time
 
 	freeMu sync.Mutex
-	free   map[int][]*image // room that is not in use, by elements. It stays from cut to cut: new pages of the system take longer than the copy
+	free   map[int][]*Image // room that is not in use, by elements. It stays from cut to cut: new pages of the system take longer than the copy
 }
 
-// cut is what is fixed at the moment.
-type cut struct {
+// Cut is what is fixed at the moment.
+type Cut struct {
 	number   uint64
-	view     *holding
-	version  uint64
-	jobEpoch uint32
-	trainers []*trainer // by ordinal; those that come later have pushed nothing before the moment
-	tables   []*table.Cut
-	retired  retirement
+	view     *View
+	Version  uint64
+	JobEpoch uint32
+	Trainers []*Trainer // by ordinal; those that come later have pushed nothing before the moment
+	Tables   []*table.Cut
+	Retired  Retirement
 }
 
-// image is a copy of a block at a cut.
-type image struct {
-	params  []float32
-	state   []float32
-	updates uint64
-	version uint64
-	applied []uint64 // by cut.trainers
+// Image is a copy of a block at a cut.
+type Image struct {
+	Params  []float32
+	State   []float32
+	Updates uint64
+	Version uint64
+	Applied []uint64 // by cut.trainers
 }
 
 // take is called with the block's lock held.
-func (i *image) take(b *block, c *cut) {
+func (i *Image) take(b *Block, c *Cut) {
 	i.begin(b, c)
 	i.keep(b, 0, b.Len)
 }
 
 // begin is called with the block's lock held. The values follow, by keep.
-func (i *image) begin(b *block, c *cut) {
+func (i *Image) begin(b *Block, c *Cut) {
 	i.size(b)
-	i.updates, i.version = b.updates, b.version
-	i.applied = i.applied[:0]
-	for _, t := range c.trainers {
-		i.applied = append(i.applied, t.applied[b.local])
+	i.Updates, i.Version = b.updates, b.version
+	i.Applied = i.Applied[:0]
+	for _, t := range c.Trainers {
+		i.Applied = append(i.Applied, t.applied[b.Local])
 	}
 }
 
 // size makes room for the values of a block.
-func (i *image) size(b *block) {
-	i.params = slices.Grow(i.params[:0], len(b.params))[:len(b.params)]
-	i.state = slices.Grow(i.state[:0], len(b.state))[:len(b.state)]
+func (i *Image) size(b *Block) {
+	i.Params = slices.Grow(i.Params[:0], len(b.params))[:len(b.params)]
+	i.State = slices.Grow(i.State[:0], len(b.state))[:len(b.state)]
 }
 
 // keep takes elements lo to hi, with the block's lock held: best just before they change, as they are in the cache then.
 // No image keeps nothing.
-func (i *image) keep(b *block, lo, hi int) {
+func (i *Image) keep(b *Block, lo, hi int) {
 	if i == nil {
 		return
 	}
-	copy(i.params[lo:hi], b.params[lo:hi])
+	copy(i.Params[lo:hi], b.params[lo:hi])
 	for slot := 0; slot < len(b.state); slot += b.Len {
-		copy(i.state[slot+lo:slot+hi], b.state[slot+lo:slot+hi])
+		copy(i.State[slot+lo:slot+hi], b.state[slot+lo:slot+hi])
 	}
 }
 
-// startCut fixes the moment. Until endCut every update preserves what it changes. since returns the earlier cut that the rows of a
+// StartCut fixes the moment. Until endCut every update preserves what it changes. since returns the earlier cut that the rows of a
 // table are compared with, nil for all rows; a nil since compares with none.
-func (s *shard) startCut(since func(h *holding, table int, number uint64) *table.Cut) *cut {
+func (s *Shard) StartCut(since func(h *View, table int, number uint64) *table.Cut) *Cut {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	s.mu.Lock() // no trainer joins, and pushes, between the roster and the moment
 	defer s.mu.Unlock()
 	s.cuts.number++
-	c := &cut{
-		number: s.cuts.number, view: s.holding.Load(), version: s.version.Load(), jobEpoch: s.jobEpoch.Load(), trainers: s.rosterLocked(), retired: s.retired,
+	c := &Cut{
+		number: s.cuts.number, view: s.view.Load(), Version: s.version.Load(), JobEpoch: s.jobEpoch.Load(), Trainers: s.rosterLocked(), Retired: s.retired,
 	}
-	c.tables = s.cutTables(c, since)
+	c.Tables = s.cutTables(c, since)
 	s.cuts.current.Store(c)
 	return c
 }
 
-// endCut drops the preserved images that were not collected.
-func (s *shard) endCut(h *holding) {
+// EndCut drops the preserved images that were not collected.
+func (s *Shard) EndCut(h *View) {
 	s.cuts.current.Store(nil)
 	for _, b := range h.blocks {
 		b.mu.Lock()
@@ -117,7 +117,7 @@ func (s *shard) endCut(h *holding) {
 }
 
 // sizes counts the blocks by their elements.
-func (h *holding) sizes() map[int]int {
+func (h *View) sizes() map[int]int {
 	n := map[int]int{}
 	for _, b := range h.blocks {
 		n[b.Len]++
@@ -127,7 +127,7 @@ func (h *holding) sizes() map[int]int {
 
 // preserveLocked is called before any change of a block, with its lock held. The image that it returns has to keep all
 // elements, each before it changes; nil: no cut wants them.
-func (s *shard) preserveLocked(b *block) *image {
+func (s *Shard) preserveLocked(b *Block) *Image {
 	c := s.cuts.current.Load()
 	if c == nil || b.cut == c.number {
 		return nil
@@ -138,18 +138,18 @@ func (s *shard) preserveLocked(b *block) *image {
 	return b.image
 }
 
-// reserve takes the memory that a cut of all blocks needs at most, so that no update has to wait for it.
-func (s *shard) reserve() {
-	if h := s.holding.Load(); h != nil {
+// Reserve takes the memory that a cut of all blocks needs at most, so that no update has to wait for it.
+func (s *Shard) Reserve() {
+	if h := s.view.Load(); h != nil {
 		s.cuts.reserve(h)
 	}
 }
 
-// recycle takes back an image that collect returned.
-func (s *shard) recycle(i *image) { s.cuts.recycle(i) }
+// Recycle takes back an image that collect returned.
+func (s *Shard) Recycle(i *Image) { s.cuts.recycle(i) }
 
-// collect returns the block as it was at the cut. The image is the caller's until recycle.
-func (s *shard) collect(b *block, c *cut) *image {
+// Collect returns the block as it was at the cut. The image is the caller's until recycle.
+func (s *Shard) Collect(b *Block, c *Cut) *Image {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.cut == c.number {
@@ -163,7 +163,7 @@ func (s *shard) collect(b *block, c *cut) *image {
 	return i
 }
 
-func (cs *cuts) room(b *block) *image {
+func (cs *cuts) room(b *Block) *Image {
 	cs.freeMu.Lock()
 	defer cs.freeMu.Unlock()
 	free := cs.free[b.Len]
@@ -171,11 +171,11 @@ func (cs *cuts) room(b *block) *image {
 		cs.free[b.Len] = free[:n-1]
 		return free[n-1]
 	}
-	return &image{}
+	return &Image{}
 }
 
 // reserve takes the memory of a cut of all blocks.
-func (cs *cuts) reserve(h *holding) {
+func (cs *cuts) reserve(h *View) {
 	cs.freeMu.Lock()
 	defer cs.freeMu.Unlock()
 	needed := h.sizes()
@@ -183,24 +183,24 @@ func (cs *cuts) reserve(h *holding) {
 		if len(cs.free[b.Len]) >= needed[b.Len] {
 			continue
 		}
-		i := &image{}
+		i := &Image{}
 		i.size(b)
-		for _, values := range [][]float32{i.params, i.state} {
+		for _, values := range [][]float32{i.Params, i.State} {
 			clear(values[:cap(values)]) // the system gives pages when they are written
 		}
 		cs.giveLocked(i)
 	}
 }
 
-func (cs *cuts) recycle(i *image) {
+func (cs *cuts) recycle(i *Image) {
 	cs.freeMu.Lock()
 	defer cs.freeMu.Unlock()
 	cs.giveLocked(i)
 }
 
-func (cs *cuts) giveLocked(i *image) {
+func (cs *cuts) giveLocked(i *Image) {
 	if cs.free == nil {
-		cs.free = map[int][]*image{}
+		cs.free = map[int][]*Image{}
 	}
-	cs.free[len(i.params)] = append(cs.free[len(i.params)], i)
+	cs.free[len(i.Params)] = append(cs.free[len(i.Params)], i)
 }

@@ -1,10 +1,9 @@
-package pserver
+package shard
 
 import (
 	"sync"
 	"sync/atomic"
 
-	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/wire"
 )
 
@@ -38,7 +37,7 @@ type part struct {
 }
 
 // of finds or makes the stage of an incarnation, and returns it locked.
-func (st *stages) of(incarnation uint64, holding *atomic.Pointer[holding]) *stage {
+func (st *stages) of(incarnation uint64, holding *atomic.Pointer[View]) *stage {
 	for {
 		st.mu.Lock()
 		g := st.byIncarnation[incarnation]
@@ -55,17 +54,17 @@ func (st *stages) of(incarnation uint64, holding *atomic.Pointer[holding]) *stag
 	}
 }
 
-func newStage(incarnation uint64, h *holding) *stage {
+func newStage(incarnation uint64, h *View) *stage {
 	return &stage{incarnation: incarnation, parts: make([]part, len(h.blocks)), rows: make([]rowStage, len(h.tables))}
 }
 
 // findAll returns the stages of contributors, nil where there is none.
-func (st *stages) findAll(contributors []contributor) []*stage {
+func (st *stages) findAll(contributors []Contributor) []*stage {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	found := make([]*stage, len(contributors))
 	for i, c := range contributors {
-		found[i] = st.byIncarnation[c.incarnation]
+		found[i] = st.byIncarnation[c.Incarnation]
 	}
 	return found
 }
@@ -110,22 +109,22 @@ func (g *stage) newest() (sequence uint64) {
 }
 
 // openStage returns the trainer's stage at the version of a frame, locked, if the frame is neither late nor early.
-func (s *shard) openStage(t *trainer, by core.Gradient) (*stage, *core.Refusal) {
+func (s *Shard) openStage(t *Trainer, by Gradient) (*stage, *Refusal) {
 	if t.fenced.Load() {
-		return nil, core.Refuse(core.Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.incarnation, t.ordinal)
+		return nil, Refuse(Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.incarnation, t.ordinal)
 	}
-	g := s.stages.of(t.incarnation, &s.holding)
+	g := s.stages.of(t.incarnation, &s.view)
 	now := s.version.Load()
-	var refused *core.Refusal
+	var refused *Refusal
 	switch {
 	case by.Version < now || by.Version < g.version:
-		refused = core.Refuse(core.Stale, "gradient was computed at version %d, shard %d is at %d", by.Version, s.index, now)
+		refused = Refuse(Stale, "gradient was computed at version %d, shard %d is at %d", by.Version, s.index, now)
 	//guard:stage-of-version-kept
 	case by.Version > now: // what is staged for the version that is to come now is still needed
-		refused = core.Refuse(core.NotYet, "gradient was computed at version %d, shard %d is at %d and will hear of it", by.Version, s.index, now)
+		refused = Refuse(NotYet, "gradient was computed at version %d, shard %d is at %d and will hear of it", by.Version, s.index, now)
 	//guard:stage-of-newest-attempt
 	case by.Version == g.version && by.Records != g.records && by.Sequence < g.newest():
-		refused = core.Refuse(core.Stale, "gradient is of an earlier attempt at version %d, of %d records: there is one of %d by now", by.Version, by.Records, g.records)
+		refused = Refuse(Stale, "gradient is of an earlier attempt at version %d, of %d records: there is one of %d by now", by.Version, by.Records, g.records)
 	}
 	if refused != nil {
 		g.mu.Unlock()
@@ -139,19 +138,19 @@ func (s *shard) openStage(t *trainer, by core.Gradient) (*stage, *core.Refusal) 
 
 // stage keeps the gradient sum of one block until a commit names it. Sending it
 // again changes nothing; a later frame for the same version replaces it.
-func (s *shard) stage(b *block, t *trainer, by core.Gradient, values core.Values) *core.Refusal {
+func (s *Shard) stage(b *Block, t *Trainer, by Gradient, values Values) *Refusal {
 	g, refused := s.openStage(t, by)
 	if refused != nil {
 		return refused
 	}
 	defer g.mu.Unlock()
-	p := &g.parts[b.local]
+	p := &g.parts[b.Local]
 	if p.sequence > by.Sequence {
 		return nil // an older frame, overtaken by its own repetition
 	}
 	if p.sum == nil {
 		if !s.stages.reserve(int64(4 * b.Len)) {
-			return core.Refuse(core.Full, "shard %d holds %d bytes of staged gradients, the limit is %d", s.index, s.stages.bytes.Load(), s.stages.limit)
+			return Refuse(Full, "shard %d holds %d bytes of staged gradients, the limit is %d", s.index, s.stages.bytes.Load(), s.stages.limit)
 		}
 		p.sum = make([]float32, b.Len)
 	}
@@ -160,7 +159,7 @@ func (s *shard) stage(b *block, t *trainer, by core.Gradient, values core.Values
 		g.present--
 	}
 	if !values.CopyTo(p.sum) {
-		return changed("stage", b.name())
+		return RefuseChanged("stage", b.Name())
 	}
 	p.sequence = by.Sequence
 	g.present++
@@ -168,12 +167,12 @@ func (s *shard) stage(b *block, t *trainer, by core.Gradient, values core.Values
 	return nil
 }
 
-// stageBlock stages the gradient sum of one block, if the stages have room for it.
-func (s *shard) stageBlock(h *holding, b *block, t *trainer, by core.Gradient, values core.Values) *core.Refusal {
-	return s.withRoom(h, t, 0, func() *core.Refusal { return s.stage(b, t, by, values) })
+// StageBlock stages the gradient sum of one block, if the stages have room for it.
+func (s *Shard) StageBlock(h *View, b *Block, t *Trainer, by Gradient, values Values) *Refusal {
+	return s.withRoom(h, t, 0, func() *Refusal { return s.stage(b, t, by, values) })
 }
 
-// stageTable stages one part of the sums of a table, if the stages have room for it. size is the number of its bytes.
-func (s *shard) stageTable(h *holding, number int, rows *wire.Rows, size int64, t *trainer, by core.Gradient) *core.Refusal {
-	return s.withRoom(h, t, size, func() *core.Refusal { return s.stageRows(h, number, rows, t, by) })
+// StageTable stages one part of the sums of a table, if the stages have room for it. size is the number of its bytes.
+func (s *Shard) StageTable(h *View, number int, rows *wire.Rows, size int64, t *Trainer, by Gradient) *Refusal {
+	return s.withRoom(h, t, size, func() *Refusal { return s.stageRows(h, number, rows, t, by) })
 }

@@ -1,4 +1,4 @@
-package pserver
+package shard
 
 import (
 	"cmp"
@@ -13,7 +13,6 @@ import (
 
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/placement"
-	core "trainmaster/pserver/shard"
 )
 
 // A block changes its shard in four steps, which the leader takes:
@@ -25,49 +24,49 @@ import (
 // a freeze: the source cannot know more. A shard that starts in a job whose blocks were moved
 // has all its blocks frozen until it receives the placement, for the same reason.
 type moving struct {
-	mu    sync.Mutex // taken before shard.mu, after shard.commitMu
+	mu    sync.Mutex // taken before Shard.mu, after Shard.commitMu
 	joins bool       // started without a block, in a job whose blocks are moved
 	term  uint64     // of the newest leader that called
 	since time.Time  // of the first freeze of the step under way
 	epoch uint32     // that the taken blocks wait for
-	taken map[uint64]*arrival
-	slots map[slotID]*slotArrival // taken, of tables
+	taken map[uint64]*MovedBlock
+	slots map[SlotID]*MovedSlot // taken, of tables
 }
 
-// arrival is a block that another shard gave.
-type arrival struct {
-	image
-	Applied []appliedStep
-	retired retirement // of the source
+// MovedBlock is a block that another shard gave.
+type MovedBlock struct {
+	Image
+	Applied []AppliedStep
+	Retired Retirement // of the source
 }
 
-// appliedStep is the last step of a trainer that a block has.
-type appliedStep struct {
-	ordinal     uint32
-	incarnation uint64
-	step        uint64
+// AppliedStep is the last step of a trainer that a block has.
+type AppliedStep struct {
+	Ordinal     uint32
+	Incarnation uint64
+	Step        uint64
 }
 
 var (
-	errOldMove    = errors.New("the move is over")
-	errBlocksLost = errors.New("blocks lost")
-	errRetired    = errors.New("not of the job any more")
-	errSyncMove   = errors.New("a synchronous job moves blocks in a rollback only: see Rewind")
+	ErrOldMove    = errors.New("the move is over")
+	ErrBlocksLost = errors.New("blocks lost")
+	ErrRetired    = errors.New("not of the job any more")
+	ErrSyncMove   = errors.New("a synchronous job moves blocks in a rollback only: see Rewind")
 )
 
-// checkRestored is called at the start. Of a job whose blocks were moved a shard has its blocks, or it must not serve.
-func (s *shard) checkRestored(l *placement.Layout) error {
+// CheckRestored is called at the start. Of a job whose blocks were moved a shard has its blocks, or it must not serve.
+func (s *Shard) CheckRestored(l *placement.Layout) error {
 	switch {
 	case l == nil:
 		return nil
 	case !l.Owns(s.index):
 		s.moving.joins = true
-		s.log.Info("no block of the job is here yet: the leader moves some here")
+		s.Log.Info("no block of the job is here yet: the leader moves some here")
 		return nil
 	case !s.ready.Load():
-		return fmt.Errorf("%w: shard %d has no checkpoint, and its blocks were moved here: without them the job has to begin anew", errBlocksLost, s.index)
+		return fmt.Errorf("%w: shard %d has no checkpoint, and its blocks were moved here: without them the job has to begin anew", ErrBlocksLost, s.index)
 	}
-	h := s.holding.Load()
+	h := s.view.Load()
 	if h.model.Sync {
 		return nil // the leader rolls it back
 	}
@@ -77,7 +76,7 @@ func (s *shard) checkRestored(l *placement.Layout) error {
 	return h.freezeTables()
 }
 
-func (b *block) freeze() {
+func (b *Block) freeze() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.frozen == nil {
@@ -86,7 +85,7 @@ func (b *block) freeze() {
 }
 
 // thawLocked lets those go on that wait.
-func (b *block) thawLocked() {
+func (b *Block) thawLocked() {
 	if b.frozen != nil {
 		close(b.frozen)
 		b.frozen = nil
@@ -94,26 +93,26 @@ func (b *block) thawLocked() {
 }
 
 // movingLocked refuses a push to a block that moves; nil if the block stays.
-func (b *block) movingLocked() *core.Refusal {
+func (b *Block) movingLocked() *Refusal {
 	switch {
 	case b.moved:
-		return core.Refuse(core.Moved, "%s is on another shard now", b.name())
+		return Refuse(Moved, "%s is on another shard now", b.Name())
 	case b.frozen != nil:
-		return core.Refuse(core.Frozen, "%s is about to move", b.name()).Until(b.frozen)
+		return Refuse(Frozen, "%s is about to move", b.Name()).Until(b.frozen)
 	}
 	return nil
 }
 
 // followsLocked refuses a leader that was followed by another one.
-func (m *moving) followsLocked(s *shard, term uint64) error {
+func (m *moving) followsLocked(s *Shard, term uint64) error {
 	if term < m.term {
-		return fmt.Errorf("%w: of term %d, shard %d knows of term %d", errOldMove, term, s.index, m.term)
+		return fmt.Errorf("%w: of term %d, shard %d knows of term %d", ErrOldMove, term, s.index, m.term)
 	}
 	return nil
 }
 
-// follows refuses a leader that was followed by another one.
-func (s *shard) follows(term uint64) error {
+// Follows refuses a leader that was followed by another one.
+func (s *Shard) Follows(term uint64) error {
 	s.moving.mu.Lock()
 	defer s.moving.mu.Unlock()
 	return s.moving.followsLocked(s, term)
@@ -121,32 +120,32 @@ func (s *shard) follows(term uint64) error {
 
 // heedLocked refuses a leader that was followed by another one, and a move to another
 // epoch than the next.
-func (m *moving) heedLocked(s *shard, term uint64, epoch uint32) (*holding, error) {
+func (m *moving) heedLocked(s *Shard, term uint64, epoch uint32) (*View, error) {
 	if err := m.followsLocked(s, term); err != nil {
 		return nil, err
 	}
-	h := s.holding.Load()
+	h := s.view.Load()
 	switch {
 	case h == nil || !s.ready.Load():
-		return nil, fmt.Errorf("%w: shard %d has no parameters yet", errIncomplete, s.index)
+		return nil, fmt.Errorf("%w: shard %d has no parameters yet", ErrIncomplete, s.index)
 	case h.model.Sync:
-		return nil, errSyncMove
+		return nil, ErrSyncMove
 	case epoch != h.model.Placement.Epoch+1:
-		return nil, fmt.Errorf("%w: it leads to epoch %d, shard %d is at %d", errOldMove, epoch, s.index, h.model.Placement.Epoch)
+		return nil, fmt.Errorf("%w: it leads to epoch %d, shard %d is at %d", ErrOldMove, epoch, s.index, h.model.Placement.Epoch)
 	}
 	m.term = term
 	return h, nil
 }
 
-func (h *holding) find(id uint64) (*block, error) {
+func (h *View) find(id uint64) (*Block, error) {
 	if b := h.byID[id]; b != nil {
 		return b, nil
 	}
-	return nil, fmt.Errorf("%w: block %d is not here", errMismatch, id)
+	return nil, fmt.Errorf("%w: block %d is not here", ErrMismatch, id)
 }
 
-// freezeBlocks keeps pushes away from blocks, and slots of tables, that are to leave.
-func (s *shard) freezeBlocks(ctx context.Context, term uint64, epoch uint32, ids []uint64, slots []slotID) error {
+// FreezeBlocks keeps pushes away from blocks, and slots of tables, that are to leave.
+func (s *Shard) FreezeBlocks(ctx context.Context, term uint64, epoch uint32, ids []uint64, slots []SlotID) error {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	s.moving.mu.Lock()
@@ -174,14 +173,14 @@ func (s *shard) freezeBlocks(ctx context.Context, term uint64, epoch uint32, ids
 }
 
 // heed is heedLocked for callers that change nothing.
-func (s *shard) heed(term uint64, epoch uint32) (*holding, error) {
+func (s *Shard) heed(term uint64, epoch uint32) (*View, error) {
 	s.moving.mu.Lock()
 	defer s.moving.mu.Unlock()
 	return s.moving.heedLocked(s, term, epoch)
 }
 
-// readBlock copies a frozen block.
-func (s *shard) readBlock(term uint64, epoch uint32, id uint64) (*arrival, error) {
+// ReadBlock copies a frozen block.
+func (s *Shard) ReadBlock(term uint64, epoch uint32, id uint64) (*MovedBlock, error) {
 	s.commitMu.Lock() // no placement changes
 	defer s.commitMu.Unlock()
 	h, err := s.heed(term, epoch)
@@ -197,43 +196,43 @@ func (s *shard) readBlock(term uint64, epoch uint32, id uint64) (*arrival, error
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if b.frozen == nil {
-		return nil, fmt.Errorf("%w: %s is not frozen", errOldMove, b.name())
+		return nil, fmt.Errorf("%w: %s is not frozen", ErrOldMove, b.Name())
 	}
-	a := &arrival{retired: s.retired}
-	a.take(b, &cut{})
+	a := &MovedBlock{Retired: s.retired}
+	a.take(b, &Cut{})
 	for _, t := range s.rosterLocked() {
-		a.Applied = append(a.Applied, appliedStep{t.ordinal, t.incarnation, t.applied[b.local]})
+		a.Applied = append(a.Applied, AppliedStep{t.ordinal, t.incarnation, t.applied[b.Local]})
 	}
 	return a, nil
 }
 
 // source is another shard that gives blocks, and slots of tables.
 type source interface {
-	Block(id uint64) (*arrival, error)
+	Block(id uint64) (*MovedBlock, error)
 	// Slots gives them in their order.
-	Slots(ids []slotID, add func(slotPiece) error) error
+	Slots(ids []SlotID, add func(SlotPiece) error) error
 }
 
-// takeBlocks keeps what another shard gives, until the placement of epoch is committed or not.
+// TakeBlocks keeps what another shard gives, until the placement of epoch is committed or not.
 // Whatever was taken of them before is replaced.
-func (s *shard) takeBlocks(ctx context.Context, term uint64, epoch uint32, ids []uint64, slots []slotID, from source) error {
+func (s *Shard) TakeBlocks(ctx context.Context, term uint64, epoch uint32, ids []uint64, slots []SlotID, from source) error {
 	h, err := s.heed(term, epoch)
 	if err != nil {
 		return err
 	}
 	all := h.model.Placement.Blocks()
-	arrivals := map[uint64]*arrival{}
+	arrivals := map[uint64]*MovedBlock{}
 	for _, id := range ids {
 		a, err := from.Block(id)
 		if err != nil {
 			return err
 		}
-		if id >= uint64(len(all)) || len(a.params) != all[id].Len || len(a.state) != len(h.model.Rule.Slots())*all[id].Len {
-			return fmt.Errorf("%w: block %d came with %d parameters and %d of state", errMismatch, id, len(a.params), len(a.state))
+		if id >= uint64(len(all)) || len(a.Params) != all[id].Len || len(a.State) != len(h.model.Rule.Slots())*all[id].Len {
+			return fmt.Errorf("%w: block %d came with %d parameters and %d of state", ErrMismatch, id, len(a.Params), len(a.State))
 		}
 		arrivals[id] = a
 	}
-	taker := &slotTaker{holding: h, want: slots, taken: map[slotID]*slotArrival{}}
+	taker := &slotTaker{holding: h, want: slots, taken: map[SlotID]*MovedSlot{}}
 	if err := taker.run(from); err != nil {
 		return err
 	}
@@ -245,16 +244,16 @@ func (s *shard) takeBlocks(ctx context.Context, term uint64, epoch uint32, ids [
 		return cmp.Or(err, ctx.Err())
 	}
 	if s.moving.epoch != epoch || s.moving.taken == nil {
-		s.moving.epoch, s.moving.taken, s.moving.slots = epoch, map[uint64]*arrival{}, map[slotID]*slotArrival{}
+		s.moving.epoch, s.moving.taken, s.moving.slots = epoch, map[uint64]*MovedBlock{}, map[SlotID]*MovedSlot{}
 	}
 	maps.Copy(s.moving.taken, arrivals)
 	maps.Copy(s.moving.slots, taker.taken)
 	return nil
 }
 
-// settle switches to the committed placement. m is nil if the caller sent the epoch alone; wanted reports that the
+// Settle switches to the committed placement. m is nil if the caller sent the epoch alone; wanted reports that the
 // model is needed too.
-func (s *shard) settle(term uint64, epoch uint32, m *model.Model) (wanted bool, err error) {
+func (s *Shard) Settle(term uint64, epoch uint32, m *model.Model) (wanted bool, err error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
 	s.moving.mu.Lock()
@@ -265,13 +264,13 @@ func (s *shard) settle(term uint64, epoch uint32, m *model.Model) (wanted bool, 
 		return false, err
 	}
 	s.moving.term = term
-	h := s.holding.Load()
+	h := s.view.Load()
 	ready := h != nil && s.ready.Load()
 	switch {
 	case ready && h.model.Sync, m != nil && m.Sync:
-		return false, errSyncMove
+		return false, ErrSyncMove
 	case ready && epoch < h.model.Placement.Epoch:
-		return false, fmt.Errorf("%w: epoch %d, shard %d is at %d", errOldMove, epoch, s.index, h.model.Placement.Epoch)
+		return false, fmt.Errorf("%w: epoch %d, shard %d is at %d", ErrOldMove, epoch, s.index, h.model.Placement.Epoch)
 	case ready && epoch == h.model.Placement.Epoch:
 		for _, b := range h.blocks {
 			b.mu.Lock()
@@ -283,11 +282,11 @@ func (s *shard) settle(term uint64, epoch uint32, m *model.Model) (wanted bool, 
 		}
 		s.moving.since = time.Time{}
 	case s.unrestored.Load() != nil:
-		return false, fmt.Errorf("%w: shard %d waits: %s", errIncomplete, s.index, s.unrestoredText())
+		return false, fmt.Errorf("%w: shard %d waits: %s", ErrIncomplete, s.index, s.Unrestored())
 	case m == nil:
 		return true, nil
 	case h != nil && !ready:
-		return false, fmt.Errorf("%w: shard %d has no parameters yet", errIncomplete, s.index)
+		return false, fmt.Errorf("%w: shard %d has no parameters yet", ErrIncomplete, s.index)
 	default:
 		if err := s.switchLocked(h, m); err != nil {
 			return false, err
@@ -299,18 +298,18 @@ func (s *shard) settle(term uint64, epoch uint32, m *model.Model) (wanted bool, 
 
 // switchLocked changes to the blocks that m gives this shard, all at one moment: no request is
 // inside any block. old is nil in a server that joins.
-func (s *shard) switchLocked(old *holding, m *model.Model) error {
+func (s *Shard) switchLocked(old *View, m *model.Model) error {
 	if old == nil {
-		old = &holding{model: m}
+		old = &View{model: m}
 	}
-	h := newHolding(m, s.index)
+	h := newView(m, s.index)
 	from := make([]int, len(h.blocks)) // where each was, -1: it arrives
 	for i, b := range h.blocks {
 		from[i] = -1
 		if kept := old.byID[b.ID]; kept != nil {
-			h.blocks[i], h.byID[b.ID], from[i] = kept, kept, kept.local
+			h.blocks[i], h.byID[b.ID], from[i] = kept, kept, kept.Local
 		} else if s.moving.taken[b.ID] == nil || s.moving.epoch != m.Placement.Epoch {
-			return s.lacks(b.name())
+			return s.lacks(b.Name())
 		}
 	}
 	arrived, err := s.placeTables(old, h)
@@ -322,7 +321,7 @@ func (s *shard) switchLocked(old *holding, m *model.Model) error {
 	}
 	s.renumberLocked(from)
 	for i, b := range h.blocks {
-		b.local = i
+		b.Local = i
 		if from[i] < 0 {
 			s.arriveLocked(h, b, s.moving.taken[b.ID])
 		}
@@ -334,7 +333,7 @@ func (s *shard) switchLocked(old *holding, m *model.Model) error {
 		}
 	}
 	s.arriveSlotsLocked(old, h, arrived)
-	s.holding.Store(h)
+	s.view.Store(h)
 	s.ready.Store(true)
 	s.Counters.Switched.Add(1)
 	for _, b := range old.blocks {
@@ -348,15 +347,15 @@ func (s *shard) switchLocked(old *holding, m *model.Model) error {
 		fields["frozen"] = time.Since(s.moving.since).Round(time.Millisecond)
 		s.moving.since = time.Time{}
 	}
-	s.log.WithFields(fields).Info("placement changed")
+	s.Log.WithFields(fields).Info("placement changed")
 	if s.index >= m.Placement.Shards {
-		s.end(nil)
+		s.End(nil)
 	}
 	return nil
 }
 
 // renumberLocked gives the steps of all trainers the new order of blocks.
-func (s *shard) renumberLocked(from []int) {
+func (s *Shard) renumberLocked(from []int) {
 	for _, t := range s.trainers {
 		applied := make([]uint64, len(from))
 		for i, was := range from {
@@ -369,18 +368,18 @@ func (s *shard) renumberLocked(from []int) {
 }
 
 // arriveLocked fills a block.
-func (s *shard) arriveLocked(h *holding, b *block, a *arrival) {
-	b.params, b.state, b.updates, b.version = a.params, a.state, a.updates, a.version
-	s.heedRetiredLocked(h, a.retired)
+func (s *Shard) arriveLocked(h *View, b *Block, a *MovedBlock) {
+	b.params, b.state, b.updates, b.version = a.Params, a.State, a.Updates, a.Version
+	s.heedRetiredLocked(h, a.Retired)
 	for _, by := range a.Applied {
 		if t := s.knownLocked(h, by); t != nil {
-			t.applied[b.local] = by.step
+			t.applied[b.Local] = by.Step
 		}
 	}
 }
 
 // heedRetiredLocked forgets whom the source of a block, or of a slot, has forgotten.
-func (s *shard) heedRetiredLocked(h *holding, said retirement) {
+func (s *Shard) heedRetiredLocked(h *View, said Retirement) {
 	//guard:migration-carries-retired
 	if said.after(&s.retired) {
 		s.retired = said
@@ -389,7 +388,7 @@ func (s *shard) heedRetiredLocked(h *holding, said retirement) {
 }
 
 // shut ends a trainer while no request is inside any block.
-func (h *holding) shut(t *trainer) {
+func (h *View) shut(t *Trainer) {
 	t.fenced.Store(true)
 	for k, table := range h.tables {
 		table.Close(t.columns[k])
@@ -398,33 +397,33 @@ func (h *holding) shut(t *trainer) {
 
 // knownLocked is the trainer of a step that came along. If the source has a newer
 // incarnation of it, the older one ends here too. It returns nil for an older or a retired incarnation, whose steps are not needed.
-func (s *shard) knownLocked(h *holding, by appliedStep) *trainer {
-	if s.retired.over(by.incarnation) {
+func (s *Shard) knownLocked(h *View, by AppliedStep) *Trainer {
+	if s.retired.over(by.Incarnation) {
 		return nil
 	}
-	t := s.trainers[by.ordinal]
-	if t == nil || t.incarnation < by.incarnation {
+	t := s.trainers[by.Ordinal]
+	if t == nil || t.incarnation < by.Incarnation {
 		if t != nil {
 			h.shut(t)
 		}
-		t = h.newTrainer(by.ordinal, by.incarnation)
-		s.trainers[by.ordinal] = t
+		t = h.newTrainer(by.Ordinal, by.Incarnation)
+		s.trainers[by.Ordinal] = t
 	}
-	if t.incarnation != by.incarnation {
+	if t.incarnation != by.Incarnation {
 		return nil
 	}
 	return t
 }
 
 // lacks ends a shard that was assigned what it does not have.
-func (s *shard) lacks(what string) error {
-	err := fmt.Errorf("%w: shard %d was given %s and does not have it: start it again, and it goes on from the last set of checkpoints", errBlocksLost, s.index, what)
-	s.end(err)
+func (s *Shard) lacks(what string) error {
+	err := fmt.Errorf("%w: shard %d was given %s and does not have it: start it again, and it goes on from the last set of checkpoints", ErrBlocksLost, s.index, what)
+	s.End(err)
 	return err
 }
 
-// end has the server end; the first reason counts.
-func (s *shard) end(err error) {
+// End has the server end; the first reason counts.
+func (s *Shard) End(err error) {
 	select {
 	case s.over <- err:
 	default:

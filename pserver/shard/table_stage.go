@@ -1,4 +1,4 @@
-package pserver
+package shard
 
 import (
 	"fmt"
@@ -6,7 +6,6 @@ import (
 	"sync"
 	"sync/atomic"
 
-	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
@@ -44,7 +43,7 @@ func (st *rowStage) bytes() (n int64) {
 
 // stageRows keeps one part of a trainer's sums for a table until a commit names
 // it. Sending it again changes nothing; later frames for the same version replace it.
-func (s *shard) stageRows(h *holding, number int, rows *wire.Rows, t *trainer, by core.Gradient) *core.Refusal {
+func (s *Shard) stageRows(h *View, number int, rows *wire.Rows, t *Trainer, by Gradient) *Refusal {
 	g, refused := s.openStage(t, by)
 	if refused != nil {
 		return refused
@@ -56,7 +55,7 @@ func (s *shard) stageRows(h *holding, number int, rows *wire.Rows, t *trainer, b
 	}
 	if int(rows.Parts) != len(st.parts) || st.since == 0 {
 		if rows.Parts > maxParts {
-			return core.Refuse(core.BadBatch, "%d parts for table %q: expected at most %d", rows.Parts, cfg.Name, maxParts)
+			return Refuse(BadBatch, "%d parts for table %q: expected at most %d", rows.Parts, cfg.Name, maxParts)
 		}
 		st.reset()
 		for len(st.parts) > int(rows.Parts) {
@@ -76,7 +75,7 @@ func (s *shard) stageRows(h *holding, number int, rows *wire.Rows, t *trainer, b
 	words := wire.RowsSize(len(rows.Spans), len(rows.IDs), cfg.Dim) / 4
 	if more := words - len(p.payload); more > 0 {
 		if !s.stages.reserve(int64(4 * more)) {
-			return core.Refuse(core.Full, "shard %d holds %d bytes of staged gradients, the limit is %d", s.index, s.stages.bytes.Load(), s.stages.limit)
+			return Refuse(Full, "shard %d holds %d bytes of staged gradients, the limit is %d", s.index, s.stages.bytes.Load(), s.stages.limit)
 		}
 		p.payload = make([]float32, words)
 	}
@@ -88,7 +87,7 @@ func (s *shard) stageRows(h *holding, number int, rows *wire.Rows, t *trainer, b
 	copy(p.rows.Spans, rows.Spans)
 	copy(p.rows.IDs, rows.IDs)
 	if isFinite := wire.CopyFinite(p.rows.Values, rows.Values); rows.Shared && !isFinite {
-		return changed("stage rows", fmt.Sprintf("table %q", cfg.Name))
+		return RefuseChanged("stage rows", fmt.Sprintf("table %q", cfg.Name))
 	}
 	p.sequence = by.Sequence
 	st.present++
@@ -100,7 +99,7 @@ func (s *shard) stageRows(h *holding, number int, rows *wire.Rows, t *trainer, b
 const maxParts = 1 << 16
 
 // missingRows returns the first table whose parts are incomplete in a stage, empty if the stage is complete for this shard.
-func (g *stage) missingRows(h *holding) string {
+func (g *stage) missingRows(h *View) string {
 	for k := range g.rows {
 		if st := &g.rows[k]; !st.whole() && len(h.tables[k].Held()) > 0 {
 			return fmt.Sprintf("%d of %d parts of table %q", st.present, max(1, len(st.parts)), h.model.Placement.Sparse[k].Name)
@@ -127,7 +126,7 @@ func sharesOf(number int, dim int, sums []*stage) *[table.Slots][]table.Share {
 }
 
 // shares returns the shares of all tables. The error names the slot without room.
-func (h *holding) shares(sums []*stage) (all []*[table.Slots][]table.Share, err error) {
+func (h *View) shares(sums []*stage) (all []*[table.Slots][]table.Share, err error) {
 	for k, t := range h.tables {
 		shares := sharesOf(k, t.Config().Dim, sums)
 		for _, slot := range t.Held() {
@@ -136,7 +135,7 @@ func (h *holding) shares(sums []*stage) (all []*[table.Slots][]table.Share, err 
 				more += len(share.IDs)
 			}
 			if err := t.CheckRoom(slot, more); err != nil {
-				return nil, fmt.Errorf("%w: %w", errMismatch, err)
+				return nil, fmt.Errorf("%w: %w", ErrMismatch, err)
 			}
 		}
 		all = append(all, shares)
@@ -146,7 +145,7 @@ func (h *holding) shares(sums []*stage) (all []*[table.Slots][]table.Share, err 
 
 // reduceRows applies the step to every table. Slots run in parallel; the order within a slot is fixed. All slots advance their
 // clock to the version, so that old rows expire.
-func (h *holding) reduceRows(version uint64, all []*[table.Slots][]table.Share, records uint64, scale float32) {
+func (h *View) reduceRows(version uint64, all []*[table.Slots][]table.Share, records uint64, scale float32) {
 	factor := float32(1 / float64(records))
 	step := table.Step{Number: version, Scale: h.model.Update(0, version, scale).Scale}
 	for k, t := range h.tables {

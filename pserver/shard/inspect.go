@@ -1,28 +1,28 @@
-package pserver
+package shard
 
 // Trainers are the known trainers by ordinal, the newest incarnation of each.
-func (s *shard) Trainers() []*trainer {
+func (s *Shard) Trainers() []*Trainer {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.rosterLocked()
 }
 
 // Term is the term of the newest leader that called.
-func (s *shard) Term() uint64 {
+func (s *Shard) Term() uint64 {
 	s.moving.mu.Lock()
 	defer s.moving.mu.Unlock()
 	return s.moving.term
 }
 
 // Taken counts the blocks and slots that other shards gave and that wait for their placement.
-func (s *shard) Taken() int {
+func (s *Shard) Taken() int {
 	s.moving.mu.Lock()
 	defer s.moving.mu.Unlock()
 	return len(s.moving.taken) + len(s.moving.slots)
 }
 
 // CutRoom counts the copies of blocks that cuts have memory for, by their elements.
-func (s *shard) CutRoom() map[int]int {
+func (s *Shard) CutRoom() map[int]int {
 	s.cuts.freeMu.Lock()
 	defer s.cuts.freeMu.Unlock()
 	room := map[int]int{}
@@ -33,16 +33,16 @@ func (s *shard) CutRoom() map[int]int {
 }
 
 // CutNeed counts the blocks by their elements, as CutRoom does.
-func (h *holding) CutNeed() map[int]int { return h.sizes() }
+func (h *View) CutNeed() map[int]int { return h.sizes() }
 
 // Inspect calls see with the parameters of the block, its version and the last step of a trainer, under the lock of the block. t can
 // be nil.
-func (b *block) Inspect(t *trainer, see func(params []float32, version, applied uint64)) {
+func (b *Block) Inspect(t *Trainer, see func(params []float32, version, applied uint64)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	applied := uint64(0)
 	if t != nil {
-		applied = t.applied[b.local]
+		applied = t.applied[b.Local]
 	}
 	see(b.params, b.version, applied)
 }

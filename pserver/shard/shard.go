@@ -1,4 +1,4 @@
-package pserver
+package shard
 
 import (
 	"fmt"
@@ -9,33 +9,32 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/pserver/model"
-	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
 )
 
-// shard is the state of one parameter server: parameters and trainers.
-type shard struct {
-	log         *logrus.Entry
+// Shard is the state of one parameter server: parameters and trainers.
+type Shard struct {
+	Log         *logrus.Entry
 	index       int
 	epoch       uint16 // of this start, never 0
 	initTimeout time.Duration
 	Counters    Counters
 
 	// ready is set when the parameters are complete. Until then only the initializer changes them. A rollback clears it.
-	ready   atomic.Bool
-	holding atomic.Pointer[holding] // nil until the first claim or a restore
+	ready atomic.Bool
+	view  atomic.Pointer[View] // nil until the first claim or a restore
 
 	mu        sync.Mutex
 	claim     claim
 	finishing bool                // the claim was used, and finish makes the parameters durable
-	trainers  map[uint32]*trainer // by ordinal: the newest incarnation of each
-	job       string              // the id of the job, hexadecimal; "": not known yet
-	tableKey  table.Key           // of the job, for tables that begin here; set before the shard is used
-	retired   retirement
-	told      bool // whether the leader has sent retired in this process
+	trainers  map[uint32]*Trainer // by ordinal: the newest incarnation of each
+	JobID     string              // the id of the job, hexadecimal; "": not known yet
+	TableKey  table.Key           // of the job, for tables that begin here; set before the shard is used
+	retired   Retirement
+	Told      bool // whether the leader has sent retired in this process
 	// No version after unnamedAfter has gradients of the incarnations in unnamed. It comes from the leader; retired can also come
 	// from a checkpoint.
-	unnamed      retirement
+	unnamed      Retirement
 	unnamedAfter uint64
 
 	unrestored atomic.Pointer[string] // reason why the shard waits without parameters, or nil
@@ -48,7 +47,7 @@ type shard struct {
 	changed   chan struct{} // Closed and replaced when version grows. Guarded by versionMu.
 
 	stages    stages
-	stageWait time.Duration // see Config
+	StageWait time.Duration // see Config
 
 	// commitMu serializes commits and the start of a cut, so that a cut
 	// of a synchronous shard is of one version.
@@ -61,28 +60,28 @@ type shard struct {
 	rowsMu sync.RWMutex // held while a commit changes rows of tables and the version, read by lookups
 }
 
-// holding is a model and its blocks on this shard. It never changes, except for the contents of the blocks.
-type holding struct {
+// View is a model and its blocks on this shard. It never changes, except for the contents of the blocks.
+type View struct {
 	model  *model.Model
-	blocks []*block          // by number
-	byID   map[uint64]*block // by the number in the placement
+	blocks []*Block          // by number
+	byID   map[uint64]*Block // by the number in the placement
 	tables []*table.Table    // by number, those without a slot here too
 }
 
 // Model is the model of the view.
-func (h *holding) Model() *model.Model { return h.model }
+func (h *View) Model() *model.Model { return h.model }
 
 // Blocks are the blocks of the shard, by number.
-func (h *holding) Blocks() []*block { return h.blocks }
+func (h *View) Blocks() []*Block { return h.blocks }
 
 // Block is the block of a number in the placement; nil if the shard does not hold it.
-func (h *holding) Block(id uint64) *block { return h.byID[id] }
+func (h *View) Block(id uint64) *Block { return h.byID[id] }
 
 // Tables are the tables of the model, by number, those without a slot here too.
-func (h *holding) Tables() []*table.Table { return h.tables }
+func (h *View) Tables() []*table.Table { return h.tables }
 
-// stored estimates the bytes of a checkpoint. It is more than the file size if the checkpoint leaves out unchanged rows.
-func (h *holding) stored() (n int64) {
+// Stored estimates the bytes of a checkpoint. It is more than the file size if the checkpoint leaves out unchanged rows.
+func (h *View) Stored() (n int64) {
 	for _, b := range h.blocks {
 		n += int64(4 * b.Len * (1 + len(h.model.Rule.Slots())))
 	}
@@ -109,8 +108,8 @@ type Counters struct {
 	StaleScaled, StalenessSum, StalenessMax atomic.Uint64
 }
 
-// gradients is the number of received gradients. Pulls and lookups do not count: their client may only read.
-func (c *Counters) gradients() uint64 {
+// Gradients is the number of received gradients. Pulls and lookups do not count: their client may only read.
+func (c *Counters) Gradients() uint64 {
 	return c.Pushed.Load() + c.Duplicates.Load() + c.Staged.Load() + c.RowsPushed.Load() + c.RowsStaged.Load()
 }
 
@@ -128,10 +127,10 @@ func (c *Counters) stale(staleness uint64, weight float32) {
 	}
 }
 
-func newShard(log *logrus.Entry, index int, epoch uint16, initTimeout time.Duration, stageBytes int64) *shard {
-	s := &shard{
-		log: log, index: index, epoch: epoch, initTimeout: initTimeout,
-		trainers: map[uint32]*trainer{}, changed: make(chan struct{}), over: make(chan error, 1),
+func New(log *logrus.Entry, index int, epoch uint16, initTimeout time.Duration, stageBytes int64) *Shard {
+	s := &Shard{
+		Log: log, index: index, epoch: epoch, initTimeout: initTimeout,
+		trainers: map[uint32]*Trainer{}, changed: make(chan struct{}), over: make(chan error, 1),
 		stages: stages{limit: stageBytes, byIncarnation: map[uint64]*stage{}},
 	}
 	s.jobEpoch.Store(1)
@@ -139,42 +138,42 @@ func newShard(log *logrus.Entry, index int, epoch uint16, initTimeout time.Durat
 }
 
 // Index is the number of the shard.
-func (s *shard) Index() int { return s.index }
+func (s *Shard) Index() int { return s.index }
 
 // Epoch is the number of this start, never 0.
-func (s *shard) Epoch() uint16 { return s.epoch }
+func (s *Shard) Epoch() uint16 { return s.epoch }
 
 // JobEpoch grows with each rollback of the job, from 1. It fits a header.
-func (s *shard) JobEpoch() uint32 { return s.jobEpoch.Load() }
+func (s *Shard) JobEpoch() uint32 { return s.jobEpoch.Load() }
 
 // Version is the version that a synchronous shard has reached.
-func (s *shard) Version() uint64 { return s.version.Load() }
+func (s *Shard) Version() uint64 { return s.version.Load() }
 
 // Ready reports whether the parameters are complete.
-func (s *shard) Ready() bool { return s.ready.Load() }
+func (s *Shard) Ready() bool { return s.ready.Load() }
 
 // View is what the shard holds now; nil before the first claim or a restore.
-func (s *shard) View() *holding { return s.holding.Load() }
+func (s *Shard) View() *View { return s.view.Load() }
 
 // Over receives once: nil when this shard is no longer of the job, or why it must end.
-func (s *shard) Over() <-chan error { return s.over }
+func (s *Shard) Over() <-chan error { return s.over }
 
-// awaitsPlacement reports whether the shard started without a block, in a job whose blocks are moved, and has no placement yet.
-func (s *shard) awaitsPlacement() bool { return s.moving.joins && s.holding.Load() == nil }
+// AwaitsPlacement reports whether the shard started without a block, in a job whose blocks are moved, and has no placement yet.
+func (s *Shard) AwaitsPlacement() bool { return s.moving.joins && s.view.Load() == nil }
 
-// rewoundTo is the job epoch of the last rollback of this process, or 0.
-func (s *shard) rewoundTo() uint32 { return s.rewound.Load() }
+// RewoundTo is the job epoch of the last rollback of this process, or 0.
+func (s *Shard) RewoundTo() uint32 { return s.rewound.Load() }
 
-// unrestoredText returns the reason why the shard waits, empty if it does not.
-func (s *shard) unrestoredText() string {
+// Unrestored returns the reason why the shard waits, empty if it does not.
+func (s *Shard) Unrestored() string {
 	if text := s.unrestored.Load(); text != nil {
 		return *text
 	}
 	return ""
 }
 
-// setUnrestored sets the reason why the shard waits, empty if it does not, and reports whether the reason is another one than before.
-func (s *shard) setUnrestored(text string) (isNew bool) {
+// SetUnrestored sets the reason why the shard waits, empty if it does not, and reports whether the reason is another one than before.
+func (s *Shard) SetUnrestored(text string) (isNew bool) {
 	if text == "" {
 		return s.unrestored.Swap(nil) != nil
 	}
@@ -182,72 +181,72 @@ func (s *shard) setUnrestored(text string) (isNew bool) {
 	return before == nil || *before != text
 }
 
-// changes counts the changes of the state that a checkpoint stores, from 1.
-func (s *shard) changes() uint64 {
+// Changes counts the changes of the state that a checkpoint stores, from 1.
+func (s *Shard) Changes() uint64 {
 	return s.Counters.Pushed.Load() + s.Counters.RowsPushed.Load() + s.Counters.Committed.Load() + s.Counters.Switched.Load() + 1
 }
 
-func newHolding(m *model.Model, index int) *holding {
-	h := &holding{model: m, byID: map[uint64]*block{}}
+func newView(m *model.Model, index int) *View {
+	h := &View{model: m, byID: map[uint64]*Block{}}
 	for i, b := range m.Placement.Owned(index) {
-		blk := &block{Block: b, local: i, tensor: m.Placement.Tensors[b.Tensor].Name}
+		blk := &Block{Block: b, Local: i, tensor: m.Placement.Tensors[b.Tensor].Name}
 		h.blocks = append(h.blocks, blk)
 		h.byID[b.ID] = blk
 	}
 	return h
 }
 
-// outcome is the answer to a trainer that requests the claim to initialize.
-type outcome int
+// Outcome is the answer to a trainer that requests the claim to initialize.
+type Outcome int
 
 const (
-	outcomeReady outcome = iota
-	outcomeWait
-	outcomeClaimed
+	OutcomeReady Outcome = iota
+	OutcomeWait
+	OutcomeClaimed
 )
 
-// requestClaim gives the claim to a trainer, unless another trainer holds it and is active. The error describes how the trainer's
+// Claim gives the claim to a trainer, unless another trainer holds it and is active. The error describes how the trainer's
 // model differs from the shard's.
-func (s *shard) requestClaim(m *model.Model, ordinal uint32, incarnation uint64, now time.Time) (outcome, uint32, error) {
+func (s *Shard) Claim(m *model.Model, ordinal uint32, incarnation uint64, now time.Time) (Outcome, uint32, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	h := s.holding.Load()
+	h := s.view.Load()
 	if s.ready.Load() {
-		return outcomeReady, 0, h.model.Differ(m)
+		return OutcomeReady, 0, h.model.Differ(m)
 	}
 	if s.finishing {
-		return outcomeWait, s.claim.ordinal, h.model.Differ(m)
+		return OutcomeWait, s.claim.ordinal, h.model.Differ(m)
 	}
 	idle := now.Sub(s.claim.last)
 	if held := s.claim.incarnation != 0 && s.claim.incarnation != incarnation; held && idle < s.initTimeout {
-		return outcomeWait, s.claim.ordinal, h.model.Differ(m)
+		return OutcomeWait, s.claim.ordinal, h.model.Differ(m)
 	} else if held {
-		s.log.WithFields(logrus.Fields{"trainer": s.claim.ordinal, "silent": idle, "successor": ordinal}).Warn("initializer lost its claim")
+		s.Log.WithFields(logrus.Fields{"trainer": s.claim.ordinal, "silent": idle, "successor": ordinal}).Warn("initializer lost its claim")
 	}
 	if h == nil || !h.model.Equal(m) {
-		s.holding.Store(s.newHolding(m))
+		s.view.Store(s.newView(m))
 		clear(s.trainers)
 	}
 	s.claim = claim{ordinal, incarnation, now}
-	return outcomeClaimed, ordinal, nil
+	return OutcomeClaimed, ordinal, nil
 }
 
-// put takes the first parameters of a block from the holder of the claim.
-func (s *shard) put(h *holding, b *block, incarnation uint64, values core.Values, now time.Time) *core.Refusal {
+// Put takes the first parameters of a block from the holder of the claim.
+func (s *Shard) Put(h *View, b *Block, incarnation uint64, values Values, now time.Time) *Refusal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ready.Load() || s.finishing || s.claim.incarnation != incarnation || s.holding.Load() != h {
-		return core.Refuse(core.NotClaimed, "incarnation %d does not hold the claim to initialize shard %d", incarnation, s.index)
+	if s.ready.Load() || s.finishing || s.claim.incarnation != incarnation || s.view.Load() != h {
+		return Refuse(NotClaimed, "incarnation %d does not hold the claim to initialize shard %d", incarnation, s.index)
 	}
 	s.claim.last = now
 	if !b.fill(values, h.model.Rule) {
-		return changed("put", b.name())
+		return RefuseChanged("put", b.Name())
 	}
 	return nil
 }
 
-// unfilled is a block without parameters, nil if there is none.
-func (h *holding) unfilled() *block {
+// Unfilled is a block without parameters, nil if there is none.
+func (h *View) Unfilled() *Block {
 	for _, b := range h.blocks {
 		if !b.filled() {
 			return b
@@ -256,8 +255,8 @@ func (h *holding) unfilled() *block {
 	return nil
 }
 
-// finish makes the parameters visible. It calls durable first, when no trainer can read them.
-func (s *shard) finish(incarnation uint64, durable func()) error {
+// Finish makes the parameters visible. It calls durable first, when no trainer can read them.
+func (s *Shard) Finish(incarnation uint64, durable func()) error {
 	s.mu.Lock()
 	if s.ready.Load() {
 		s.mu.Unlock()
@@ -265,31 +264,31 @@ func (s *shard) finish(incarnation uint64, durable func()) error {
 	}
 	if incarnation == 0 || s.finishing || s.claim.incarnation != incarnation {
 		s.mu.Unlock()
-		return fmt.Errorf("%w: incarnation %d does not hold the claim to initialize shard %d", errNotClaimed, incarnation, s.index)
+		return fmt.Errorf("%w: incarnation %d does not hold the claim to initialize shard %d", ErrNotClaimed, incarnation, s.index)
 	}
-	h := s.holding.Load()
-	if b := h.unfilled(); b != nil {
+	h := s.view.Load()
+	if b := h.Unfilled(); b != nil {
 		s.mu.Unlock()
-		return fmt.Errorf("%w: shard %d has no parameters yet for %s", errIncomplete, s.index, b.name())
+		return fmt.Errorf("%w: shard %d has no parameters yet for %s", ErrIncomplete, s.index, b.Name())
 	}
 	s.finishing = true // late puts, and others' claims, are refused from here on
 	s.mu.Unlock()
 
 	durable()
 	s.mu.Lock()
-	if s.holding.Load() != h {
+	if s.view.Load() != h {
 		s.mu.Unlock()
-		return fmt.Errorf("%w: shard %d was reset during the call", errNotClaimed, s.index)
+		return fmt.Errorf("%w: shard %d was reset during the call", ErrNotClaimed, s.index)
 	}
 	s.claim, s.finishing = claim{}, false
 	s.ready.Store(true)
 	s.mu.Unlock()
-	s.log.WithFields(logrus.Fields{"blocks": len(h.blocks), "tensors": len(h.model.Placement.Tensors), "mode": h.model.Mode()}).Info("parameters initialized")
+	s.Log.WithFields(logrus.Fields{"blocks": len(h.blocks), "tensors": len(h.model.Placement.Tensors), "mode": h.model.Mode()}).Info("parameters initialized")
 	return nil
 }
 
-// waitVersion waits until the shard is at least at version.
-func (s *shard) waitVersion(done <-chan struct{}, version uint64, limit time.Duration) *core.Refusal {
+// WaitVersion waits until the shard is at least at version.
+func (s *Shard) WaitVersion(done <-chan struct{}, version uint64, limit time.Duration) *Refusal {
 	if s.version.Load() >= version {
 		return nil
 	}
@@ -305,14 +304,14 @@ func (s *shard) waitVersion(done <-chan struct{}, version uint64, limit time.Dur
 		select {
 		case <-changed:
 		case <-timer.C:
-			return core.Refuse(core.NotYet, "version %d is not committed yet, shard %d is at %d", version, s.index, now).At(now)
+			return Refuse(NotYet, "version %d is not committed yet, shard %d is at %d", version, s.index, now).At(now)
 		case <-done:
-			return core.Refuse(core.Stopping, "shard %d is shutting down", s.index)
+			return Refuse(Stopping, "shard %d is shutting down", s.index)
 		}
 	}
 }
 
-func (s *shard) reach(version uint64) {
+func (s *Shard) reach(version uint64) {
 	s.versionMu.Lock()
 	defer s.versionMu.Unlock()
 	s.version.Store(version)

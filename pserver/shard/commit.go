@@ -1,4 +1,4 @@
-package pserver
+package shard
 
 import (
 	"errors"
@@ -9,43 +9,42 @@ import (
 
 	"gonum.org/v1/gonum/blas/blas32"
 
-	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/wire"
 )
 
 // The refusals of the control service, which maps them to codes.
 var (
-	errNotClaimed = errors.New("claim is not held")
-	errIncomplete = errors.New("not complete")
-	errMismatch   = errors.New("request does not fit")
+	ErrNotClaimed = errors.New("claim is not held")
+	ErrIncomplete = errors.New("not complete")
+	ErrMismatch   = errors.New("request does not fit")
 )
 
-// contributor is a trainer whose staged sum is part of a step.
-type contributor struct {
-	ordinal     uint32
-	incarnation uint64
-	records     uint32
+// Contributor is a trainer whose staged sum is part of a step.
+type Contributor struct {
+	Ordinal     uint32
+	Incarnation uint64
+	Records     uint32
 }
 
-// commit makes version from the stages that the contributors computed at
+// Commit makes version from the stages that the contributors computed at
 // version-1, in the order given, and returns the version reached. A shard at or
 // past version does nothing. A shard without blocks and slots may miss versions:
 // trainers do not wait for it.
-func (s *shard) commit(jobEpoch uint32, version uint64, contributors []contributor, scale float32) (reached uint64, err error) {
+func (s *Shard) Commit(jobEpoch uint32, version uint64, contributors []Contributor, scale float32) (reached uint64, err error) {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
-	h := s.holding.Load()
+	h := s.view.Load()
 	now := s.version.Load()
 	switch at := s.jobEpoch.Load(); {
 	case jobEpoch < at:
-		return now, fmt.Errorf("%w: job epoch %d is over, shard %d is at %d", errMismatch, jobEpoch, s.index, at)
+		return now, fmt.Errorf("%w: job epoch %d is over, shard %d is at %d", ErrMismatch, jobEpoch, s.index, at)
 	//guard:step-of-later-epoch
 	case jobEpoch > at:
-		return now, fmt.Errorf("%w: job epoch %d, shard %d is at %d: it takes steps after its rollback", errMismatch, jobEpoch, s.index, at)
+		return now, fmt.Errorf("%w: job epoch %d, shard %d is at %d: it takes steps after its rollback", ErrMismatch, jobEpoch, s.index, at)
 	case version <= now:
 		return now, nil
 	case version > now+1 && !h.isEmpty():
-		return now, fmt.Errorf("%w: shard %d is at version %d: expected a commit of version %d, found %d", errMismatch, s.index, now, now+1, version)
+		return now, fmt.Errorf("%w: shard %d is at version %d: expected a commit of version %d, found %d", ErrMismatch, s.index, now, now+1, version)
 	}
 	if err := s.apply(h, version, contributors, scale); err != nil {
 		return now, err
@@ -55,7 +54,7 @@ func (s *shard) commit(jobEpoch uint32, version uint64, contributors []contribut
 }
 
 // apply makes version, or changes nothing and says what is missing.
-func (s *shard) apply(h *holding, version uint64, contributors []contributor, scale float32) error {
+func (s *Shard) apply(h *View, version uint64, contributors []Contributor, scale float32) error {
 	if !h.isEmpty() {
 		sums, records, err := s.contributions(version-1, contributors, h)
 		defer unlockAll(sums)
@@ -80,46 +79,46 @@ func (s *shard) apply(h *holding, version uint64, contributors []contributor, sc
 }
 
 // prune drops the stages that version made useless.
-func (s *shard) prune(version uint64, contributors []contributor) {
+func (s *Shard) prune(version uint64, contributors []Contributor) {
 	keep := make(map[uint64]bool, len(contributors))
 	for _, c := range contributors {
-		keep[c.incarnation] = true
+		keep[c.Incarnation] = true
 	}
 	s.stages.prune(version, keep)
 }
 
 // contributions finds the stages, locked, whether or not there is an error. It finds all of them before it locks the first: the lock
 // of stages is taken before that of a stage.
-func (s *shard) contributions(version uint64, contributors []contributor, h *holding) (sums []*stage, records uint64, err error) {
+func (s *Shard) contributions(version uint64, contributors []Contributor, h *View) (sums []*stage, records uint64, err error) {
 	found := s.stages.findAll(contributors)
 	seen := map[uint64]bool{}
 	for i, c := range contributors {
-		if seen[c.incarnation] {
-			return sums, 0, fmt.Errorf("%w: incarnation %d contributes twice", errMismatch, c.incarnation)
+		if seen[c.Incarnation] {
+			return sums, 0, fmt.Errorf("%w: incarnation %d contributes twice", ErrMismatch, c.Incarnation)
 		}
-		seen[c.incarnation] = true
+		seen[c.Incarnation] = true
 		//guard:stages-found-before-the-first-lock
 		g := found[i]
 		if g == nil {
-			return sums, 0, fmt.Errorf("%w: trainer %d (incarnation %d) has staged nothing at shard %d", errIncomplete, c.ordinal, c.incarnation, s.index)
+			return sums, 0, fmt.Errorf("%w: trainer %d (incarnation %d) has staged nothing at shard %d", ErrIncomplete, c.Ordinal, c.Incarnation, s.index)
 		}
 		g.mu.Lock()
 		sums = append(sums, g)
 		if blocks := len(h.blocks); g.version != version || g.present != blocks {
 			return sums, 0, fmt.Errorf("%w: trainer %d (incarnation %d) has staged %d of %d blocks, at version %d: expected all, at %d",
-				errIncomplete, c.ordinal, c.incarnation, g.present, blocks, g.version, version)
+				ErrIncomplete, c.Ordinal, c.Incarnation, g.present, blocks, g.version, version)
 		}
 		if what := g.missingRows(h); what != "" {
-			return sums, 0, fmt.Errorf("%w: trainer %d (incarnation %d) has staged %s at version %d", errIncomplete, c.ordinal, c.incarnation, what, version)
+			return sums, 0, fmt.Errorf("%w: trainer %d (incarnation %d) has staged %s at version %d", ErrIncomplete, c.Ordinal, c.Incarnation, what, version)
 		}
-		if g.records != c.records {
+		if g.records != c.Records {
 			return sums, 0, fmt.Errorf("%w: trainer %d (incarnation %d) is committed with %d records, its stage says %d",
-				errMismatch, c.ordinal, c.incarnation, c.records, g.records)
+				ErrMismatch, c.Ordinal, c.Incarnation, c.Records, g.records)
 		}
-		records += uint64(c.records)
+		records += uint64(c.Records)
 	}
 	if records == 0 {
-		return sums, 0, fmt.Errorf("%w: a step without records", errMismatch)
+		return sums, 0, fmt.Errorf("%w: a step without records", ErrMismatch)
 	}
 	return sums, records, nil
 }
@@ -132,13 +131,13 @@ func unlockAll(sums []*stage) {
 
 // reduce applies the step to every block. Blocks are spread over the
 // processors; within one the order is fixed.
-func (s *shard) reduce(h *holding, version uint64, sums []*stage, records uint64, scale float32) {
+func (s *Shard) reduce(h *View, version uint64, sums []*stage, records uint64, scale float32) {
 	share, slots := float32(1/float64(records)), h.model.Rule.Slots()
 	var next atomic.Int64
 	var workers sync.WaitGroup
 	for range min(runtime.GOMAXPROCS(0), len(h.blocks)) {
 		workers.Go(func() {
-			var sum [core.PieceElements]float32
+			var sum [PieceElements]float32
 			for {
 				i := int(next.Add(1)) - 1
 				if i >= len(h.blocks) {
@@ -149,8 +148,8 @@ func (s *shard) reduce(h *holding, version uint64, sums []*stage, records uint64
 				kept := s.preserveLocked(b)
 				b.updates++
 				update := h.model.Update(b.updates, version, scale)
-				for lo := 0; lo < b.Len; lo += core.PieceElements {
-					hi := min(lo+core.PieceElements, b.Len)
+				for lo := 0; lo < b.Len; lo += PieceElements {
+					hi := min(lo+PieceElements, b.Len)
 					piece := sum[:hi-lo]
 					copy(piece, sums[0].parts[i].sum[lo:hi])
 					for _, g := range sums[1:] {

@@ -1,11 +1,10 @@
-package pserver
+package shard
 
 import (
 	"fmt"
 	"time"
 
 	"trainmaster/pserver/model"
-	core "trainmaster/pserver/shard"
 )
 
 // crowd is when a trainer first found no memory for its gradients of a version.
@@ -15,25 +14,25 @@ type crowd struct {
 }
 
 // stageNeed is the bytes that the gradients of one trainer take, without rows of tables.
-func (h *holding) stageNeed() (n int64) {
+func (h *View) stageNeed() (n int64) {
 	for _, b := range h.blocks {
 		n += int64(4 * b.Len)
 	}
 	return n
 }
 
-// stagedBytes is the memory of all staged gradients.
-func (s *shard) stagedBytes() int64 { return s.stages.bytes.Load() }
+// StagedBytes is the memory of all staged gradients.
+func (s *Shard) StagedBytes() int64 { return s.stages.bytes.Load() }
 
-// stageUse returns the bytes of the gradients of one trainer without rows, the most bytes of rows that a trainer has staged, and the
+// StageUse returns the bytes of the gradients of one trainer without rows, the most bytes of rows that a trainer has staged, and the
 // limit for all trainers.
-func (s *shard) stageUse(h *holding) (need, rows, limit int64) {
+func (s *Shard) StageUse(h *View) (need, rows, limit int64) {
 	return h.stageNeed(), s.stages.mostRows(), s.stages.limit
 }
 
-// checkStageRoom refuses a shard that is too big for the gradients of any trainer.
-func (s *shard) checkStageRoom(m *model.Model) error {
-	if need := newHolding(m, s.index).stageNeed(); m.Sync && need > s.stages.limit {
+// CheckStageRoom refuses a shard that is too big for the gradients of any trainer.
+func (s *Shard) CheckStageRoom(m *model.Model) error {
+	if need := newView(m, s.index).stageNeed(); m.Sync && need > s.stages.limit {
 		return fmt.Errorf("staged gradients: expected at most %d bytes (--stage-bytes) of all trainers, found %d of one: start the parameter servers with a greater --stage-bytes, or more of them", s.stages.limit, need)
 	}
 	return nil
@@ -42,15 +41,15 @@ func (s *shard) checkStageRoom(m *model.Model) error {
 // withRoom stages gradients. Without memory for them it frees what earlier versions left; more is the rows of tables among them, in
 // bytes. If the gradients of all trainers do not fit, the trainer waits: perhaps a step is made without it. If none is made for
 // stageWait, the answer is NoRoom, and what the trainer has staged is dropped, so that the others can go on without it.
-func (s *shard) withRoom(h *holding, t *trainer, more int64, stage func() *core.Refusal) *core.Refusal {
+func (s *Shard) withRoom(h *View, t *Trainer, more int64, stage func() *Refusal) *Refusal {
 	refused := stage()
-	if refused == nil || refused.Reason != core.Full {
+	if refused == nil || refused.Reason != Full {
 		return refused
 	}
 	s.stages.prune(s.version.Load(), nil)
 	//guard:retirement-drops-stages
 	s.dropUnnamed()
-	if refused = stage(); refused == nil || refused.Reason != core.Full {
+	if refused = stage(); refused == nil || refused.Reason != Full {
 		return refused
 	}
 	live := map[uint64]bool{}
@@ -71,17 +70,17 @@ func (s *shard) withRoom(h *holding, t *trainer, more int64, stage func() *core.
 		return refused
 	}
 	//guard:stage-wait-limit
-	if now.since.Sub(since.since) < s.stageWait {
+	if now.since.Sub(since.since) < s.StageWait {
 		return refused
 	}
 	s.stages.drop(t.incarnation)
-	return core.Refuse(core.NoRoom, "shard %d: expected at most %d bytes of staged gradients (--stage-bytes), found %d trainers with %d bytes each and %d bytes of rows: start the parameter servers with a greater --stage-bytes, or the job with fewer trainers",
+	return Refuse(NoRoom, "shard %d: expected at most %d bytes of staged gradients (--stage-bytes), found %d trainers with %d bytes each and %d bytes of rows: start the parameter servers with a greater --stage-bytes, or the job with fewer trainers",
 		s.index, s.stages.limit, trainers, need, rows+more)
 }
 
 // dropUnnamed frees the stages of retired trainers that no step can name. A step that was committed before the retirement can
 // still name one, and can arrive after it: its stage stays until this shard has made that version.
-func (s *shard) dropUnnamed() {
+func (s *Shard) dropUnnamed() {
 	s.mu.Lock()
 	unnamed, after := s.unnamed, s.unnamedAfter
 	s.mu.Unlock()

@@ -1,4 +1,4 @@
-package pserver
+package shard
 
 import (
 	"io"
@@ -14,7 +14,6 @@ import (
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
-	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/wire"
 )
 
@@ -35,12 +34,12 @@ func TestCutsAreMoments(t *testing.T) {
 	}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 0)
-	h := newHolding(m, 0)
+	s := New(logrus.NewEntry(log), 0, 1, time.Minute, 0)
+	h := newView(m, 0)
 	for _, b := range h.blocks {
-		b.fill(core.Values{Floats: make([]float32, b.Len)}, m.Rule)
+		b.fill(Values{Floats: make([]float32, b.Len)}, m.Rule)
 	}
-	s.holding.Store(h)
+	s.view.Store(h)
 	s.ready.Store(true)
 
 	done := make([]struct { // by trainer: the block of each step, and how many have ended
@@ -58,11 +57,11 @@ func TestCutsAreMoments(t *testing.T) {
 			grad := slices.Repeat([]float32{-1}, wire.BlockElements)
 			for step := uint64(1); step <= steps; step++ {
 				b := h.blocks[r.IntN(blocks)]
-				if _, fault := s.Push(h, b, tr, core.Update{Step: step, Scale: 1}, core.Values{Floats: grad}, nil); fault != nil {
+				if _, fault := s.Push(h, b, tr, Update{Step: step, Scale: 1}, Values{Floats: grad}, nil); fault != nil {
 					t.Error(fault)
 				}
 				done[i].mu.Lock()
-				done[i].order = append(done[i].order, b.local)
+				done[i].order = append(done[i].order, b.Local)
 				done[i].mu.Unlock()
 			}
 		})
@@ -77,20 +76,20 @@ func TestCutsAreMoments(t *testing.T) {
 	}
 	for cuts := 0; ; cuts++ {
 		before := ended()
-		c := s.startCut(nil)
+		c := s.StartCut(nil)
 		after := ended() // at most one more of each trainer may be under way
-		var images []*image
+		var images []*Image
 		for _, b := range slices.Backward(h.blocks) {
-			images = append(images, s.collect(b, c))
+			images = append(images, s.Collect(b, c))
 		}
 		slices.Reverse(images)
-		s.endCut(h)
+		s.EndCut(h)
 		total := uint64(0)
 		for b, image := range images {
-			total += image.version
-			for i, v := range image.params {
-				if v != float32(image.version) {
-					t.Fatalf("cut %d: element %d of block %d is %v at version %d", cuts, i, b, v, image.version)
+			total += image.Version
+			for i, v := range image.Params {
+				if v != float32(image.Version) {
+					t.Fatalf("cut %d: element %d of block %d is %v at version %d", cuts, i, b, v, image.Version)
 				}
 			}
 		}
@@ -98,7 +97,7 @@ func TestCutsAreMoments(t *testing.T) {
 		for i := range trainers {
 			upTo := uint64(0) // the trainer's last step in the cut
 			for _, image := range images {
-				upTo = max(upTo, image.applied[i])
+				upTo = max(upTo, image.Applied[i])
 			}
 			if int(upTo) < before[i] || int(upTo) > after[i]+1 {
 				t.Fatalf("cut %d has trainer %d up to step %d: %d had ended before the cut, %d after", cuts, i, upTo, before[i], after[i])
@@ -111,8 +110,8 @@ func TestCutsAreMoments(t *testing.T) {
 				last[b] = uint64(step) + 1
 			}
 			for b, image := range images {
-				if want := last[b]; image.applied[i] != want && image.applied[i] != upTo {
-					t.Fatalf("cut %d: trainer %d, block %d is at step %d, expected %d", cuts, i, b, image.applied[i], want)
+				if want := last[b]; image.Applied[i] != want && image.Applied[i] != upTo {
+					t.Fatalf("cut %d: trainer %d, block %d is at step %d, expected %d", cuts, i, b, image.Applied[i], want)
 				}
 			}
 			counted += upTo
@@ -140,12 +139,12 @@ func TestCutsBeforeACommit(t *testing.T) {
 	}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 1<<30)
-	h := newHolding(m, 0)
+	s := New(logrus.NewEntry(log), 0, 1, time.Minute, 1<<30)
+	h := newView(m, 0)
 	for _, b := range h.blocks {
-		b.fill(core.Values{Floats: make([]float32, b.Len)}, m.Rule)
+		b.fill(Values{Floats: make([]float32, b.Len)}, m.Rule)
 	}
-	s.holding.Store(h)
+	s.view.Store(h)
 	s.ready.Store(true)
 	tr, fault := s.greet(h, 0, 1)
 	if fault != nil {
@@ -154,29 +153,29 @@ func TestCutsBeforeACommit(t *testing.T) {
 	for version := range uint64(3) {
 		for _, b := range h.blocks {
 			grad := slices.Repeat([]float32{-1}, b.Len)
-			if fault := s.stage(b, tr, core.Gradient{Version: version, Records: 1}, core.Values{Floats: grad}); fault != nil {
+			if fault := s.stage(b, tr, Gradient{Version: version, Records: 1}, Values{Floats: grad}); fault != nil {
 				t.Fatal(fault)
 			}
 		}
-		cut := s.startCut(nil)
+		cut := s.StartCut(nil)
 		var params, state [][]float32
 		for _, b := range h.blocks {
 			params, state = append(params, slices.Clone(b.params)), append(state, slices.Clone(b.state))
 		}
-		if _, err := s.commit(1, version+1, []contributor{{0, 1, 1}}, 1); err != nil {
+		if _, err := s.Commit(1, version+1, []Contributor{{0, 1, 1}}, 1); err != nil {
 			t.Fatal(err)
 		}
 		for k, b := range h.blocks {
-			i := s.collect(b, cut)
-			if i.version != version || !slices.Equal(i.params, params[k]) || !slices.Equal(i.state, state[k]) {
-				t.Errorf("cut of version %d: block %d is another, of version %d", version, k, i.version)
+			i := s.Collect(b, cut)
+			if i.Version != version || !slices.Equal(i.Params, params[k]) || !slices.Equal(i.State, state[k]) {
+				t.Errorf("cut of version %d: block %d is another, of version %d", version, k, i.Version)
 			}
 			if slices.Equal(b.params, params[k]) {
 				t.Errorf("commit of version %d changed nothing", version+1)
 			}
 			s.cuts.recycle(i)
 		}
-		s.endCut(h)
+		s.EndCut(h)
 	}
 }
 
@@ -192,19 +191,19 @@ func TestCutsHaveTheirRoom(t *testing.T) {
 	}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	s := newShard(logrus.NewEntry(log), 0, 1, time.Minute, 0)
-	h := newHolding(m, 0)
+	s := New(logrus.NewEntry(log), 0, 1, time.Minute, 0)
+	h := newView(m, 0)
 	for _, b := range h.Blocks() {
-		b.fill(core.Values{Floats: make([]float32, b.Len)}, m.Rule)
+		b.fill(Values{Floats: make([]float32, b.Len)}, m.Rule)
 	}
-	s.holding.Store(h)
+	s.view.Store(h)
 	s.ready.Store(true)
-	s.reserve()
+	s.Reserve()
 	room := func() map[*float32]bool {
 		all := map[*float32]bool{}
 		for _, free := range s.cuts.free {
 			for _, i := range free {
-				all[&i.params[:1][0]], all[&i.state[:1][0]] = true, true
+				all[&i.Params[:1][0]], all[&i.State[:1][0]] = true, true
 			}
 		}
 		return all
@@ -218,25 +217,25 @@ func TestCutsHaveTheirRoom(t *testing.T) {
 		t.Fatal(fault)
 	}
 	for step := range uint64(3) {
-		cut := s.startCut(nil)
+		cut := s.StartCut(nil)
 		order := slices.Clone(h.Blocks()) // another one each time, of blocks of several sizes
 		if step%2 == 1 {
 			slices.Reverse(order)
 		}
 		for _, b := range order {
-			if _, fault := s.Push(h, b, tr, core.Update{Step: step + 1, Scale: 1}, core.Values{Floats: make([]float32, b.Len)}, nil); fault != nil {
+			if _, fault := s.Push(h, b, tr, Update{Step: step + 1, Scale: 1}, Values{Floats: make([]float32, b.Len)}, nil); fault != nil {
 				t.Fatal(fault)
 			}
 		}
-		s.cuts.recycle(s.collect(h.Blocks()[1], cut)) // the others were preserved and are dropped
-		s.endCut(h)
+		s.cuts.recycle(s.Collect(h.Blocks()[1], cut)) // the others were preserved and are dropped
+		s.EndCut(h)
 		if after := room(); !maps.Equal(before, after) {
 			t.Fatalf("cut %d: room for %d blocks, expected the same %d", step, len(after)/2, len(before)/2)
 		}
 	}
 	h.blocks = h.blocks[:1] // the others were moved away
-	s.startCut(nil)
-	s.endCut(h)
+	s.StartCut(nil)
+	s.EndCut(h)
 	if n := len(room()) / 2; n != 1 {
 		t.Errorf("room for %d blocks, expected 1", n)
 	}

@@ -1,0 +1,85 @@
+package shard
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+
+	"github.com/sirupsen/logrus"
+)
+
+// Retirement has the incarnations that never return: those below floor, except the spared ones. A shard that has dropped the steps
+// of an incarnation refuses it, since it could not distinguish a repeated push from a new one. So the floor accompanies the
+// steps of trainers: in checkpoints, and with blocks that move.
+type Retirement struct {
+	Job    string // whose incarnations they are; "": none was retired
+	Floor  uint64
+	spared map[uint64]bool // never changed
+}
+
+func (r *Retirement) over(incarnation uint64) bool {
+	return incarnation < r.Floor && !r.spared[incarnation]
+}
+
+// after reports whether r is newer than other, of the same job.
+func (r *Retirement) after(other *Retirement) bool {
+	return r.Floor > other.Floor && (other.Job == "" || other.Job == r.Job)
+}
+
+// errNotHeeded is the error of a caller that is not the leader of the shard's job.
+var ErrNotHeeded = errors.New("not the leader of this job")
+
+// Retire drops retired trainers: the master has committed that. The call can come once, again, or late. A shard that does not
+// know its job takes it from the first leader that calls; a checkpoint that names another job is of an earlier life.
+func (s *Shard) Retire(term uint64, to Retirement, version *uint64) error {
+	s.moving.mu.Lock()
+	defer s.moving.mu.Unlock()
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	switch {
+	case s.JobID != "" && to.Job != s.JobID:
+		return fmt.Errorf("%w: the trainers are of job %s, shard %d is of job %s: look the addresses up again", ErrNotHeeded, to.Job, s.index, s.JobID)
+	case term < s.moving.term:
+		return fmt.Errorf("%w: of term %d, shard %d knows of term %d", ErrNotHeeded, term, s.index, s.moving.term)
+	}
+	s.JobID, s.moving.term, s.Told = to.Job, term, true
+	if version != nil && (s.unnamed.Job != to.Job || to.Floor > s.unnamed.Floor) {
+		s.unnamed, s.unnamedAfter = to, *version
+	}
+	if s.retired.Job == to.Job && to.Floor <= s.retired.Floor {
+		return nil
+	}
+	s.retired = to
+	h := s.view.Load()
+	//guard:retired-trainer-connection
+	n := s.dropLocked(func(t *Trainer) { fence(h, t) })
+	if n > 0 {
+		s.Log.WithFields(logrus.Fields{"retired": n, "known": len(s.trainers)}).Info("retired trainers dropped")
+	}
+	return nil
+}
+
+// dropLocked drops the retired trainers, and counts them.
+func (s *Shard) dropLocked(fence func(*Trainer)) (n int) {
+	for ordinal, t := range s.trainers {
+		if s.retired.over(t.incarnation) {
+			fence(t)
+			delete(s.trainers, ordinal)
+			n++
+		}
+	}
+	return n
+}
+
+// NewRetirement returns the retirement of the incarnations of a job below floor, except the spared ones.
+func NewRetirement(job string, floor uint64, spared []uint64) Retirement {
+	r := Retirement{Job: job, Floor: floor, spared: make(map[uint64]bool, len(spared))}
+	for _, incarnation := range spared {
+		r.spared[incarnation] = true
+	}
+	return r
+}
+
+// SparedList is the spared incarnations in order.
+func (r *Retirement) SparedList() []uint64 { return slices.Sorted(maps.Keys(r.spared)) }
