@@ -6,7 +6,6 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/placement"
 	core "trainmaster/pserver/shard"
-	"trainmaster/pserver/wire"
 )
 
 // move is a migration by the leader of the simulation: a block or a slot moves from one shard to another, in the steps of moving.go. Any
@@ -220,7 +219,7 @@ func (c *crewman) learn() {
 }
 
 // elsewhere takes the answer to a hello with another placement than the shard's.
-func (c *crewman) elsewhere(n *node, fault *wire.Fault) bool {
+func (c *crewman) elsewhere(n *node, refused *core.Refusal) bool {
 	var at uint32
 	if h := n.shard.View(); h != nil {
 		at = h.Model().Placement.Epoch
@@ -228,15 +227,15 @@ func (c *crewman) elsewhere(n *node, fault *wire.Fault) bool {
 	if c.known.Epoch == at {
 		return false
 	}
-	want, what := wire.Moved, "hello with an older placement"
+	want, what := core.Moved, "hello with an older placement"
 	if c.known.Epoch > at { // the leader tells it, or at 0 what the job is
-		want, what = wire.Busy, "hello with a newer placement"
+		want, what = core.NotReady, "hello with a newer placement"
 	}
-	if fault == nil || fault.Code != want {
-		c.Fatalf("hello with placement epoch %d at shard %d of epoch %d: %v, expected %v", c.known.Epoch, n.index, at, fault, want)
+	if refused == nil || refused.Reason != want {
+		c.Fatalf("hello with placement epoch %d at shard %d of epoch %d: %v, expected %v", c.known.Epoch, n.index, at, refused, want)
 	}
 	c.seen[what]++
-	if want == wire.Moved {
+	if want == core.Moved {
 		c.learn()
 	}
 	return true

@@ -113,8 +113,27 @@ type node struct {
 
 // line is a connection of a trainer's incarnation to one life of a shard.
 type line struct {
-	*conn
-	life int
+	trainer *core.Trainer
+	view    *core.View
+	life    int
+}
+
+// request is a push of a trainer's step, based on a version.
+type request struct {
+	incarnation, step uint64
+	version           uint32
+	placement         uint32
+	isRows            bool
+}
+
+// values are the parameters that a push returns.
+type values []float32
+
+func (v *values) Begin(core.Result, int) { *v = (*v)[:0] }
+
+func (v *values) Put(_ int, params []float32) (isFinite bool) {
+	*v = append(*v, params...)
+	return wire.Finite(params)
 }
 
 // packet is a frame that may still be delivered.
@@ -123,7 +142,7 @@ type packet struct {
 	to    *node
 	by    *line
 	units []unit // a block, or some slots
-	head  wire.Header
+	head  request
 	value []float32 // by unit, of each element of the gradient
 }
 
@@ -149,7 +168,7 @@ type world struct {
 	nodes  []*node
 	crew   []*crewman // all incarnations
 	flight []*packet
-	buf    *buffer
+	reply  values // of the last push
 	seen   map[string]int
 }
 
@@ -158,7 +177,7 @@ func newWorld(t *testing.T, seed uint64, bound staleness.Bound, seen map[string]
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &world{T: t, random: rand.New(rand.NewPCG(seed, 0)), bound: bound, table: table, units: unitsOf(table), buf: newBuffer(), seen: seen}
+	w := &world{T: t, random: rand.New(rand.NewPCG(seed, 0)), bound: bound, table: table, units: unitsOf(table), seen: seen}
 	for i := range 2 {
 		n := &node{world: w, index: i, dir: t.TempDir()}
 		w.nodes = append(w.nodes, n)
@@ -341,20 +360,17 @@ func (c *crewman) act() {
 			c.open(int(shard))
 			return
 		}
-		p := &packet{from: c, to: n, by: c.lines[shard], head: c.lines[shard].head}
-		p.head.Step = c.step
+		l := c.lines[shard]
+		p := &packet{from: c, to: n, by: l, head: request{c.incarnation, c.step, c.at[u], l.view.Model().Placement.Epoch, u >= unitSlots}}
 		if u < unitSlots {
-			p.head.Op, p.head.Block, p.head.DType, p.head.Version = wire.PushPull, u, wire.Float32, c.at[u]
-			p.head.Length = uint32(4 * c.table.Blocks()[u].Len)
 			p.add(u)
 		} else {
-			p.head.Op, p.head.Block, p.head.DType, p.head.Version = wire.PushRows, 0, wire.RowBatch, 0
+			p.head.version = 0
 			for _, u := range c.world.units[i:] {
 				if ownerOf(c.known, u) == shard && (len(p.units) == 0 || c.random.IntN(4) > 0) { // acknowledged or not
 					p.add(u)
 				}
 			}
-			p.head.Length = uint32(wire.RowsSize(len(p.units), len(p.units), slotTable.Dim))
 		}
 		c.flight = append(c.flight, p)
 		return
@@ -373,38 +389,39 @@ func (p *packet) add(u unit) {
 	p.value = append(p.value, float32(1+(p.from.incarnation*31+p.from.step*7+u*3)%11))
 }
 
-// write makes the payload.
-func (p *packet) write(buf *buffer) {
-	if p.head.Op == wire.PushPull {
-		for i := range p.head.Length / 4 {
-			buf.floats[i] = p.value[0]
+// push gives the frame to the shard.
+func (p *packet) push(s *core.Shard, reply *values) (core.Result, *core.Refusal) {
+	l, by := p.by, core.Update{Step: p.head.step, BasedOn: p.head.version, Scale: 1}
+	if !p.head.isRows {
+		b := l.view.Block(p.units[0])
+		grad := make([]float32, b.Len)
+		for i := range grad {
+			grad[i] = p.value[0]
 		}
-		return
+		return s.Push(l.view, b, l.trainer, by, core.Values{Floats: grad}, reply)
 	}
-	payload, rows := wire.Layout(buf.bytes, len(p.units), len(p.units), slotTable.Dim)
-	wire.Number(payload, 0, 1)
+	var rows wire.Rows
 	for i, u := range p.units {
-		rows.Spans[i], rows.IDs[i] = wire.Span{Slot: slotOf(u), Rows: 1}, slotRows[u-unitSlots]
-		rows.Values[2*i], rows.Values[2*i+1] = p.value[i], p.value[i]
+		rows.Spans = append(rows.Spans, wire.Span{Slot: slotOf(u), Rows: 1})
+		rows.IDs = append(rows.IDs, slotRows[u-unitSlots])
+		rows.Values = append(rows.Values, p.value[i], p.value[i])
 	}
+	applied, refused := s.PushRows(l.view, l.trainer, 0, by, &rows)
+	return core.Result{Duplicate: applied < len(p.units)}, refused
 }
 
 // open says hello. A killed shard may have lost acknowledged parts of this step, so they are sent again.
 func (c *crewman) open(shard int) {
 	n := c.nodes[shard]
-	l := &line{&conn{shard: n.shard, log: n.shard.Log, limits: &Config{PullWait: 1}}, n.life}
-	digest := c.known.Digest()
-	copy(c.buf.bytes, digest[:])
-	l.head = wire.Header{Op: wire.Hello, Block: uint64(c.ordinal), Incarnation: c.incarnation, Argument: uint32(shard), Placement: c.known.Epoch, Length: uint32(len(digest))}
-	r := answer(&l.head, n.shard.Epoch())
-	fault := l.handle(c.buf, true, &r)
-	if c.elsewhere(n, fault) {
+	who, view, refused := n.shard.Join(c.ordinal, c.incarnation, c.known.Digest(), c.known.Epoch)
+	l := &line{who, view, n.life}
+	if c.elsewhere(n, refused) {
 		return
 	}
 	replaced, retired := n.greeted[c.ordinal] > c.incarnation, n.over[c.incarnation]
 	switch over := replaced || retired; {
-	case over != (fault != nil), over && fault.Code != wire.Fenced && (replaced || n.told || fault.Code != wire.Busy):
-		c.Fatalf("hello of incarnation %d after one of %d, over: %v: %v", c.incarnation, n.greeted[c.ordinal], retired, fault)
+	case over != (refused != nil), over && refused.Reason != core.Fenced && (replaced || n.told || refused.Reason != core.NotReady):
+		c.Fatalf("hello of incarnation %d after one of %d, over: %v: %v", c.incarnation, n.greeted[c.ordinal], retired, refused)
 	case retired:
 		c.seen["hello of a retired one"]++
 		return
@@ -413,7 +430,6 @@ func (c *crewman) open(shard int) {
 		return
 	}
 	n.greeted[c.ordinal] = c.incarnation
-	l.head = wire.Header{Incarnation: c.incarnation, Placement: r.head.Placement, ShardEpoch: n.shard.Epoch(), JobEpoch: r.head.JobEpoch}
 	c.lines[shard] = l
 	if c.lives[shard] == n.life {
 		return
@@ -428,22 +444,22 @@ func (c *crewman) open(shard int) {
 
 // expect is what a frame should be answered, and which of its units it should change.
 func (n *node) expect(p *packet) (outcome string, fresh []int) {
-	if n.over[p.head.Incarnation] {
+	if n.over[p.head.incarnation] {
 		n.seen["push of a retired one"]++
 		return "fenced", nil
 	}
-	if n.greeted[p.from.ordinal] > p.head.Incarnation {
+	if n.greeted[p.from.ordinal] > p.head.incarnation {
 		return "fenced", nil
 	}
 	outcome = "applied"
 	for i, u := range p.units {
 		was, here := n.has[u]
 		switch {
-		case !here || p.head.Placement < n.since[u]:
+		case !here || p.head.placement < n.since[u]:
 			return "moved", fresh
 		case n.frozen[u]:
 			return "wait", fresh
-		case slices.Contains(was.updates, update{p.head.Incarnation, p.head.Step}):
+		case slices.Contains(was.updates, update{p.head.incarnation, p.head.step}):
 			outcome = "duplicate"
 		default:
 			fresh = append(fresh, i)
@@ -455,10 +471,10 @@ func (n *node) expect(p *packet) (outcome string, fresh []int) {
 // weight is the factor of the learning rate for a fresh update of a unit. It counts the update.
 func (n *node) weight(p *packet, u unit) float32 {
 	now := uint32(len(n.has[u].updates))
-	seen := p.head.Version
+	seen := p.head.version
 	what := "scaled blocks"
 	if u >= unitSlots {
-		by := update{p.head.Incarnation, u}
+		by := update{p.head.incarnation, u}
 		now, what = n.pushes[u], "scaled rows"
 		var known bool
 		if seen, known = n.seenAt[by]; !known {
@@ -489,20 +505,17 @@ func (w *world) deliver() {
 		w.seen["lost with its server"]++
 		return
 	}
-	p.write(w.buf)
-	p.by.head = p.head
-	r := answer(&p.head, n.shard.Epoch())
 	want, fresh := n.expect(p)
-	fault := p.by.handle(w.buf, true, &r)
+	result, refused := p.push(n.shard, &w.reply)
 	outcome := "applied"
 	switch {
-	case fault != nil:
-		outcome = fault.Code.String()
-	case r.head.Flags&wire.Duplicate != 0:
+	case refused != nil:
+		outcome = map[core.Reason]string{core.Fenced: "fenced", core.Moved: "moved", core.Frozen: "wait"}[refused.Reason]
+	case result.Duplicate:
 		outcome = "duplicate"
 	}
 	if outcome != want {
-		w.Fatalf("shard %d, life %d: step %d of incarnation %d for units %d: %s (%v), expected %s", n.index, n.life, p.head.Step, p.head.Incarnation, p.units, outcome, fault, want)
+		w.Fatalf("shard %d, life %d: step %d of incarnation %d for units %d: %s (%v), expected %s", n.index, n.life, p.head.step, p.head.incarnation, p.units, outcome, refused, want)
 	}
 	w.seen[outcome]++
 	if len(p.units) > 1 && len(fresh) > 0 && len(fresh) < len(p.units) {
@@ -510,26 +523,26 @@ func (w *world) deliver() {
 	}
 	for _, i := range fresh {
 		was := n.has[p.units[i]]
-		n.has[p.units[i]] = literal{append(slices.Clone(was.updates), update{p.head.Incarnation, p.head.Step}), was.sum + float32(n.weight(p, p.units[i])*p.value[i])}
+		n.has[p.units[i]] = literal{append(slices.Clone(was.updates), update{p.head.incarnation, p.head.step}), was.sum + float32(n.weight(p, p.units[i])*p.value[i])}
 	}
 	for _, u := range p.units {
 		if _, here := n.has[u]; here {
 			n.compare(u)
 		}
 	}
-	if block := n.has[p.units[0]]; fault == nil && p.head.Op == wire.PushPull && (w.buf.floats[0] != -block.sum || r.head.Version != uint32(len(block.updates))) {
-		w.Fatalf("the reply has %v of version %d, expected %v of %d", w.buf.floats[0], r.head.Version, -block.sum, len(block.updates))
+	if block := n.has[p.units[0]]; refused == nil && !p.head.isRows && (w.reply[0] != -block.sum || result.Version != uint64(len(block.updates))) {
+		w.Fatalf("the reply has %v of version %d, expected %v of %d", w.reply[0], result.Version, -block.sum, len(block.updates))
 	}
 	if w.random.IntN(4) == 0 {
 		w.seen["reply lost"]++
 		return
 	}
-	p.from.receive(p, outcome, r.head.Version)
+	p.from.receive(p, outcome, uint32(result.Version))
 }
 
 // receive processes a reply, unless it belongs to an earlier step or connection.
 func (c *crewman) receive(p *packet, outcome string, version uint32) {
-	if p.head.Step != c.step || p.by != c.lines[p.to.index] {
+	if p.head.step != c.step || p.by != c.lines[p.to.index] {
 		return
 	}
 	switch outcome {
