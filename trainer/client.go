@@ -20,7 +20,7 @@ import (
 type Config struct {
 	ID        string // name of the trainer; a second trainer with the same ID ends the session of the first
 	Job       string // name of the job; "": the job of the found master
-	Address   string // address for operators; "": the address of its connection to the master
+	Address   string // Address for operators. "": the address of its connection to the master.
 	Locate    Locator
 	Heartbeat time.Duration // default: a fifth of the session TTL, at most 3 s
 	Log       *logrus.Entry // default: the standard logger
@@ -41,7 +41,7 @@ var (
 	ErrDrained     = errors.New("drained: an operator ended the work of this trainer")
 )
 
-// Client is a joined trainer. Its methods are for one goroutine, but for Progressed.
+// Client is a joined trainer. Only Progressed may be called concurrently with other methods.
 type Client struct {
 	config  Config
 	link    *link
@@ -76,7 +76,7 @@ type fetched struct {
 	err   error
 }
 
-// Join begins a session; it waits for a master to lead. Close ends it.
+// Join begins a session. It waits until a master leads. Close ends the session.
 func Join(ctx context.Context, config Config) (*Client, error) {
 	if config.Locate == nil {
 		return nil, errors.New("trainer.Config.Locate is nil: expected where the master is")
@@ -109,10 +109,10 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 const (
 	heartbeatMost  = 3 * time.Second
 	heartbeatLeast = 50 * time.Millisecond
-	beatsOfSession = 5 // several may be late or lost before the session is
+	beatsOfSession = 5 // heartbeats within the TTL of a session
 )
 
-// heartbeatFor is how often to beat in a session that silence ends after ttl; 0: the master does not say.
+// heartbeatFor returns the interval between heartbeats for a session TTL. A TTL of 0 is not known.
 func heartbeatFor(ttl time.Duration) time.Duration {
 	if ttl == 0 {
 		return heartbeatMost
@@ -129,8 +129,8 @@ func (c *Client) Incarnation() uint64 { return c.who.Incarnation }
 // Sync reports whether the job applies gradients in synchronous steps.
 func (c *Client) Sync() bool { return c.sync }
 
-// ReportDataset registers the files that names (paths and globs, as the master sees them)
-// stand for, unless another trainer has registered the same ones.
+// ReportDataset registers the files of names (paths and globs on the machine of the master) as the dataset of the job. It has no
+// effect if another trainer has registered the same files.
 func (c *Client) ReportDataset(ctx context.Context, names []string) error {
 	return report(ctx, c.link, names)
 }
@@ -153,8 +153,8 @@ func report(ctx context.Context, l *link, names []string) error {
 // is none. It returns io.EOF when the job has ended, and ErrDrained when an operator
 // drained this trainer: its finished tasks are counted, and the caller must call Close.
 //
-// In a job of explicit commits it may also return ErrCommitFirst, ErrRollbackFirst and
-// ErrRolledBack, which say what to do before it is called again, with nil.
+// In a job of explicit commits it may also return ErrCommitFirst, ErrRollbackFirst and ErrRolledBack. Each names the action that
+// must precede the next call. The next call is with nil.
 func (c *Client) Next(ctx context.Context, finished *taskqueue.Task) (*taskqueue.Task, error) {
 	if finished != nil {
 		c.over(finished, "")
@@ -187,7 +187,7 @@ func (c *Client) Next(ctx context.Context, finished *taskqueue.Task) (*taskqueue
 	return task, nil
 }
 
-// dropIfDraining forgets the task that was fetched and not begun: the master gave it to another.
+// dropIfDraining drops a prefetched task if an operator drains the trainer, since the master has dispatched it to another trainer.
 func (c *Client) dropIfDraining() {
 	c.mu.Lock()
 	draining := c.draining
@@ -199,7 +199,7 @@ func (c *Client) dropIfDraining() {
 	}
 }
 
-// Fail gives back a task that could not be trained.
+// Fail returns a task to the queue that could not be trained.
 func (c *Client) Fail(ctx context.Context, task *taskqueue.Task, reason error) error {
 	c.over(task, reason.Error())
 	if err := c.collect(ctx); err != nil {
@@ -209,7 +209,7 @@ func (c *Client) Fail(ctx context.Context, task *taskqueue.Task, reason error) e
 	return nil
 }
 
-// over notes that a task is finished or, with a reason, failed.
+// over records that a task is finished or, with a reason, failed.
 func (c *Client) over(task *taskqueue.Task, reason string) {
 	c.session.Finish(task.Token, reason, c.exact.Finish(task.Token))
 	delete(c.stamps, task.Token)
@@ -252,7 +252,7 @@ func (c *Client) collect(ctx context.Context) error {
 	return nil
 }
 
-// refused says the error of an answered request in the words of this package.
+// refused returns the error of this package for the error of an answered request.
 func (c *Client) refused(err error) error {
 	switch {
 	case errors.Is(err, wire.ErrJobFinished), errors.Is(err, io.EOF):
@@ -286,9 +286,9 @@ func (c *Client) RequestSaveModel(ctx context.Context) (elected bool, err error)
 
 // Staged reports that all parameter servers hold the gradients of this trainer, computed at version from the given number
 // of records, and waits for the step. 0 records mean that some servers refused them as late. included reports whether the
-// gradients are in version+1. If not, committed is the last committed version: version itself means that the step is not
-// committed yet, a later version that the gradients were late. If a cut begins, Staged stops for it like Boundary: the cut
-// has the last committed version, without these gradients.
+// gradients are in version+1. If they are not, committed is the last committed version. If it equals version, the step is not
+// committed yet; if it is later, the gradients were late. If a cut begins, Staged quiesces like Boundary. The cut has the last
+// committed version, without these gradients.
 func (c *Client) Staged(ctx context.Context, version uint64, _ uint32, records int) (committed uint64, included bool, err error) {
 	//guard:staged-stops-for-a-cut
 	if c.cuts == nil {
@@ -308,10 +308,10 @@ func (c *Client) Staged(ctx context.Context, version uint64, _ uint32, records i
 		interrupted := bounded.Err() != nil && ctx.Err() == nil
 		release()
 		switch {
-		case err != nil && interrupted: // no step is made any more: the next answer says whether this one was
+		case err != nil && interrupted: // the job makes no more steps; the next answer reports whether it made this step
 		case err != nil || included || committed > version:
 			return committed, included, err
-		case !isCut: // perhaps the answer came before the word of a cut
+		case !isCut: // the answer can arrive before the announcement of a cut
 			select {
 			case <-c.cuts.came:
 			case <-time.After(cutNotice):
@@ -342,8 +342,8 @@ func (c *Client) staged(ctx context.Context, version uint64, records int) (commi
 	return reply.Committed, reply.Included, nil
 }
 
-// Progressed says that records were trained, with their mean loss. The next heartbeat
-// carries it, and prolongs the time that the running task is given.
+// Progressed reports that records were trained, with their mean loss. The next heartbeat sends the report and extends the deadline
+// of the running task.
 func (c *Client) Progressed(records int, loss float64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -393,7 +393,7 @@ func (c *Client) beat() {
 			c.fail(err)
 			return
 		case err != nil && c.ctx.Err() == nil:
-			c.config.Log.WithError(err).Warn("heartbeat refused") // the next request says the same
+			c.config.Log.WithError(err).Warn("heartbeat refused") // the next request returns the same error
 		case err == nil && *reply == wire.HeartbeatDraining:
 			c.mu.Lock()
 			c.draining = true
@@ -427,8 +427,7 @@ func (c *Client) Close() error {
 	return errors.Join(err, c.files.close())
 }
 
-// flush reports finished tasks that are not reported yet. It ignores the end of the job or of
-// the session.
+// flush reports the remaining finished tasks. It ignores the end of the job or of the session.
 func (c *Client) flush() {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	defer cancel()

@@ -214,7 +214,7 @@ func TestClientsRunAJob(t *testing.T) {
 	wantOnce(t, store, &l, 2, 30)
 }
 
-// Masters stop in order and are replaced by takeovers while trainers train. No call fails, and every task is trained
+// Masters are stopped gracefully, or deposed by a takeover, while trainers train. No call fails, and every task is trained
 // and counted once.
 func TestTrainersSurviveMasterChanges(t *testing.T) {
 	names := files(t, 6)

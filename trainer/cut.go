@@ -13,7 +13,7 @@ import (
 type cuts struct {
 	epoch   uint32        // epoch of the job at the join
 	entered bool          // the trainer is a member of the ring
-	step    uint64        // number of the cut after the last flushed cut: its records are in it
+	step    uint64        // Number of the cut after the last flushed cut. Records of Used belong to it.
 	wanted  atomic.Uint64 // cut that waits for the trainer; 0: none
 	came    chan struct{} // has a token when wanted was set
 	flushed chan struct{} // has a token when a cut was flushed
@@ -23,13 +23,12 @@ func newCuts(epoch uint32) *cuts {
 	return &cuts{epoch: epoch, flushed: make(chan struct{}, 1), came: make(chan struct{}, 1)}
 }
 
-// Cuts reports whether the job takes cuts of data and parameters, and rolls back to the last
-// cut after a loss (--update-mode sync of its master). The trainer of such a job must call
-// Boundary between two mini-batches and Used after each, must use the parameters of
-// [Client.Epoch], and must join again after ErrRolledBack.
+// Cuts reports whether the job takes cuts of data and parameters, and rolls back to the last cut after a loss (--update-mode sync of
+// its master). The trainer of such a job must call Boundary between two mini-batches and Used after each mini-batch. It must use the
+// parameters of [Client.Epoch], and must join again after ErrRolledBack.
 func (c *Client) Cuts() bool { return c.cuts != nil }
 
-// Epoch counts how often the job went back, from 1, at the join. 0: it never does.
+// Epoch returns the number of rollbacks of the job at the join, counted from 1. It is 0 if the job takes no cuts.
 func (c *Client) Epoch() uint32 {
 	if c.cuts == nil {
 		return 0
@@ -88,7 +87,7 @@ func (c *Client) enter(ctx context.Context) error {
 	}
 }
 
-// watchCuts notes which cut waits for this trainer, until Close.
+// watchCuts stores the cut that waits for this trainer, until Close.
 func (c *Client) watchCuts() {
 	for {
 		reply, err := call[wire.StepReply](c.ctx, c.link, "CutWatch", wire.CutWatchRequest{Trainer: c.who})
@@ -144,7 +143,7 @@ func (c *Client) flushCut(ctx context.Context, cut uint64) error {
 	return nil
 }
 
-// sayAll returns when all finishes have been reported.
+// sayAll returns when all finishes are reported.
 func (c *Client) sayAll(ctx context.Context) error {
 	for said := false; !said || c.session.Unsaid(); said = true {
 		if c.flight == nil && c.session.Unsaid() {

@@ -12,17 +12,23 @@ import (
 
 // Errors of Next in a job of explicit commits. Each names the call that must come first.
 var (
-	ErrCommitFirst   = errors.New("no further task before a commit: call Checkpoint")
+	// ErrCommitFirst is returned if all other tasks wait for a commit.
+	ErrCommitFirst = errors.New("no further task before a commit: call Checkpoint")
+
+	// ErrRollbackFirst is returned after a loss until a member of the new ring has called Rollback.
 	ErrRollbackFirst = errors.New("a member of the ring was lost with a task: form a new ring and call Rollback")
-	ErrRolledBack    = errors.New("the ring was rolled back: drop all tasks, load LastStep and continue from it")
-	ErrNotExplicit   = errors.New("this job has no explicit commits: start its master with --explicit-commit")
+
+	// ErrRolledBack is returned to a trainer of an earlier epoch.
+	ErrRolledBack = errors.New("the ring was rolled back: drop all tasks, load LastStep and continue from it")
+
+	// ErrNotExplicit is returned by the calls of explicit commits in another job.
+	ErrNotExplicit = errors.New("this job has no explicit commits: start its master with --explicit-commit")
 )
 
 // Explicit reports whether the job has explicit commits.
 func (c *Client) Explicit() bool { return c.exact != nil }
 
-// Base is how many records of a task, in its own order, are in the step that was loaded, or were
-// applied since: Records begins after them.
+// Base returns the number of records of a task that are in the loaded step or in a later step. Records begins after them.
 func (c *Client) Base(task *taskqueue.Task) int64 {
 	return c.exact.Used(task.Token)
 }
@@ -34,7 +40,7 @@ func (c *Client) Applied(task *taskqueue.Task, step uint64, records int) {
 	c.exact.Apply(task.Token, step, records)
 }
 
-// mustDo is what the last reply says is to be done before there are tasks.
+// mustDo returns the error for the action that the last reply demands before the next task.
 func (c *Client) mustDo() error {
 	switch {
 	case c.ready != nil:
@@ -56,8 +62,8 @@ func (c *Client) LastStep(ctx context.Context) (taskqueue.StepPlace, error) {
 	return c.adopt(reply, err, "ask which step to load")
 }
 
-// Rollback begins generation of the ring from step, which must be the last committed one. One
-// member calls it; saying it again does nothing more.
+// Rollback begins a generation of the ring at step, which must be the last committed step. One member calls it. A repeated call has
+// no effect.
 func (c *Client) Rollback(ctx context.Context, step, generation uint64) (taskqueue.StepPlace, error) {
 	if err := c.settle(ctx); err != nil {
 		return taskqueue.StepPlace{}, err
@@ -108,10 +114,10 @@ func (c *Client) stepRefused(err error, what string) error {
 	return fmt.Errorf("%s: %w", what, err)
 }
 
-// Checkpoint is how a step of the model is kept.
+// Checkpoint has the functions that save a step of the model.
 type Checkpoint struct {
 	Step    uint64
-	Save    func(context.Context) error // this member's part of the model, durably
+	Save    func(context.Context) error // stores this member's part of the model durably
 	Publish func(context.Context) error // names the step as the latest; nil where another member does
 }
 

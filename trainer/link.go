@@ -23,7 +23,7 @@ import (
 
 const (
 	dialTimeout   = 3 * time.Second
-	answerTimeout = 10 * time.Second // of a call that is no long poll
+	answerTimeout = 10 * time.Second // of all calls but long polls
 )
 
 // link calls the current leader and follows changes of the leader.
@@ -42,14 +42,13 @@ type link struct {
 	client *connection // nil: there is none
 }
 
-// connection is to one master.
+// connection is a connection to one master.
 type connection struct {
 	*rpc.Client
 	addr string
 }
 
-// call repeats a request until it is answered or ctx ends. Each attempt has a reply of its
-// own: gob leaves zero fields as they were.
+// call repeats a request until it is answered or ctx ends. Each attempt has its own reply, since gob does not set fields that are zero.
 func call[Reply any](ctx context.Context, l *link, method string, request any) (*Reply, error) {
 	began, warned := time.Now(), time.Time{}
 	for n := 0; ; n++ {
@@ -86,13 +85,13 @@ func call[Reply any](ctx context.Context, l *link, method string, request any) (
 		select {
 		case <-ctx.Done():
 			return nil, context.Cause(ctx)
-		case <-moved: // no need to wait: another one leads
+		case <-moved: // no pause is needed: another master leads
 		case <-time.After(session.Backoff(n, rand.Float64())):
 		}
 	}
 }
 
-// foreignEvery is the time between two log lines about a program that is no master.
+// foreignEvery is the interval between log lines about a program that is not a master.
 const foreignEvery = time.Minute
 
 // slow are the calls that the master may answer late.
@@ -174,7 +173,7 @@ func dial(ctx context.Context, addr string, patience time.Duration) (*rpc.Client
 	switch {
 	case err == nil && resp.StatusCode != http.StatusOK:
 		err = fmt.Errorf("%w at %s, found an answer %q%s", errNoMaster, addr, resp.Status, firstLine(resp.Body))
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF): // a master that is about to end does so too
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF): // also from a master that stops
 		err = fmt.Errorf("expected a master at %s, found that the connection was closed without an answer: %w", addr, err)
 	case err != nil && strings.Contains(err.Error(), "malformed HTTP"):
 		err = fmt.Errorf("%w at %s, found a program of another protocol: %w", errNoMaster, addr, err)
@@ -200,8 +199,8 @@ func firstLine(body io.Reader) string {
 	return ": " + strconv.QuoteToGraphic(line)
 }
 
-// impatient is a connection with a write deadline: net/rpc writes a request while it holds the
-// lock of all others, and the kernel of a frozen machine keeps a full window open.
+// impatient is a connection with a write deadline. net/rpc holds a lock of the connection during a write, and a write to a frozen
+// machine blocks when the window is full.
 type impatient struct {
 	net.Conn
 	patience time.Duration // for one write

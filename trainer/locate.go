@@ -25,7 +25,7 @@ type Follow struct {
 	mu    sync.Mutex
 	addr  string
 	term  uint64
-	over  error // why there will be no leader
+	over  error // reason for which no further leader is expected
 	moved chan struct{}
 }
 
@@ -44,7 +44,7 @@ func (f *Follow) Set(addr string, term uint64) {
 	f.tellLocked()
 }
 
-// End makes calls of Leader return why, which is io.EOF or ErrJobFailed.
+// End makes calls of Leader return an error, which is io.EOF or ErrJobFailed.
 func (f *Follow) End(why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -57,7 +57,7 @@ func (f *Follow) tellLocked() {
 	f.moved = make(chan struct{})
 }
 
-// Leader waits until a leader is known, or that there will be none.
+// Leader waits until a leader is known, or until End is called.
 func (f *Follow) Leader(ctx context.Context) (string, <-chan struct{}, error) {
 	for {
 		f.mu.Lock()

@@ -9,7 +9,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// files keeps the last file open: chunks of a file often come one after another.
+// files keeps the last file open, since consecutive chunks are often in one file.
 type files struct {
 	path  string
 	stamp dataset.Stamp
@@ -47,9 +47,8 @@ func (f *files) close() error {
 	return err
 }
 
-// Records yields the records of a task in their order, from Base on. A record is valid until the
-// next one is asked for; after an error there are no more. A file that was replaced since it was
-// indexed is an error.
+// Records yields the records of a task in their order, from Base on. A record is valid until the next iteration. An error ends the
+// records. A file that changed since it was indexed is an error.
 func (c *Client) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		stamps := c.stamps[task.Token]

@@ -7,8 +7,8 @@ import (
 	"github.com/sirupsen/logrus"
 )
 
-// ReportDataset registers the files that names stand for, as Client.ReportDataset does, without a session: for a program that
-// starts trainers. It waits until a master leads.
+// ReportDataset registers the files of names, as Client.ReportDataset does, without a session. A program that starts trainers calls
+// it. It waits until a master leads.
 func ReportDataset(ctx context.Context, config Config, names []string) error {
 	if config.Locate == nil {
 		return errors.New("trainer.Config.Locate is nil: expected the address of the master")

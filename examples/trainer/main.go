@@ -1,4 +1,4 @@
-// Trainer is a program of your own that trains on the tasks of a job: see README.md beside it.
+// Trainer is an example of a training program that trains on the tasks of a job. README.md in the same directory explains it.
 package main
 
 import (
@@ -37,7 +37,7 @@ func work(ctx context.Context, model *perceptron) error {
 	defer client.Close()
 	var task *taskqueue.Task
 	for {
-		if task, err = client.Next(ctx, task); err != nil { // reports the task before, and waits for the next one
+		if task, err = client.Next(ctx, task); err != nil { // reports the previous task and waits for the next task
 			return err
 		}
 		mistakes, err := model.train(client.Records(task))

@@ -84,9 +84,9 @@ type Scorer interface {
 
 // Config sets the size and the initial values of a model.
 type Config struct {
-	Inputs  int    // features or fields of a record
-	Classes int    // number of labels, 2 for models of categories
-	Hidden  int    // units of the hidden layer, 0 without a hidden layer
+	Inputs  int    // Features or fields of a record.
+	Classes int    // Number of labels; 2 for models of categories.
+	Hidden  int    // Units of the hidden layer, 0 without a hidden layer.
 	Rank    int    // factors of a category; 0 for a kind that has none
 	Seed    uint64 // seed of the initial values
 }

@@ -245,10 +245,10 @@ func TestBatchRefusesRecords(t *testing.T) {
 	batch := m.NewBatch(1)
 	good := sample.Sample{Label: 9, Scale: 0.5, Pixels: []byte{1, 2, 3}}
 	for want, s := range map[string]sample.Sample{
-		"record has 2 features, expected 3": {Label: 1, Scale: 1, Pixels: []byte{1, 2}},
-		"record has 4 features, expected 3": {Label: 1, Scale: 1, Pixels: []byte{1, 2, 3, 4}},
-		"record has label 10, expected 0 to 9: the data does not fit this model: start with --classes 11 or more": {Label: 10, Scale: 1, Pixels: []byte{1, 2, 3}},
-		"record has label -1, expected 0 to 9": {Label: -1, Scale: 1, Pixels: []byte{1, 2, 3}},
+		"record has 2 features, expected 3":                                      {Label: 1, Scale: 1, Pixels: []byte{1, 2}},
+		"record has 4 features, expected 3":                                      {Label: 1, Scale: 1, Pixels: []byte{1, 2, 3, 4}},
+		"record has label 10, expected 0 to 9: the data does not fit this model": {Label: 10, Scale: 1, Pixels: []byte{1, 2, 3}},
+		"record has label -1, expected 0 to 9":                                   {Label: -1, Scale: 1, Pixels: []byte{1, 2, 3}},
 	} {
 		if err := batch.AppendImage(s); err == nil || !strings.HasPrefix(err.Error(), want) {
 			t.Errorf("Append gave error %v, want %q", err, want)

@@ -6,8 +6,8 @@ import "fmt"
 type Recipe struct {
 	Hidden       int     // units of the hidden layer
 	Rank         int     // factors of a category
-	BatchSize    int     // records of one trainer's mini-batch
-	Optimizer    string  // "": SGD, with momentum if there is one
+	BatchSize    int     // Records of one trainer's mini-batch.
+	Optimizer    string  // "": SGD, with Momentum if it is not 0.
 	LearningRate float64 // factor of the mean gradient over the records of a step
 	Momentum     float64 // of plain (not Nesterov) momentum
 	Passes       int

@@ -42,7 +42,7 @@ func exampleClient(ctx context.Context, servers []string, tables ...params.Table
 		Mode:        params.Async,
 		Optimizer:   params.Optimizer{Kind: params.SGD, LearningRate: 0.5},
 		Tables:      tables,
-		Incarnation: 1, // from trainer.Client.Incarnation
+		Incarnation: 1, // Client.Incarnation of package trainer
 		Log:         quiet(),
 	})
 	if err != nil {

@@ -91,7 +91,7 @@ type Trainer struct {
 	Cuts       Cuts  // nil: none are taken
 
 	Journal *Journal                                 // nil: none is kept
-	Report  func(TaskReport)                         // called after each trained task, before the task is reported as finished; may be nil
+	Report  func(TaskReport)                         // Called after each trained task, before the task is reported as finished. May be nil.
 	Failed  func(task *taskqueue.Task, reason error) // called for each task that could not be trained, before the task is returned; may be nil
 }
 

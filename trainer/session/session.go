@@ -1,10 +1,8 @@
-// Package session has the rules of a joined trainer: which request comes next, what an answer
-// means, and when a call is repeated. It is pure: it knows no connection and no clock. The
-// client around it carries the requests.
+// Package session implements the rules of a joined trainer: the next request, the meaning of an answer, and the errors after which a
+// call is repeated. The package is pure: the client around it has the connection and the clock.
 //
-// One request is under way at a time; until it is answered it is repeated as it is, to
-// whichever master leads. So a master knows a repeat by its number, and a task by the number
-// of the request that it answered.
+// One request is in progress at a time. Until it is answered, the client repeats it unchanged, to any leader. A master identifies a
+// repetition by the number of the request, and a task by the number of the request that it answered.
 package session
 
 import (
@@ -14,23 +12,23 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Session is what a joined trainer knows.
+// Session is the state of a joined trainer.
 type Session struct {
 	who     wire.Trainer
 	jobID   [16]byte
 	seq     uint64
 	commit  uint64            // highest seen
 	proof   []byte            // of commit
-	held    []taskqueue.Token // not finished, the answer of the next request not among them
+	held    []taskqueue.Token // not finished; without the task in the answer to the next request
 	results []taskqueue.Result
-	flight  *wire.NextRequest // sent and not answered: repeated as it is
+	flight  *wire.NextRequest // sent and not answered: repeated unchanged
 	epoch   uint32            // of explicit commits; 0: not known
 }
 
 // New begins a session.
 func New(j *wire.JoinReply) *Session { return &Session{who: j.Trainer, jobID: j.JobID} }
 
-// Drop notes that a task is not ours any more.
+// Drop removes a task that the trainer no longer holds.
 func (s *Session) Drop(token taskqueue.Token) {
 	s.held = slices.DeleteFunc(s.held, func(t taskqueue.Token) bool { return t == token })
 }
@@ -43,7 +41,7 @@ func (s *Session) Finish(token taskqueue.Token, reason string, step uint64) {
 }
 
 // Adopt changes the epoch. It drops the tasks of earlier epochs and their results. No request may be
-// under way. It reports whether the epoch changed.
+// in progress. It reports whether the epoch changed.
 func (s *Session) Adopt(epoch uint32) bool {
 	if s.epoch == epoch {
 		return false
@@ -52,11 +50,10 @@ func (s *Session) Adopt(epoch uint32) bool {
 	return true
 }
 
-// maxReason is more than a master keeps of why a task failed, and fits a message.
+// maxReason is the length of the reason of a failed task in a request. A master stores less.
 const maxReason = 1 << 10
 
-// Next is the request to send now. There is one at a time: until it is answered the same
-// one is returned, whatever happened since.
+// Next returns the request to send. Until it is answered, Next returns the same request, also after further finishes.
 func (s *Session) Next(want bool, progress taskqueue.Progress) *wire.NextRequest {
 	if s.flight == nil {
 		s.seq++
@@ -73,12 +70,12 @@ func (s *Session) Next(want bool, progress taskqueue.Progress) *wire.NextRequest
 // Settled ends a request that was answered by an error after its finishes were accepted.
 func (s *Session) Settled() { s.flight = nil }
 
-// Unsaid reports whether finishes exist that the master may not have received.
+// Unsaid reports whether the master may lack a finish.
 func (s *Session) Unsaid() bool {
 	return len(s.results) > 0 || s.flight != nil && len(s.flight.Finished) > 0
 }
 
-// Answered takes the reply; it returns the task in it, or nil.
+// Answered applies the reply, and returns its task or nil.
 func (s *Session) Answered(r *wire.NextReply) *taskqueue.Task {
 	s.flight = nil
 	if r.Commit > s.commit {

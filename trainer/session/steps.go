@@ -32,7 +32,7 @@ func (x *Steps) Begin(token taskqueue.Token, base int64) {
 	}
 }
 
-// Used is how many records of a task were used, from its beginning.
+// Used returns the number of used records of a task, from its beginning.
 func (x *Steps) Used(token taskqueue.Token) int64 {
 	if x == nil || x.works[token] == nil {
 		return 0
@@ -72,7 +72,7 @@ func (x *Steps) Finish(token taskqueue.Token) uint64 {
 	return w.steps[len(w.steps)-1]
 }
 
-// at returns how many records of a task are in steps up to one.
+// at returns the number of records of a task in the steps up to a step.
 func (w *work) at(step uint64) int64 {
 	n := w.base
 	for i, s := range w.steps {
@@ -83,7 +83,7 @@ func (w *work) at(step uint64) int64 {
 	return n
 }
 
-// whole reports whether the steps up to one have all of a finished task.
+// whole reports whether the steps up to a step have all records of a finished task.
 func (w *work) whole(step uint64) bool {
 	return w.finished && (len(w.steps) == 0 || w.steps[len(w.steps)-1] <= step)
 }
@@ -102,7 +102,7 @@ func (x *Steps) Positions(step uint64) []taskqueue.TaskPosition {
 	return list
 }
 
-// Committed forgets what a committed step has.
+// Committed drops the records of a committed step.
 func (x *Steps) Committed(step uint64) {
 	for token, w := range x.works {
 		if w.whole(step) {
@@ -113,5 +113,5 @@ func (x *Steps) Committed(step uint64) {
 	}
 }
 
-// Drop forgets all tasks.
+// Drop drops all tasks.
 func (x *Steps) Drop() { clear(x.works) }

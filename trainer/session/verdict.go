@@ -13,7 +13,7 @@ const (
 	pauseMost  = 2 * time.Second
 )
 
-// Verdict is what to do about the error of a call.
+// Verdict is the action after the error of a call.
 type Verdict int
 
 // The verdicts on a call.
@@ -22,9 +22,8 @@ const (
 	Again                   // repeat the same request, perhaps to another master
 )
 
-// Judge decides about the outcome of a call. A call without an answer of the job itself is
-// repeated: the connection broke, the master is not the leader, or its store accepts no
-// writes at present.
+// Judge returns the action after the outcome of a call. A call without an answer of the job itself is repeated: the connection broke,
+// the master is not the leader, or its store accepts no writes.
 func Judge(err error) Verdict {
 	var server rpc.ServerError
 	switch {

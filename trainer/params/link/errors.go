@@ -19,19 +19,26 @@ func (e *StaleError) Error() string {
 	return fmt.Sprintf("gradient is stale: parameters are at version %d; pull them and compute it again", e.Version)
 }
 
-// The errors of a call that another attempt cannot help. Package params explains them.
+// The errors of a call that another attempt cannot help.
 var (
+	// ErrUninitialized is returned if a server holds no parameters.
 	ErrUninitialized = errors.New("parameter server has no parameters: call Init first: a restarted server must have the same --checkpoint-dir")
-	ErrFenced        = errors.New("incarnation of the trainer is fenced: a newer incarnation exists or its session was lost: join again")
-	ErrServerFailed  = errors.New("parameter server failed on the request")
-	ErrRewound       = errors.New("job rolled back to its last checkpoint: join again")
+
+	// ErrFenced is returned to an incarnation of a trainer that has a successor or whose session has ended.
+	ErrFenced = errors.New("incarnation of the trainer is fenced: a newer incarnation exists or its session was lost: join again")
+
+	// ErrServerFailed is returned if a server fails on each repetition of a request.
+	ErrServerFailed = errors.New("parameter server failed on the request")
+
+	// ErrRewound is returned if a server is at a later epoch of the job.
+	ErrRewound = errors.New("job rolled back to its last checkpoint: join again")
 )
 
 // ErrMoved is returned if the client has an old placement.
 var ErrMoved = errors.New("blocks were moved")
 
-// ShardsError is returned if there are fewer servers than shards in the table. Either the client has an old placement, or the job
-// started with another number of servers.
+// ShardsError is returned if the registry has fewer servers than the placement has shards. Either the client has an old placement, or
+// the job started with another number of servers.
 type ShardsError struct{ Found, Expected int }
 
 func (e *ShardsError) Error() string {

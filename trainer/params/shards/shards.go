@@ -4,7 +4,7 @@
 // first parameters. [Set.Do] makes a call in parallel at all shards with a part in it: [Set.Tensors] is a call on the blocks of the
 // model, [Set.Rows] a call on rows of a table. [Set.Scan] reads a whole table.
 //
-// If blocks or slots moved, Do finds the new owners and sends what is not acknowledged. An error of a call is one of package link, or
+// If blocks or slots moved, Do finds the new owners and sends the blocks without an acknowledgment. An error of a call is one of package link, or
 // the cause of the end of the context.
 //
 // A Set is not safe for concurrent use.

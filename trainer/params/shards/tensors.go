@@ -65,7 +65,7 @@ func (call *TensorCall) frames(s *shard, again bool) []stream.Frame {
 		}
 		payload := b.Payload(call.src)
 		if again {
-			// The sum differs from the first one if the caller changed the gradient during the call, which is not allowed. With the
+			// The sum differs from the first sum if the caller changed the gradient during the call, which is not allowed. With the
 			// old sum the server would refuse every repetition.
 			b.Sum = wire.Checksum(0).Add(payload)
 		}

@@ -37,8 +37,8 @@ type Config struct {
 	Timeout     time.Duration  // for a reply
 }
 
-// Frame is one request and its reply. Exchange sets the sequence, the epochs, the flags and the length in Head. The functions
-// are usually shared by the frames of a call, and tell them apart by Index.
+// Frame is one request and its reply. Exchange sets the sequence, the epochs, the flags and the length in Head. The frames
+// of a call usually share the functions, which distinguish them by Index.
 type Frame struct {
 	Head  wire.Header
 	Index int

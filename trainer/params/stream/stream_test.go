@@ -52,15 +52,15 @@ func TestInvalidReplyClosesConnection(t *testing.T) {
 		"checksum of a refusal": {wire.Float32, func(h wire.Header) []byte {
 			return flip(reply(h, []byte("reason"), refusal(wire.Fenced)))
 		}, "checksum"},
-		"too short": {wire.Float32, func(h wire.Header) []byte { return reply(h, payload[4:], nil) }, "159996 bytes"},
-		"too long":  {wire.Float32, func(h wire.Header) []byte { return reply(h, append(slices.Clone(payload), 0), nil) }, "160001 bytes"},
+		"4 bytes fewer": {wire.Float32, func(h wire.Header) []byte { return reply(h, payload[4:], nil) }, "159996 bytes"},
+		"1 byte more":   {wire.Float32, func(h wire.Header) []byte { return reply(h, append(slices.Clone(payload), 0), nil) }, "160001 bytes"},
 		"float32 for bfloat16": {wire.BFloat16, func(h wire.Header) []byte {
 			return reply(h, payload[:2*floats], func(h *wire.Header) { h.DType = wire.Float32 })
 		}, "of float32, expected 80000 of bfloat16"},
 		"bfloat16 for float32": {wire.Float32, func(h wire.Header) []byte {
 			return reply(h, payload, func(h *wire.Header) { h.DType = wire.BFloat16 })
 		}, "of bfloat16, expected 160000 of float32"},
-		"refusal too long": {wire.Float32, func(h wire.Header) []byte {
+		"text of a refusal above the limit": {wire.Float32, func(h wire.Header) []byte {
 			return reply(h, make([]byte, wire.MaxMessage+1), refusal(wire.Fenced))
 		}, "the limit is"},
 		"other sequence": {wire.Float32, func(h wire.Header) []byte {
@@ -174,7 +174,7 @@ func TestFramesArriveInOrder(t *testing.T) {
 	}
 }
 
-// The first refusal is returned after all replies, so that the connection can be used again. A wait gives way to another refusal.
+// The first refusal is returned after all replies, so that the connection can be used again. Another refusal replaces a wait.
 func TestExchangeReturnsRefusalAfterAllReplies(t *testing.T) {
 	codes := []wire.Code{wire.Wait, wire.Stale, 0, wire.Moved}
 	n := 0
