@@ -353,7 +353,7 @@ func (s *Store) freeIndex(ctx context.Context, addr string, waiting func(string)
 			index = free[0]
 			return false
 		}
-		reason := fmt.Sprintf("all %d indices are taken: standing by", r.desired)
+		reason := fmt.Sprintf("all %d indices are taken: on standby", r.desired)
 		if r.desired < 0 {
 			reason = "waiting for a master to write " + s.abs(keyPSDesired)
 		}

@@ -54,7 +54,7 @@ func TestTwoServersClaimOneIndex(t *testing.T) { // F56
 	if first.Index() != 0 {
 		t.Errorf("index %d", first.Index())
 	}
-	if reason := receive(t, "the other server to wait", standing); !strings.Contains(reason, "standing by") {
+	if reason := receive(t, "the other server to wait", standing); !strings.Contains(reason, "on standby") {
 		t.Errorf("reason %q", reason)
 	}
 	if len(won) > 0 {

@@ -60,16 +60,16 @@ func (s *Store) WatchState(ctx context.Context) <-chan store.Version {
 	})
 }
 
-// Depose revokes the lease of a suspect, if it is still the first in the queue for the lock. The fence holds: a live suspect
+// TakeOver revokes the lease of a suspect, if it is still the first in the queue for the lock. The fence holds: a live suspect
 // just loses its term. Of several concurrent forced takeovers, one succeeds. The others, and takeovers during the holddown,
 // return [store.ErrHeldDown].
-func (s *Store) Depose(ctx context.Context, suspect store.Candidate, by store.Takeover) error {
+func (s *Store) TakeOver(ctx context.Context, suspect store.Candidate, by store.Takeover) error {
 	if suspect.Key == "" {
 		return errors.New("takeover: expected a candidate, found none")
 	}
 	lease, err := strconv.ParseInt(suspect.Lease, 16, 64)
 	if err != nil {
-		return fmt.Errorf("depose %s: expected a lease in hexadecimal, found %q", suspect.Key, suspect.Lease)
+		return fmt.Errorf("takeover from %s: expected a lease in hexadecimal, found %q", suspect.Key, suspect.Lease)
 	}
 	//guard:takeover-holddown
 	if !by.Exempt {

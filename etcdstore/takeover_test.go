@@ -19,13 +19,13 @@ func TestTakeoversOfSilentLeadersWaitLonger(t *testing.T) {
 	s := etcdtest.Store(t)
 	kv := s.Client()
 	flapping := s.Prefix() + "/master/flapping"
-	depose := func(silent bool) error {
+	takeOver := func(silent bool) error {
 		t.Helper()
 		lock := lead(t, s, "a")
 		defer lock.Resign(t.Context())
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		return s.Depose(t.Context(), <-s.WatchLeader(ctx), store.Takeover{Holddown: holddown, Silent: silent})
+		return s.TakeOver(t.Context(), <-s.WatchLeader(ctx), store.Takeover{Holddown: holddown, Silent: silent})
 	}
 	for before, want := range map[string]struct {
 		count string
@@ -47,7 +47,7 @@ func TestTakeoversOfSilentLeadersWaitLonger(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if err := depose(true); err != nil {
+		if err := takeOver(true); err != nil {
 			t.Errorf("after %q: %v", before, err)
 			continue
 		}
@@ -62,25 +62,25 @@ func TestTakeoversOfSilentLeadersWaitLonger(t *testing.T) {
 		if count, granted := string(found.Kvs[0].Value), time.Duration(lease.GrantedTTL)*time.Second; count != want.count || granted != want.lease {
 			t.Errorf("after %q: %s takeovers, on a lease of %v; expected %s, %v", before, count, granted, want.count, want.lease)
 		}
-		if err := depose(false); !errors.Is(err, store.ErrHeldDown) {
+		if err := takeOver(false); !errors.Is(err, store.ErrHeldDown) {
 			t.Errorf("after %q: takeover of a dead leader during the holddown: got %v", before, err)
 		}
 		if _, err := kv.Delete(t.Context(), s.Prefix()+"/master/holddown"); err != nil { // as if it had expired
 			t.Fatal(err)
 		}
-		if err := depose(true); !errors.Is(err, store.ErrHeldDown) {
+		if err := takeOver(true); !errors.Is(err, store.ErrHeldDown) {
 			t.Errorf("after %q: takeover of a silent leader during the pause: got %v", before, err)
 		}
-		if err := depose(false); err != nil {
+		if err := takeOver(false); err != nil {
 			t.Errorf("after %q: takeover of a dead leader during the pause: got %v", before, err)
 		}
 	}
 }
 
 // The queue for the lock names the leader by its lease. A second forced takeover within the holddown is refused.
-func TestDeposeWithinHolddownIsRefused(t *testing.T) {
+func TestTakeoverWithinHolddownIsRefused(t *testing.T) {
 	s := etcdtest.Store(t)
-	depose := func() error {
+	takeOver := func() error {
 		lease := make(chan string, 1)
 		lock, err := s.Lead(t.Context(), store.Campaign{Address: "127.0.0.1:1", Queued: func(l string) { lease <- l }})
 		if err != nil {
@@ -93,12 +93,12 @@ func TestDeposeWithinHolddownIsRefused(t *testing.T) {
 		if leader.Lease != <-lease || leader.Address != "127.0.0.1:1" || leader.Revision != lock.Revision() {
 			t.Errorf("leader: got %+v", leader)
 		}
-		return s.Depose(t.Context(), leader, store.Takeover{Holddown: 5 * time.Second})
+		return s.TakeOver(t.Context(), leader, store.Takeover{Holddown: 5 * time.Second})
 	}
-	if err := depose(); err != nil {
+	if err := takeOver(); err != nil {
 		t.Errorf("first takeover: %v", err)
 	}
-	if err := depose(); !errors.Is(err, store.ErrHeldDown) {
+	if err := takeOver(); !errors.Is(err, store.ErrHeldDown) {
 		t.Errorf("second takeover: error %v, expected %v", err, store.ErrHeldDown)
 	}
 }

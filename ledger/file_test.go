@@ -28,7 +28,7 @@ func exampleFile(t testing.TB) (ledger.Header, []ledger.Entry) {
 		entries = append(entries, ledger.Entry{Commit: last, Events: bytes.Repeat([]byte{byte(i), 1, 2}, i*15_000)})
 	}
 	return ledger.Header{
-		Job: "digits", ID: jobID, First: entries[0].Commit, Last: last + 5, Newest: 1_700_000_000_123, Before: "the one before", Entries: len(entries),
+		Job: "digits", ID: jobID, First: entries[0].Commit, Last: last + 5, Newest: 1_700_000_000_123, Before: "the previous file", Entries: len(entries),
 		Outline: taskqueue.Outline{Commit: entries[0].Commit - 1, Sets: []taskqueue.SetOutline{{Tasks: 12, Pass: 3, Open: 1, Aside: []taskqueue.AsideOutline{{Index: 4, Since: 2}}}}},
 	}, entries
 }

@@ -165,7 +165,7 @@ func (j *job) wantFrom(found []ledger.Entry, reader *ledger.Reader) {
 }
 
 // A file of a former leader never becomes part of the ledger, at any later time. A former leader deletes nothing.
-func TestDeposedLeaderSealsNothing(t *testing.T) {
+func TestFormerLeaderSealsNothing(t *testing.T) {
 	for _, at := range []string{"file written", "folder synced", "head replaced", "keys deleted"} {
 		t.Run(at, func(t *testing.T) {
 			j := newJob(t, true)

@@ -100,7 +100,7 @@ func (c Config) Validate() error {
 	case c.Backups < 0:
 		return fmt.Errorf("backup-workers: expected 0 or more, found %d", c.Backups)
 	case c.Backups > 0 && !c.Sync:
-		return fmt.Errorf("backup-workers: expected 0 with asynchronous updates, in which nobody waits for another, found %d", c.Backups)
+		return fmt.Errorf("backup-workers: expected 0 with asynchronous updates, which have no steps to wait for, found %d", c.Backups)
 	case c.Deterministic && !c.Sync:
 		return errors.New("deterministic: expected it with synchronous steps only: asynchronous gradients are applied as they come")
 	case c.Deterministic && c.Backups > 0:

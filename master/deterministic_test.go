@@ -12,18 +12,18 @@ import (
 // A deterministic step waits for the configured number of trainers, and logs a warning when the wait is long.
 func TestDeterministicStepWaitsForAll(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var shards told
+		var shards stepRecorder
 		m, _, _ := leads(t, newMemory(), synchronous(Config{Deterministic: true, Trainers: 2}), &shards)
 		said := logtest.NewLocal(m.config.Log.Logger)
 		register(t, m, 4)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		a, b := memberOf(t, m, "a"), memberOf(t, m, "b")
-		b.beats(ctx, true)
+		b.sendHeartbeats(ctx, true)
 		if !a.next() {
 			t.Fatal("expected a task")
 		}
-		a.beats(ctx, true)
+		a.sendHeartbeats(ctx, true)
 		if c, included, err := m.Staged(ctx, a.Ordinal, a.Incarnation, 0, 5, 0); err != nil || c != 0 || included {
 			t.Fatalf("without the second trainer: expected no step, got %d, %v, %v", c, included, err)
 		}
@@ -44,7 +44,7 @@ func TestDeterministicStepWaitsForAll(t *testing.T) {
 			t.Fatalf("with both trainers: got %d, %v, %v", c, included, err)
 		}
 		synctest.Wait()
-		if step := shards.heard()[0]; len(step.Contributors) != 2 {
+		if step := shards.steps()[0]; len(step.Contributors) != 2 {
 			t.Errorf("step: found the contributors %v", step.Contributors)
 		}
 	})

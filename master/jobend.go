@@ -10,7 +10,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-var errJobOver = errors.New("the job is over")
+var errJobEnded = errors.New("job has ended")
 
 // jobEnd is the component that ends the term of a job that has ended.
 type jobEnd struct {
@@ -31,7 +31,7 @@ func (e *jobEnd) Prepare(_ context.Context, t component.Term) error {
 	return nil
 }
 
-// Run returns errJobOver when the job has ended and all sessions have ended, or when the linger has passed. It waits longer for a
+// Run returns errJobEnded when the job has ended and all sessions have ended, or when the linger has passed. It waits longer for a
 // trainer that saves the model.
 func (e *jobEnd) Run(ctx context.Context, t component.Term) error {
 	clock := t.Clock()
@@ -65,7 +65,7 @@ func (e *jobEnd) Run(ctx context.Context, t component.Term) error {
 		}
 		if trainers == 0 || rest <= 0 {
 			e.before(ctx)
-			return errJobOver
+			return errJobEnded
 		}
 	}
 }

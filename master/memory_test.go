@@ -95,16 +95,16 @@ func untilEnd[V any](ctx context.Context, values ...V) <-chan V {
 	return c
 }
 
-func (s *memory) Depose(context.Context, store.Candidate, store.Takeover) error { return nil }
-func (s *memory) ClusterID(context.Context) (uint64, error)                     { return 1, nil }
-func (s *memory) EnsureJob(context.Context, string, map[string]string) error    { return nil }
-func (s *memory) PartKey(id string, i int) string                               { return fmt.Sprintf("/parts/%s/%d", id, i) }
-func (s *memory) Encode(v any) ([]byte, error)                                  { return etcdstore.Encode(v) }
-func (s *memory) Decode(b []byte, v any, limit int64) error                     { return etcdstore.Decode(b, v, limit) }
-func (s *memory) Revision() int64                                               { return s.term }
-func (s *memory) TTL() time.Duration                                            { return 5 * time.Second }
-func (s *memory) Lost() <-chan struct{}                                         { return s.lost }
-func (s *memory) Resign(context.Context) error                                  { return nil }
+func (s *memory) TakeOver(context.Context, store.Candidate, store.Takeover) error { return nil }
+func (s *memory) ClusterID(context.Context) (uint64, error)                       { return 1, nil }
+func (s *memory) EnsureJob(context.Context, string, map[string]string) error      { return nil }
+func (s *memory) PartKey(id string, i int) string                                 { return fmt.Sprintf("/parts/%s/%d", id, i) }
+func (s *memory) Encode(v any) ([]byte, error)                                    { return etcdstore.Encode(v) }
+func (s *memory) Decode(b []byte, v any, limit int64) error                       { return etcdstore.Decode(b, v, limit) }
+func (s *memory) Revision() int64                                                 { return s.term }
+func (s *memory) TTL() time.Duration                                              { return 5 * time.Second }
+func (s *memory) Lost() <-chan struct{}                                           { return s.lost }
+func (s *memory) Resign(context.Context) error                                    { return nil }
 
 func (s *memory) Announce(ctx context.Context, _ string, _ uint64) error {
 	pause(ctx, s.announcing)
@@ -398,8 +398,8 @@ func (w *worker) next() bool {
 	return true
 }
 
-// beats sends a heartbeat every three seconds until ctx ends. A moving trainer reports progress.
-func (w *worker) beats(ctx context.Context, moving bool) {
+// sendHeartbeats sends a heartbeat every three seconds until ctx ends. A moving trainer reports progress.
+func (w *worker) sendHeartbeats(ctx context.Context, moving bool) {
 	go func() {
 		for ctx.Err() == nil {
 			beat := &taskqueue.Heartbeat{Trainer: w.Ordinal, Incarnation: w.Incarnation}

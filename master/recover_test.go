@@ -27,12 +27,12 @@ func (s pausedReader) Roster(ctx context.Context) (map[string][]byte, error) {
 
 // A master that is replaced while it recovers reads keys of different commits. It returns the end of its term, and
 // not a damaged state, which would end the process.
-func TestDeposedWhileRecovering(t *testing.T) {
+func TestLockLostWhileRecovering(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	open := func() *etcdstore.Store { return etcdtest.Open(t, etcdtest.Endpoint(t), job) }
 	etcd := open()
 	slow := pausedReader{Store: etcd, pause: func() {
-		depose(t, etcd)
+		revokeLock(t, etcd)
 		next := mastertest.Start(t, open(), master.Config{})
 		next.Register(3)
 		next.Join("a").Take(t)

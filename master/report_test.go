@@ -205,7 +205,7 @@ func TestDeadReportNeverMixes(t *testing.T) {
 		return values
 	}
 	mastertest.Eventually(t, "the first part", func() bool { return len(parts()) == 1 })
-	depose(t, direct) // between the parts and the commit
+	revokeLock(t, direct) // between the parts and the commit
 	proxy.Cut()
 	proxy.HoldReplies(false)
 	if err := <-reported; !errors.Is(err, master.ErrNotLeader) {

@@ -43,7 +43,7 @@ func TestServersReceiveEndedSessions(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		stays, leaves, silent := joins(t, m, "stays"), joins(t, m, "leaves"), joins(t, m, "silent")
-		stays.beats(ctx, false)
+		stays.sendHeartbeats(ctx, false)
 		if err := m.Leave(ctx, leaves.Ordinal, leaves.Incarnation); err != nil {
 			t.Fatal(err)
 		}

@@ -266,7 +266,7 @@ func TestJobWithoutCheckpointsFailsWhenItMustRollBack(t *testing.T) {
 				w := joins(t, m, "a")
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
-				w.beats(ctx, false)
+				w.sendHeartbeats(ctx, false)
 				if _, _, err := m.LastStep(t.Context(), &taskqueue.LastStep{Trainer: w.Ordinal, Incarnation: w.Incarnation}); err != nil {
 					t.Fatal(err)
 				}
@@ -354,7 +354,7 @@ func TestJobInItsLastEpochFailsWhenItMustRollBack(t *testing.T) {
 		time.Sleep(soon)
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		joins(t, m, "a").beats(ctx, false) // the term lasts until the trainer has learned the end
+		joins(t, m, "a").sendHeartbeats(ctx, false) // the term lasts until the trainer has learned the end
 		if got := servers.last(); got != taskqueue.MaxEpoch {
 			t.Fatalf("rollback to the last epoch: expected servers at epoch %d, found %d", taskqueue.MaxEpoch, got)
 		}

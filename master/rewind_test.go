@@ -98,7 +98,7 @@ func testSilentAtACut(t *testing.T, withTask bool) {
 			return w
 		}
 		works, hangs := member("works"), member("hangs")
-		works.beats(ctx, false)
+		works.sendHeartbeats(ctx, false)
 		if withTask {
 			request := &taskqueue.Request{Trainer: hangs.Ordinal, Incarnation: hangs.Incarnation, Seq: 1, Ack: 1, Want: true, Epoch: 1}
 			if reply, err := m.Next(t.Context(), request); err != nil || reply.Assignment == nil {
@@ -177,7 +177,7 @@ func TestStagingTrainersFlushACut(t *testing.T) {
 			if reply, err := m.Next(ctx, request); err != nil || reply.Assignment == nil {
 				t.Fatalf("expected a task, got %+v, %v", reply, err)
 			}
-			w.beats(ctx, false)
+			w.sendHeartbeats(ctx, false)
 			crew = append(crew, w)
 		}
 		var waits sync.WaitGroup

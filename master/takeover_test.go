@@ -23,8 +23,8 @@ type outcomes struct {
 	of chan error
 }
 
-func (s outcomes) Depose(ctx context.Context, suspect store.Candidate, by store.Takeover) error {
-	err := s.Store.Depose(ctx, suspect, by)
+func (s outcomes) TakeOver(ctx context.Context, suspect store.Candidate, by store.Takeover) error {
+	err := s.Store.TakeOver(ctx, suspect, by)
 	select {
 	case s.of <- err:
 	case <-ctx.Done():

@@ -48,7 +48,7 @@ func (m *Master) lead(ctx context.Context, lead store.Leadership, kept *committe
 		})
 	}
 	m.config.Log.WithField("term", lead.Revision()).Info("leading")
-	if err := group.Wait(); !errors.Is(err, errJobOver) {
+	if err := group.Wait(); !errors.Is(err, errJobEnded) {
 		return err
 	}
 	if status, reason := t.Status(); status == taskqueue.Failed {
@@ -71,7 +71,7 @@ func (m *Master) begin(ctx context.Context, lead store.Leadership, kept *committ
 	if err := m.config.Store.EnsureJob(ctx, m.config.Job, m.config.Settings()); err != nil {
 		return nil, err
 	}
-	c, err := committer.Recover(ctx, lead, m.config.Committer(), kept, m.election.Heard, m.termOver)
+	c, err := committer.Recover(ctx, lead, m.config.Committer(), kept, m.election.EtcdAnswered, m.termOver)
 	if err != nil {
 		return nil, err
 	}

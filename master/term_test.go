@@ -18,8 +18,8 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// depose revokes the lease of the present holder of the lock, as a standby does with a dead leader.
-func depose(t *testing.T, store *etcdstore.Store) {
+// revokeLock revokes the lease of the present holder of the lock, as a standby does with a dead leader.
+func revokeLock(t *testing.T, store *etcdstore.Store) {
 	t.Helper()
 	lock, err := store.Client().Get(t.Context(), store.Prefix()+"/master/lock/", clientv3.WithPrefix(), clientv3.WithSort(clientv3.SortByCreateRevision, clientv3.SortAscend), clientv3.WithLimit(1))
 	if err != nil || len(lock.Kvs) != 1 {
@@ -97,7 +97,7 @@ func TestLostLock(t *testing.T) {
 	overview, queues, tasks := still(t, first)
 
 	began := time.Now()
-	depose(t, second.Store)
+	revokeLock(t, second.Store)
 	second.AwaitLeading()
 	if took := time.Since(began); took > time.Second {
 		t.Errorf("standby: led after %v", took)
@@ -131,7 +131,7 @@ func TestLostLockAnswersWaitingCallers(t *testing.T) {
 	waiting := asks(t, r.Join("a"))
 	mastertest.Eventually(t, "a parked request", func() bool { return r.Parked(t) == 1 })
 	began := time.Now()
-	depose(t, store)
+	revokeLock(t, store)
 	if got := <-waiting; !errors.Is(got.err, master.ErrNotLeader) || time.Since(began) > time.Second {
 		t.Errorf("after %v: %+v", time.Since(began), got)
 	}
@@ -171,23 +171,23 @@ func TestPausedLeaderIsFenced(t *testing.T) {
 
 // A trainer echoes a commit that a former leader has not seen. This is no proof of a restored backup: the former
 // leader becomes a standby.
-func TestEchoAtADeposedMaster(t *testing.T) {
-	deposed, proxy, direct := behind(t, master.Config{})
-	deposed.Register(5)
-	a := deposed.Join("a")
+func TestSeenCommitAtAFormerLeader(t *testing.T) {
+	former, proxy, direct := behind(t, master.Config{})
+	former.Register(5)
+	a := former.Join("a")
 	proxy.HoldReplies(true) // the end of the lease does not reach it
-	depose(t, direct)
+	revokeLock(t, direct)
 	next := mastertest.StandBy(t, direct, master.Config{}, nil)
 	next.AwaitLeading()
 	reply, err := a.At(next).Next(t.Context())
-	if err != nil || !deposed.Leading() {
-		t.Fatalf("%v; former leader: expected that it assumes leadership, found %v", err, deposed.Leading())
+	if err != nil || !former.Leading() {
+		t.Fatalf("%v; former leader: expected that it assumes leadership, found %v", err, former.Leading())
 	}
 	request := a.Request([]taskqueue.Token{reply.Assignment.Task.Token}, nil)
 	request.SeenCommit, request.SeenProof = reply.Commit, reply.CommitProof
 	answered := make(chan error, 1)
 	go func() {
-		_, err := deposed.Next(t.Context(), request)
+		_, err := former.Next(t.Context(), request)
 		answered <- err
 	}()
 	mastertest.Eventually(t, "a held answer", func() bool { return proxy.HeldReplies() > 0 })
@@ -198,7 +198,7 @@ func TestEchoAtADeposedMaster(t *testing.T) {
 	if err := next.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	deposed.AwaitLeading() // it did not end
+	former.AwaitLeading() // it did not end
 }
 
 // F10: etcd is restored from an old backup, with the same token. The first trainer that echoes a later commit stops

@@ -42,7 +42,7 @@ func TestStalledStoreCausesNoTimeout(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		a.beats(ctx, false)
+		a.sendHeartbeats(ctx, false)
 		before := overview(t, m).Clock
 
 		store.set(10*time.Minute, nil)
@@ -232,7 +232,7 @@ func TestJobClockIsStoredWhileTrainersAreLive(t *testing.T) {
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
-		a.beats(ctx, true)
+		a.sendHeartbeats(ctx, true)
 		clock, began := overview(t, m).Clock, time.Now()
 		time.Sleep(5 * time.Minute)
 		times := store.written()
@@ -295,8 +295,8 @@ func TestProgressExtendsTheDeadline(t *testing.T) {
 					t.Fatal("expected a task")
 				}
 				began := time.Now()
-				a.beats(ctx, tt.moving)
-				b.beats(ctx, false)
+				a.sendHeartbeats(ctx, tt.moving)
+				b.sendHeartbeats(ctx, false)
 				for !b.next() {
 				}
 				if waited := time.Since(began); !about(waited, tt.want) {
@@ -368,7 +368,7 @@ func TestFinishedJobLingers(t *testing.T) {
 				ctx, cancel := context.WithCancel(t.Context())
 				defer cancel()
 				a := joins(t, m, "a")
-				a.beats(ctx, false)
+				a.sendHeartbeats(ctx, false)
 				if !a.next() || a.next() {
 					t.Fatal("expected one task, then the end")
 				}
@@ -395,25 +395,25 @@ func TestFinishedJobLingers(t *testing.T) {
 	}
 }
 
-// told implements parameter servers that record the steps.
-type told struct {
+// stepRecorder implements parameter servers that record the steps.
+type stepRecorder struct {
 	pscontrol.None // the rest
 	block          bool
 
-	mu    sync.Mutex
-	steps []taskqueue.Step
+	mu       sync.Mutex
+	recorded []taskqueue.Step
 }
 
-// heard returns the recorded steps.
-func (s *told) heard() []taskqueue.Step {
+// steps returns the recorded steps.
+func (s *stepRecorder) steps() []taskqueue.Step {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return slices.Clone(s.steps)
+	return slices.Clone(s.recorded)
 }
 
-func (s *told) CommitStep(ctx context.Context, step taskqueue.Step) error {
+func (s *stepRecorder) CommitStep(ctx context.Context, step taskqueue.Step) error {
 	s.mu.Lock()
-	s.steps = append(s.steps, step)
+	s.recorded = append(s.recorded, step)
 	s.mu.Unlock()
 	if s.block {
 		<-ctx.Done()
@@ -423,7 +423,7 @@ func (s *told) CommitStep(ctx context.Context, step taskqueue.Step) error {
 }
 
 // States returns a server without checkpoints: cuts contain the data alone.
-func (s *told) States(context.Context) ([]pscontrol.ServerState, error) {
+func (s *stepRecorder) States(context.Context) ([]pscontrol.ServerState, error) {
 	return []pscontrol.ServerState{{Present: true, Ready: true, Epoch: 1}}, nil
 }
 
@@ -464,7 +464,7 @@ func (w *worker) train(ctx context.Context, lengths []int) {
 // task, and no timeout is needed.
 func TestPassBarrierDoesNotBlockSteps(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var shards told
+		var shards stepRecorder
 		m, _, ended := leads(t, newMemory(), synchronous(Config{Queue: taskqueue.Options{Passes: 3}}), &shards)
 		register(t, m, 4)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -493,7 +493,7 @@ func TestPassBarrierDoesNotBlockSteps(t *testing.T) {
 			t.Error(err)
 		}
 		batches, last := 0, uint64(0)
-		for _, s := range shards.heard() {
+		for _, s := range shards.steps() {
 			if s.Version == last {
 				continue // a repeated step
 			}
@@ -512,7 +512,7 @@ func TestPassBarrierDoesNotBlockSteps(t *testing.T) {
 // F57: a step waits for a trainer that died until its session ends. The step then consists of the remaining trainers.
 func TestLostTrainerShrinksTheStep(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var shards told
+		var shards stepRecorder
 		m, _, _ := leads(t, newMemory(), synchronous(Config{}), &shards)
 		register(t, m, 10)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -521,7 +521,7 @@ func TestLostTrainerShrinksTheStep(t *testing.T) {
 		if !a.next() || !b.next() {
 			t.Fatal("expected two tasks")
 		}
-		a.beats(ctx, true)
+		a.sendHeartbeats(ctx, true)
 		began := time.Now()
 		for {
 			committed, included, err := m.Staged(ctx, a.Ordinal, a.Incarnation, 0, 5, 0)
@@ -551,7 +551,7 @@ func TestLostTrainerShrinksTheStep(t *testing.T) {
 // The trainer has staged nothing, so no step counts it.
 func TestRefusedStageDoesNotCount(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		var shards told
+		var shards stepRecorder
 		m, _, _ := leads(t, newMemory(), synchronous(Config{}), &shards)
 		register(t, m, 10)
 		a, b := memberOf(t, m, "a"), memberOf(t, m, "b")
@@ -585,14 +585,14 @@ func TestLastStepIsSentAgain(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		store := newMemory()
 		store.keys[taskqueue.StepKey] = taskqueue.Step{Version: 7, Epoch: 1, Contributors: []taskqueue.Contributor{{Ordinal: 1, Incarnation: 1 << 16, Records: 3}}}.Encode()
-		shards := &told{block: true}
+		shards := &stepRecorder{block: true}
 		m, _, _ := leads(t, store, synchronous(Config{}), shards)
 		register(t, m, 10)
 		a := memberOf(t, m, "a")
 		if !a.next() {
 			t.Fatal("expected a task")
 		}
-		a.beats(t.Context(), true)
+		a.sendHeartbeats(t.Context(), true)
 		began := time.Now()
 		for v := uint64(7); v < 12; v++ {
 			if c, included, err := m.Staged(t.Context(), a.Ordinal, a.Incarnation, v, 5, 0); err != nil || c != v+1 || !included {
@@ -604,7 +604,7 @@ func TestLastStepIsSentAgain(t *testing.T) {
 		}
 		time.Sleep(2*stepTimeout + stepRetry)
 		var versions []uint64
-		for _, s := range shards.heard() {
+		for _, s := range shards.steps() {
 			versions = append(versions, s.Version)
 		}
 		if !slices.Equal(versions[:2], []uint64{7, 12}) {

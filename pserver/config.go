@@ -58,7 +58,7 @@ func (j *JobState) layout() (*placement.Layout, error) {
 		return nil, err
 	}
 	if j.Shards != 0 && j.Shards < l.Shards {
-		return nil, fmt.Errorf("the job is to have %d parameter servers, and blocks lie on %d: use master scale, or delete the placement while no server runs", j.Shards, l.Shards)
+		return nil, fmt.Errorf("parameter servers of the job: expected at least %d, which own blocks, found %d: use master scale, or delete the placement while no server runs", l.Shards, j.Shards)
 	}
 	j.Shards = l.Shards
 	return l, nil

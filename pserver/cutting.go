@@ -13,7 +13,7 @@ import (
 )
 
 var (
-	errOldCut = errors.New("the cut is over")
+	errOldCut = errors.New("cut is closed")
 	errNoCut  = errors.New("no such cut")
 )
 

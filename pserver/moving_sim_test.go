@@ -66,7 +66,7 @@ func (w *world) lead() {
 			return
 		}
 		blocks, slots := m.what()
-		w.must(m.to.shard.TakeBlocks(w.Context(), m.term, m.layout.Epoch+1, blocks, slots, neighbour{m.from.shard, m.term, m.layout.Epoch + 1}))
+		w.must(m.to.shard.TakeBlocks(w.Context(), m.term, m.layout.Epoch+1, blocks, slots, peerShard{m.from.shard, m.term, m.layout.Epoch + 1}))
 		if m.to.life != m.lives[1] {
 			w.seen["destination killed in a move"]++
 		}
@@ -124,18 +124,18 @@ func owner(l *placement.Layout, u unit) *uint32 {
 	return &l.Owners[u]
 }
 
-// neighbour is a shard of the same process, as a source.
-type neighbour struct {
+// peerShard is a shard of the same process, as a source.
+type peerShard struct {
 	*core.Shard
 	term  uint64
 	epoch uint32
 }
 
-func (n neighbour) Block(id uint64) (*core.MovedBlock, error) {
+func (n peerShard) Block(id uint64) (*core.MovedBlock, error) {
 	return n.ReadBlock(n.term, n.epoch, id)
 }
 
-func (n neighbour) Slots(ids []core.SlotID, add func(core.SlotPiece) error) error {
+func (n peerShard) Slots(ids []core.SlotID, add func(core.SlotPiece) error) error {
 	for _, id := range ids {
 		if err := n.ReadSlot(n.term, n.epoch, id, add); err != nil {
 			return err

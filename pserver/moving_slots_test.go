@@ -297,7 +297,7 @@ func TestLeadersFollowWhileSlotsMove(t *testing.T) {
 		j.tell(t, j.stored)
 	})
 	j.term--
-	if _, _, err := j.placer.Move(within(t), j.term, j.stored); err == nil || !strings.Contains(err.Error(), "the move is over") {
+	if _, _, err := j.placer.Move(within(t), j.term, j.stored); err == nil || !strings.Contains(err.Error(), "migration has ended") {
 		t.Errorf("a leader that was followed by another one moves slots: %v", err)
 	}
 	j.term++

@@ -141,7 +141,7 @@ func TestNoCutWhilePlacementsDiffer(t *testing.T) {
 		t.Fatal(err)
 	}
 	taker := newSetTaker(t, b)
-	if _, err := taker.take(within(t)); err == nil || !strings.Contains(err.Error(), "still to be told of a move") {
+	if _, err := taker.take(within(t)); err == nil || !strings.Contains(err.Error(), "has not received the latest move") {
 		t.Errorf("a cut of two placements: %v", err)
 	}
 	commitPlacement(t, b, placer, stored)

@@ -59,7 +59,7 @@ func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, tex
 	case epoch < at || epoch < s.JobEpoch():
 		return fmt.Errorf("%w: job epoch %d, shard %d is at %d", errOldCut, epoch, s.Index(), s.JobEpoch())
 	}
-	c.dropLocked("the job goes back to a set")
+	c.dropLocked("rollback to a checkpoint set")
 	resume := data.pause()
 	defer resume()
 	name, err := c.becomeSet(ctx, text, layout, epoch)
@@ -105,7 +105,7 @@ func checkEpoch(s *core.Shard, epoch uint32) error {
 	case epoch == 0 || epoch == at:
 		return nil
 	case epoch > at:
-		return status.Errorf(codes.Aborted, "you go by job epoch %d, shard %d is still at %d", epoch, s.Index(), at)
+		return status.Errorf(codes.Aborted, "trainer has job epoch %d, shard %d is still at %d", epoch, s.Index(), at)
 	}
-	return status.Errorf(codes.OutOfRange, "you go by job epoch %d, shard %d is at %d: the job went back", epoch, s.Index(), at)
+	return status.Errorf(codes.OutOfRange, "trainer has job epoch %d, shard %d is at %d: the job was rolled back", epoch, s.Index(), at)
 }

@@ -380,7 +380,7 @@ func TestCuts(t *testing.T) {
 	}
 	wantOver := func(what string, err error) {
 		t.Helper()
-		if err == nil || !strings.Contains(err.Error(), "the cut is over") && !strings.Contains(err.Error(), "no such cut") {
+		if err == nil || !strings.Contains(err.Error(), "cut is closed") && !strings.Contains(err.Error(), "no such cut") {
 			t.Errorf("%s: %v", what, err)
 		}
 	}

@@ -85,7 +85,7 @@ func (n *node) serveBeats(to *node, l *listening) {
 		to.after(n.world.netDelay(), func() {
 			if !l.over {
 				l.heartbeats++
-				to.act(to.watching.Heard(l.of.Key, beat, func() bool { return !to.cut && !to.world.etcd.down }))
+				to.act(to.watching.Receive(l.of.Key, beat, func() bool { return !to.cut && !to.world.etcd.down }))
 			}
 		})
 	}

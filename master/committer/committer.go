@@ -315,7 +315,7 @@ func (c *Committer) checkSeenCommit(ctx context.Context, event taskqueue.Event) 
 	if !ok || r.SeenCommit <= last || r.JobID != c.queue.JobID() || !c.proves(r.SeenCommit, r.SeenProof) {
 		return nil
 	}
-	//guard:deposed-leader-reads-state
+	//guard:former-leader-reads-state
 	if _, _, err := c.readBack(ctx, c.time.Now().Add(c.lead.TTL())); err != nil {
 		return fmt.Errorf("a trainer saw commit %d, the last one here is %d: %w", r.SeenCommit, last, err)
 	}

@@ -24,8 +24,8 @@ func (e *Election) ownLease() string {
 
 var start = time.Now()
 
-// Heard records that etcd has just answered.
-func (e *Election) Heard() { e.answered.Store(int64(time.Since(start))) }
+// EtcdAnswered records that etcd has just answered.
+func (e *Election) EtcdAnswered() { e.answered.Store(int64(time.Since(start))) }
 
 // age is the time since etcd last answered.
 func (e *Election) age() time.Duration { return time.Since(start) - time.Duration(e.answered.Load()) }
@@ -46,7 +46,7 @@ func (e *Election) KeepFresh(ctx context.Context) {
 		_, _, err := e.config.Store.Value(asking, taskqueue.StepKey)
 		cancel()
 		if err == nil {
-			e.Heard()
+			e.EtcdAnswered()
 		} else {
 			pause(ctx, detector.Interval)
 		}

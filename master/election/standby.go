@@ -36,11 +36,11 @@ type standby struct {
 // run follows until ctx ends: then the lock is held, or the master stops.
 func (s *standby) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	beats, leaders, toHear, states := make(chan heard), make(chan store.Candidate), make(chan store.Candidate), make(chan store.Version, 1)
+	beats, leaders, suspects, states := make(chan reception), make(chan store.Candidate), make(chan store.Candidate), make(chan store.Version, 1)
 	group.Go(func() error {
 		for next := range s.config.Store.WatchLeader(ctx) {
 			sendTo(ctx, leaders, next)
-			sendTo(ctx, toHear, next)
+			sendTo(ctx, suspects, next)
 		}
 		return context.Cause(ctx)
 	})
@@ -56,20 +56,20 @@ func (s *standby) run(ctx context.Context) error {
 		return context.Cause(ctx)
 	})
 	group.Go(func() error { return s.followState(ctx, states) })
-	group.Go(func() error { return s.listen(ctx, toHear, beats) })
+	group.Go(func() error { return s.listen(ctx, suspects, beats) })
 	group.Go(func() error { return s.watch(ctx, leaders, beats) })
 	return group.Wait()
 }
 
-// heard is a heartbeat that the standby received from a suspect.
-type heard struct {
+// reception is a heartbeat that the standby received from a suspect.
+type reception struct {
 	of   store.Candidate
 	beat detector.Heartbeat
 	gone bool // the connection broke, and the port refuses another one
 }
 
 // watch judges the suspect and takes over.
-func (s *standby) watch(ctx context.Context, leaders <-chan store.Candidate, beats <-chan heard) error {
+func (s *standby) watch(ctx context.Context, leaders <-chan store.Candidate, beats <-chan reception) error {
 	ticker := time.NewTicker(detector.Interval)
 	defer ticker.Stop()
 	watch := detector.Watch{Address: s.config.Address}
@@ -84,13 +84,13 @@ func (s *standby) watch(ctx context.Context, leaders <-chan store.Candidate, bea
 			if h.gone {
 				judged = watch.Gone(h.of.Key)
 			} else {
-				judged = watch.Heard(h.of.Key, h.beat, func() bool { return s.etcdAnswers(ctx) })
+				judged = watch.Receive(h.of.Key, h.beat, func() bool { return s.etcdAnswers(ctx) })
 			}
 		case <-ticker.C:
 			judged = watch.Look(s.version.Load(), s.own())
 		}
 		if judged != detector.Alive {
-			s.depose(ctx, watch.Candidate(), judged)
+			s.takeOver(ctx, watch.Candidate(), judged)
 			watch.Forget()
 		}
 	}
@@ -124,37 +124,37 @@ func (s *standby) etcdAnswers(ctx context.Context) bool {
 	return err == nil
 }
 
-// depose forces a takeover. The lock queue determines the next leader.
-func (s *standby) depose(ctx context.Context, suspect store.Candidate, judged detector.Verdict) {
+// takeOver forces a takeover. The lock queue determines the next leader.
+func (s *standby) takeOver(ctx context.Context, suspect store.Candidate, judged detector.Verdict) {
 	log := s.config.Log.WithFields(logrus.Fields{"suspect": suspect.Address, "term": suspect.Revision, "found": judged})
 	by := store.Takeover{
 		Holddown: s.config.Holddown,
 		Silent:   judged == detector.Silent,
 		Exempt:   s.version.Load() < suspect.Revision,
 	}
-	bounded, cancel := context.WithTimeout(ctx, deposeTimeout)
+	bounded, cancel := context.WithTimeout(ctx, takeoverTimeout)
 	defer cancel()
-	switch err := s.config.Store.Depose(bounded, suspect, by); {
+	switch err := s.config.Store.TakeOver(bounded, suspect, by); {
 	case errors.Is(err, store.ErrHeldDown):
 		log.Debug("the leader does not answer; the holddown of the last takeover has not ended")
 	case err != nil:
-		log.WithError(err).Warn("the leader does not answer, and could not be deposed")
+		log.WithError(err).Warn("takeover failed; the leader does not answer")
 	default:
-		log.Warn("the leader does not answer: deposed")
+		log.Warn("took over from a leader that does not answer")
 	}
 }
 
-const deposeTimeout = 2 * time.Second
+const takeoverTimeout = 2 * time.Second
 
 // listen reads the heartbeats of the current suspect.
-func (s *standby) listen(ctx context.Context, suspects <-chan store.Candidate, beats chan<- heard) error {
+func (s *standby) listen(ctx context.Context, suspects <-chan store.Candidate, beats chan<- reception) error {
 	var next store.Candidate
 	for {
 		suspect := next
-		hearing, stop := context.WithCancel(ctx)
+		receiving, stop := context.WithCancel(ctx)
 		var one sync.WaitGroup
 		if suspect.Address != "" && suspect.Address != s.config.Address {
-			one.Go(func() { s.hear(hearing, suspect, beats) })
+			one.Go(func() { s.receive(receiving, suspect, beats) })
 		}
 		select {
 		case next = <-suspects:
@@ -168,16 +168,16 @@ func (s *standby) listen(ctx context.Context, suspects <-chan store.Candidate, b
 	}
 }
 
-// hear keeps a connection to the suspect. When the connection breaks, hear dials again: if the port refuses, the
+// receive keeps a connection to the suspect. When the connection breaks, receive dials again: if the port refuses, the
 // process has ended.
-func (s *standby) hear(ctx context.Context, suspect store.Candidate, beats chan<- heard) {
+func (s *standby) receive(ctx context.Context, suspect store.Candidate, beats chan<- reception) {
 	var look detector.Redial
 	for ctx.Err() == nil {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", suspect.Address)
 		if err != nil {
 			wait, gone := look.NotConnected(errors.Is(err, syscall.ECONNREFUSED))
 			if gone {
-				sendTo(ctx, beats, heard{of: suspect, gone: true})
+				sendTo(ctx, beats, reception{of: suspect, gone: true})
 			}
 			pause(ctx, wait)
 			continue
@@ -191,7 +191,7 @@ func (s *standby) hear(ctx context.Context, suspect store.Candidate, beats chan<
 }
 
 // readBeats forwards heartbeats until the connection breaks, and returns their number.
-func (s *standby) readBeats(ctx context.Context, conn net.Conn, suspect store.Candidate, beats chan<- heard) (n int) {
+func (s *standby) readBeats(ctx context.Context, conn net.Conn, suspect store.Candidate, beats chan<- reception) (n int) {
 	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", HeartbeatPath, suspect.Address); err != nil {
 		return 0
 	}
@@ -208,7 +208,7 @@ func (s *standby) readBeats(ctx context.Context, conn net.Conn, suspect store.Ca
 	for lines.Scan() {
 		var b detector.Heartbeat
 		if json.Unmarshal(lines.Bytes(), &b) == nil {
-			sendTo(ctx, beats, heard{of: suspect, beat: b})
+			sendTo(ctx, beats, reception{of: suspect, beat: b})
 			n++
 		}
 	}

@@ -38,7 +38,7 @@ func (s suspected) WatchState(ctx context.Context) <-chan store.Version {
 
 func (s suspected) Value(context.Context, string) ([]byte, int64, error) { return nil, 0, nil }
 
-func (s suspected) Depose(ctx context.Context, _ store.Candidate, by store.Takeover) error {
+func (s suspected) TakeOver(ctx context.Context, _ store.Candidate, by store.Takeover) error {
 	select {
 	case s.takeover <- by:
 	case <-ctx.Done():

@@ -102,10 +102,10 @@ func (c *cut) begin(ctx context.Context) error {
 	}
 	for i, r := range replies {
 		if r.GetPlacementEpoch() != replies[0].GetPlacementEpoch() {
-			return fmt.Errorf("cut %d: parameter server 0 has placement epoch %d, parameter server %d has %d: one of them is still to be told of a move", c.Number(), replies[0].GetPlacementEpoch(), i, r.GetPlacementEpoch())
+			return fmt.Errorf("cut %d: parameter server 0 has placement epoch %d, parameter server %d has %d: one of them has not received the latest move", c.Number(), replies[0].GetPlacementEpoch(), i, r.GetPlacementEpoch())
 		}
 		if r.GetMode() != replies[0].GetMode() || r.GetVersion() != c.version {
-			return fmt.Errorf("cut %d: parameter server 0 is at version %d, parameter server %d at %d: one of them is still to be told of a step", c.Number(), c.version, i, r.GetVersion())
+			return fmt.Errorf("cut %d: parameter server 0 is at version %d, parameter server %d at %d: one of them has not received the latest step", c.Number(), c.version, i, r.GetVersion())
 		}
 	}
 	return nil

@@ -38,9 +38,9 @@ type Store interface {
 	WatchLeader(ctx context.Context) <-chan Candidate
 	// WatchState does the same with the stored state.
 	WatchState(ctx context.Context) <-chan Version
-	// Depose revokes the lease of the candidate if it is still first in the queue. It returns [ErrHeldDown] if the previous forced
+	// TakeOver revokes the lease of the candidate if it is still first in the queue. It returns [ErrHeldDown] if the previous forced
 	// takeover is too recent.
-	Depose(ctx context.Context, c Candidate, by Takeover) error
+	TakeOver(ctx context.Context, c Candidate, by Takeover) error
 
 	// Encode encodes a value of a key.
 	Encode(v any) ([]byte, error)
@@ -81,7 +81,7 @@ type Candidate struct {
 	Lease    string // hexadecimal
 }
 
-// Takeover describes how a candidate is deposed.
+// Takeover describes a takeover from a candidate.
 type Takeover struct {
 	// Holddown is the minimum time between two forced takeovers.
 	Holddown time.Duration

@@ -37,7 +37,7 @@ func (s *Shard) Commit(jobEpoch uint32, version uint64, contributors []Contribut
 	now := s.version.Load()
 	switch at := s.jobEpoch.Load(); {
 	case jobEpoch < at:
-		return now, fmt.Errorf("%w: job epoch %d is over, shard %d is at %d", ErrMismatch, jobEpoch, s.index, at)
+		return now, fmt.Errorf("%w: job epoch %d has ended, shard %d is at %d", ErrMismatch, jobEpoch, s.index, at)
 	//guard:step-of-later-epoch
 	case jobEpoch > at:
 		return now, fmt.Errorf("%w: job epoch %d, shard %d is at %d: it takes steps after its rollback", ErrMismatch, jobEpoch, s.index, at)

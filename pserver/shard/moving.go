@@ -48,7 +48,7 @@ type AppliedStep struct {
 }
 
 var (
-	ErrOldMove    = errors.New("the move is over")
+	ErrOldMove    = errors.New("migration has ended")
 	ErrBlocksLost = errors.New("blocks lost")
 	ErrRetired    = errors.New("not of the job any more")
 	ErrSyncMove   = errors.New("a synchronous job moves blocks in a rollback only: see Rewind")
@@ -64,7 +64,7 @@ func (s *Shard) CheckRestored(l *placement.Layout) error {
 		s.Log.Info("no block of the job is here yet: the leader moves some here")
 		return nil
 	case !s.ready.Load():
-		return fmt.Errorf("%w: shard %d has no checkpoint, and its blocks were moved here: without them the job has to begin anew", ErrBlocksLost, s.index)
+		return fmt.Errorf("%w: shard %d has no checkpoint, and its blocks were moved here: start the job over", ErrBlocksLost, s.index)
 	}
 	h := s.view.Load()
 	if h.model.Sync {
@@ -118,9 +118,9 @@ func (s *Shard) Follows(term uint64) error {
 	return s.moving.followsLocked(s, term)
 }
 
-// heedLocked refuses a leader that was followed by another one, and a move to another
+// checkMoveLocked refuses a leader that was followed by another one, and a move to another
 // epoch than the next.
-func (m *moving) heedLocked(s *Shard, term uint64, epoch uint32) (*View, error) {
+func (m *moving) checkMoveLocked(s *Shard, term uint64, epoch uint32) (*View, error) {
 	if err := m.followsLocked(s, term); err != nil {
 		return nil, err
 	}
@@ -150,7 +150,7 @@ func (s *Shard) FreezeBlocks(ctx context.Context, term uint64, epoch uint32, ids
 	defer s.commitMu.Unlock()
 	s.moving.mu.Lock()
 	defer s.moving.mu.Unlock()
-	h, err := s.moving.heedLocked(s, term, epoch)
+	h, err := s.moving.checkMoveLocked(s, term, epoch)
 	if err = cmp.Or(err, ctx.Err()); err != nil {
 		return err
 	}
@@ -172,18 +172,18 @@ func (s *Shard) FreezeBlocks(ctx context.Context, term uint64, epoch uint32, ids
 	return nil
 }
 
-// heed is heedLocked for callers that change nothing.
-func (s *Shard) heed(term uint64, epoch uint32) (*View, error) {
+// checkMove is checkMoveLocked for callers that change nothing.
+func (s *Shard) checkMove(term uint64, epoch uint32) (*View, error) {
 	s.moving.mu.Lock()
 	defer s.moving.mu.Unlock()
-	return s.moving.heedLocked(s, term, epoch)
+	return s.moving.checkMoveLocked(s, term, epoch)
 }
 
 // ReadBlock copies a frozen block.
 func (s *Shard) ReadBlock(term uint64, epoch uint32, id uint64) (*MovedBlock, error) {
 	s.commitMu.Lock() // no placement changes
 	defer s.commitMu.Unlock()
-	h, err := s.heed(term, epoch)
+	h, err := s.checkMove(term, epoch)
 	if err != nil {
 		return nil, err
 	}
@@ -216,7 +216,7 @@ type source interface {
 // TakeBlocks keeps what another shard gives, until the placement of epoch is committed or not.
 // Whatever was taken of them before is replaced.
 func (s *Shard) TakeBlocks(ctx context.Context, term uint64, epoch uint32, ids []uint64, slots []SlotID, from source) error {
-	h, err := s.heed(term, epoch)
+	h, err := s.checkMove(term, epoch)
 	if err != nil {
 		return err
 	}
@@ -240,7 +240,7 @@ func (s *Shard) TakeBlocks(ctx context.Context, term uint64, epoch uint32, ids [
 	defer s.commitMu.Unlock()
 	s.moving.mu.Lock()
 	defer s.moving.mu.Unlock()
-	if _, err := s.moving.heedLocked(s, term, epoch); cmp.Or(err, ctx.Err()) != nil {
+	if _, err := s.moving.checkMoveLocked(s, term, epoch); cmp.Or(err, ctx.Err()) != nil {
 		return cmp.Or(err, ctx.Err())
 	}
 	if s.moving.epoch != epoch || s.moving.taken == nil {

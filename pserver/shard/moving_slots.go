@@ -111,7 +111,7 @@ type slotOut struct {
 func (s *Shard) beginSlot(term uint64, epoch uint32, id SlotID) (*slotOut, error) {
 	s.commitMu.Lock() // no placement changes
 	defer s.commitMu.Unlock()
-	h, err := s.heed(term, epoch)
+	h, err := s.checkMove(term, epoch)
 	if err != nil {
 		return nil, err
 	}

@@ -121,7 +121,7 @@ func (s *Shard) openStage(t *Trainer, by Gradient) (*stage, *Refusal) {
 		refused = Refuse(Stale, "gradient was computed at version %d, shard %d is at %d", by.Version, s.index, now)
 	//guard:stage-of-version-kept
 	case by.Version > now: // what is staged for the version that is to come now is still needed
-		refused = Refuse(NotYet, "gradient was computed at version %d, shard %d is at %d and will hear of it", by.Version, s.index, now)
+		refused = Refuse(NotYet, "gradient was computed at version %d, shard %d is still at %d", by.Version, s.index, now)
 	//guard:stage-of-newest-attempt
 	case by.Version == g.version && by.Records != g.records && by.Sequence < g.newest():
 		refused = Refuse(Stale, "gradient is of an earlier attempt at version %d, of %d records: there is one of %d by now", by.Version, by.Records, g.records)

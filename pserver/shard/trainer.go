@@ -68,7 +68,7 @@ func otherPlacement(shard int, theirs, ours uint32) *Refusal {
 	case theirs != 0 && theirs < ours:
 		return Refuse(Moved, "your placement has epoch %d, shard %d is at %d", theirs, shard, ours)
 	case theirs > ours:
-		return Refuse(NotReady, "your placement has epoch %d, shard %d is at %d and will hear of it", theirs, shard, ours)
+		return Refuse(NotReady, "your placement has epoch %d, shard %d is still at %d", theirs, shard, ours)
 	}
 	return Refuse(OtherModel, "the digest of your placement is not that of shard %d: another model, or another number of shards", shard)
 }
@@ -88,10 +88,10 @@ func (s *Shard) greet(h *View, ordinal uint32, incarnation uint64) (*Trainer, *R
 	case old != nil && old.incarnation > incarnation:
 		return nil, Refuse(Fenced, "trainer %d is at incarnation %d, this is %d", ordinal, old.incarnation, incarnation)
 	case s.retired.over(incarnation) && !s.Told:
-		return nil, Refuse(NotReady, "shard %d has not heard yet which trainers have sessions: in its checkpoint incarnation %d is over", s.index, incarnation)
+		return nil, Refuse(NotReady, "shard %d has not received the sessions of the trainers yet: its checkpoint has incarnation %d as retired", s.index, incarnation)
 	//guard:retired-trainer-refused
 	case s.retired.over(incarnation):
-		return nil, Refuse(Fenced, "incarnation %d of trainer %d is over: it has no session", incarnation, ordinal)
+		return nil, Refuse(Fenced, "incarnation %d of trainer %d is retired: it has no session", incarnation, ordinal)
 	case old != nil:
 		fence(h, old)
 		s.Log.WithField("trainer", ordinal).WithField("incarnation", incarnation).WithField("fenced", old.incarnation).Info("trainer returned")

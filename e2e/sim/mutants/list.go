@@ -73,7 +73,7 @@ var mutants = []mutant{
 	{"roster not stored", "roster-stored",
 		whole("var writes []taskqueue.Write\n\tfor _, w := range ready.Writes {\n\t\tif !strings.HasPrefix(w.Key, taskqueue.RosterPrefix) {\n\t\t\twrites = append(writes, w)\n\t\t}\n\t}"),
 		"the next master knows no session"},
-	{"replaced leader reports a rollback of the store", "deposed-leader-reads-state",
+	{"replaced leader reports a rollback of the store", "former-leader-reads-state",
 		value("0, 0, ctx.Err()"),
 		"a master exits because it missed a takeover"},
 	// requests and tokens

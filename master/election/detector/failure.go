@@ -24,7 +24,7 @@ type Verdict int
 const (
 	Alive  Verdict = iota
 	Silent         // to be taken over, although it may only be overloaded
-	Dead           // to be deposed: it is gone
+	Dead           // to be replaced: its process has ended
 )
 
 func (v Verdict) String() string { return [...]string{"alive", "silent", "dead"}[v] }
@@ -41,8 +41,8 @@ type failureDetector struct {
 	revision int64 // of the stored state when the first beat was missed
 }
 
-// heard records a heartbeat. It ignores a heartbeat whose sender has lost etcd, if etcd answers the standby.
-func (p *failureDetector) heard(b Heartbeat, etcdAnswers bool) {
+// receive records a heartbeat. It ignores a heartbeat whose sender has lost etcd, if etcd answers the standby.
+func (p *failureDetector) receive(b Heartbeat, etcdAnswers bool) {
 	if b.AgeMs > MaxAge.Milliseconds() && etcdAnswers {
 		return
 	}

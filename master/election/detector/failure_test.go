@@ -23,7 +23,7 @@ func TestFailureDetector(t *testing.T) {
 		var p failureDetector
 		for i, s := range steps {
 			for _, age := range s.beats {
-				p.heard(Heartbeat{AgeMs: age}, s.etcd)
+				p.receive(Heartbeat{AgeMs: age}, s.etcd)
 			}
 			if got := p.look(s.revision); got != s.want {
 				t.Errorf("%s: look %d: %v, expected %v", name, i, got, s.want)

@@ -5,7 +5,7 @@ import "trainmaster/master/store"
 // Watch judges the suspect of one standby from the lock queue, heartbeats and connections. It has no clock, connection
 // or store; a simulator drives it like a master.
 //
-//	following ──── silent: heartbeats missed, or dead: gone, another process, predecessor ────▶ depose
+//	following ──── silent: heartbeats missed, or dead: gone, another process, predecessor ────▶ take over
 //	    ▲                                                                                        │
 //	    └──────────────────────────────── Forget ◀───────────────────────────────────────────────┘
 type Watch struct {
@@ -25,15 +25,15 @@ func (w *Watch) Follow(next store.Candidate, own string) Verdict {
 	return w.predecessor(own)
 }
 
-// Heard records a heartbeat that was sent for a key. It calls etcdAnswers if etcd does not answer the sender.
-func (w *Watch) Heard(key string, b Heartbeat, etcdAnswers func() bool) Verdict {
+// Receive records a heartbeat that was sent for a key. It calls etcdAnswers if etcd does not answer the sender.
+func (w *Watch) Receive(key string, b Heartbeat, etcdAnswers func() bool) Verdict {
 	switch {
 	case key != w.candidate.Key:
 	case b.Lease != w.candidate.Lease:
 		return Dead // another process has its port
 	default:
 		//guard:standby-counts-heartbeat
-		w.failures.heard(b, b.AgeMs <= MaxAge.Milliseconds() || etcdAnswers())
+		w.failures.receive(b, b.AgeMs <= MaxAge.Milliseconds() || etcdAnswers())
 	}
 	return Alive
 }
