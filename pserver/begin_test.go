@@ -6,7 +6,6 @@ import (
 
 	"trainmaster/pserver/model"
 	core "trainmaster/pserver/shard"
-	"trainmaster/pserver/table"
 )
 
 // begin initializes a shard with parameters of zero, as one trainer does.
@@ -38,16 +37,4 @@ func join(t testing.TB, s *core.Shard, ordinal uint32, incarnation uint64) (*cor
 func versionOf(b *core.Block) (version uint64) {
 	b.Inspect(nil, func(_ []float32, v, _ uint64) { version = v })
 	return version
-}
-
-// sharedTable is a table on one shard.
-var sharedTable = table.Config{Name: "t", Dim: 2, Init: table.Zeros}
-
-// idIn is an id of a slot.
-func idIn(slot uint32) int64 {
-	for id := int64(0); ; id++ {
-		if table.SlotOf(id) == slot {
-			return id
-		}
-	}
 }

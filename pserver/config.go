@@ -159,6 +159,11 @@ func (c *Config) Validate() error {
 	return nil
 }
 
+// limits returns the limits of the data port.
+func (c *Config) limits() *dataport.Limits {
+	return &dataport.Limits{BufferBytes: c.BufferBytes, HelloTimeout: c.HelloTimeout, FrameTimeout: c.FrameTimeout, PullWait: c.PullWait}
+}
+
 // socketFolder returns the directory of the data socket.
 func (c *Config) socketFolder() string {
 	if c.DataSocket != SocketAuto {

@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"context"
 	"errors"
-	"fmt"
 	"math"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/dataport"
 	modelwire "trainmaster/pserver/model/onwire"
 	placewire "trainmaster/pserver/placement/onwire"
 	core "trainmaster/pserver/shard"
@@ -25,10 +25,10 @@ type control struct {
 	shard       *core.Shard
 	checkpoints *checkpoints // nil: none are kept
 	rewinds     *checkpoints // as checkpoints; without a place if none are kept, to roll back to the beginning only
-	data        *dataListener
+	data        *dataport.Listener
 }
 
-func newControl(s *core.Shard, kept *checkpoints, data *dataListener) *control {
+func newControl(s *core.Shard, kept *checkpoints, data *dataport.Listener) *control {
 	c := &control{shard: s, checkpoints: kept, rewinds: kept, data: data}
 	if kept == nil {
 		c.rewinds = &checkpoints{shard: s, log: s.Log}
@@ -171,7 +171,7 @@ func (c *control) CommitStep(_ context.Context, request *pb.CommitStepRequest) (
 	if request.GetVersion() > math.MaxUint32 {
 		return nil, status.Errorf(codes.InvalidArgument, "version %d: frames have room for %d", request.GetVersion(), uint32(math.MaxUint32))
 	}
-	scale, err := scaleOf(request.GetLearningRateScale())
+	scale, err := core.CheckScale(request.GetLearningRateScale())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -184,17 +184,6 @@ func (c *control) CommitStep(_ context.Context, request *pb.CommitStepRequest) (
 		return nil, statusOf(err)
 	}
 	return &pb.CommitStepReply{Version: reached}, nil
-}
-
-// scaleOf checks a factor of the learning rate; 0 means 1.
-func scaleOf(scale float32) (float32, error) {
-	if scale == 0 {
-		return 1, nil
-	}
-	if !(scale > 0) || scale-scale != 0 {
-		return 0, fmt.Errorf("learning-rate scale is %v: expected a positive number, or 0 for 1", scale)
-	}
-	return scale, nil
 }
 
 func countersToProto(c *core.Counters) *pb.ParameterServerCounters {

@@ -3,7 +3,4 @@
 package pserver
 
 // The race detector makes a history ten times as long, and there is one goroutine in it.
-func init() {
-	*onceHistories = 6
-	isRace = true
-}
+func init() { *onceHistories = 6 }

@@ -5,6 +5,7 @@ import (
 	"testing"
 
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/dataport"
 	core "trainmaster/pserver/shard"
 )
 
@@ -39,7 +40,7 @@ func TestRoomForCopies(t *testing.T) {
 	store := files.store
 	s, files = retiring(t, t.TempDir())
 	files.store = store
-	if err := files.rewind(t.Context(), 1, 2, text, nil, newDataListener(nil, &Config{}, s, nil)); err != nil {
+	if err := files.rewind(t.Context(), 1, 2, text, nil, dataport.New(nil, &dataport.Limits{}, s, nil)); err != nil {
 		t.Fatal(err)
 	}
 	reserved("rollback to a set", s)

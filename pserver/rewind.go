@@ -12,6 +12,7 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/dataport"
 	"trainmaster/pserver/placement"
 	core "trainmaster/pserver/shard"
 )
@@ -41,7 +42,7 @@ func (c *control) Rewind(ctx context.Context, request *pb.RewindRequest) (*pb.Re
 // rewind brings the shard to a set, or without one to no parameters, in a new job epoch; layout
 // is where blocks were moved to, nil if none ever was. The previous parameters are dropped. No trainer is
 // connected meanwhile; a trainer that reconnects receives the epoch.
-func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, text []byte, layout *placement.Layout, data *dataListener) error {
+func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, text []byte, layout *placement.Layout, data *dataport.Listener) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.shard
@@ -60,7 +61,7 @@ func (c *checkpoints) rewind(ctx context.Context, term uint64, epoch uint32, tex
 		return fmt.Errorf("%w: job epoch %d, shard %d is at %d", errOldCut, epoch, s.Index(), s.JobEpoch())
 	}
 	c.dropLocked("rollback to a checkpoint set")
-	resume := data.pause()
+	resume := data.Pause()
 	defer resume()
 	name, err := c.becomeSet(ctx, text, layout, epoch)
 	if err != nil {

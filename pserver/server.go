@@ -148,12 +148,12 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	if s.socket != nil {
 		port.Join(s.socket)
 	}
-	data := newDataListener(port.Branch(dataPreface), &s.cfg, shard, s.socket)
+	data := dataport.New(port.Branch(dataport.Preface), s.cfg.limits(), shard, s.socket)
 	calls := port.Branch(portsplit.HTTP2)
 	control := s.controlServer(shard, checkpoints, data)
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return port.Run(groupCtx) })
-	group.Go(data.run)
+	group.Go(data.Run)
 	group.Go(func() error {
 		err := control.Serve(calls)
 		if groupCtx.Err() != nil {
@@ -193,7 +193,7 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	}
 	group.Go(func() error {
 		<-groupCtx.Done()
-		data.stop()
+		data.Stop()
 		timer := time.AfterFunc(gracePeriod, control.Stop)
 		defer timer.Stop()
 		control.GracefulStop()
@@ -253,7 +253,7 @@ func (s *Server) open(ctx context.Context, claim Claim) (*core.Shard, *checkpoin
 	return shard, c, c.restore(ctx, job)
 }
 
-func (s *Server) controlServer(shard *core.Shard, checkpoints *checkpoints, data *dataListener) *grpc.Server {
+func (s *Server) controlServer(shard *core.Shard, checkpoints *checkpoints, data *dataport.Listener) *grpc.Server {
 	//guard:control-message-limit
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxControlMessage), grpc.MaxSendMsgSize(maxControlMessage),
 		grpc.ConnectionTimeout(s.cfg.HelloTimeout), grpc.MaxConcurrentStreams(64),

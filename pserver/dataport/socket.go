@@ -1,5 +1,3 @@
-// Package dataport has the unix domain socket of a parameter server, through which trainers on the same machine use the protocols of
-// its port. The connections and frames of the data port are still in package pserver.
 package dataport
 
 import (

@@ -9,6 +9,12 @@ import (
 	"trainmaster/pserver/wire"
 )
 
+// Slots is the number of slots of a table.
+const Slots = table.Slots
+
+// ErrNotHeld is the error of a batch with a slot that another shard owns.
+var ErrNotHeld = table.ErrNotHeld
+
 // newTables makes the shard's share of a model's tables of embeddings, without rows.
 func (s *Shard) newTables(m *model.Model) []*table.Table {
 	list := make([]*table.Table, len(m.Placement.Sparse))
@@ -66,14 +72,28 @@ func (h *View) RowsHeld() (n int) {
 	return n
 }
 
-// Lookup fills dst with rows of one version.
-func (s *Shard) Lookup(t *table.Table, rows *wire.Rows, dst []float32) (version uint64, refused *Refusal) {
+// Lookup fills dst with rows of one version. If stale gradients have a lower learning rate, the table notes what the trainer saw.
+func (s *Shard) Lookup(h *View, by *Trainer, number int, rows *wire.Rows, dst []float32) (version uint64, refused *Refusal) {
+	t := h.tables[number]
+	if h.model.Staleness.Policy == staleness.Scale {
+		t.Look(rows, by.columns[number])
+	}
 	s.rowsMu.RLock()
 	defer s.rowsMu.RUnlock()
 	if err := t.Lookup(rows, dst); err != nil {
-		return 0, RefuseRows(err, t, rows)
+		return 0, refuseRows(err, t, rows)
 	}
 	return s.version.Load(), nil
+}
+
+// Scan copies rows of a table from a position on, and returns the next position.
+func (h *View) Scan(number int, slot, row uint32, rows *wire.Rows) (nextSlot, nextRow uint32, refused *Refusal) {
+	t := h.tables[number]
+	next, err := t.Scan(table.Place{Slot: slot, Row: row}, rows)
+	if err != nil {
+		return 0, 0, refuseRows(err, t, rows)
+	}
+	return next.Slot, next.Row, nil
 }
 
 // PushRows applies gradients to each slot that does not have the trainer's step, and counts these slots. A refusal can follow
@@ -91,13 +111,13 @@ func (s *Shard) PushRows(h *View, t *Trainer, number int, u Update, rows *wire.R
 		return applied, Refuse(Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.incarnation, t.ordinal)
 	}
 	if err != nil {
-		return applied, RefuseRows(err, tbl, rows)
+		return applied, refuseRows(err, tbl, rows)
 	}
 	return applied, nil
 }
 
-// RefuseRows refuses a batch with a slot that took no update or has no rows.
-func RefuseRows(err error, t *table.Table, rows *wire.Rows) *Refusal {
+// refuseRows refuses a batch with a slot that took no update or has no rows.
+func refuseRows(err error, t *table.Table, rows *wire.Rows) *Refusal {
 	switch {
 	case errors.Is(err, table.ErrMoved):
 		return Refuse(Moved, "%v", err)

@@ -1,6 +1,10 @@
 package shard
 
-import "trainmaster/pserver/wire"
+import (
+	"fmt"
+
+	"trainmaster/pserver/wire"
+)
 
 // PieceElements is the number of elements of a block in one step of the work: 16 KiB, so that update, copy and sum of a piece
 // happen in the fastest cache.
@@ -60,4 +64,15 @@ func (v Values) CopyTo(dst []float32) (isFinite bool) {
 		return true
 	}
 	return wire.CopyFinite(dst, v.Floats)
+}
+
+// CheckScale checks a factor of the learning rate; 0 means 1.
+func CheckScale(scale float32) (float32, error) {
+	if scale == 0 {
+		return 1, nil
+	}
+	if !(scale > 0) || scale-scale != 0 {
+		return 0, fmt.Errorf("learning-rate scale is %v: expected a positive number, or 0 for 1", scale)
+	}
+	return scale, nil
 }

@@ -1,4 +1,4 @@
-package pserver
+package dataport
 
 import (
 	"bufio"
@@ -47,7 +47,7 @@ func sharingConn(t *testing.T, sync bool) (*conn, *buffer) {
 	}
 	file.Close()
 	t.Cleanup(func() { pool.give(memory) })
-	limits := &Config{PullWait: time.Second}
+	limits := &Limits{PullWait: time.Second}
 	c := &conn{shard: s, holding: h, trainer: who, shared: memory, log: s.Log, limits: limits, buffers: newBuffers(wire.MaxPayload), stop: make(chan struct{})}
 	c.slot = memory.slots[0]
 	return c, c.slot
@@ -206,7 +206,7 @@ func TestPanicOfARequestEndsOneConnection(t *testing.T) {
 	defer here.Close()
 	bad := &conn{
 		shard: c.shard, holding: new(core.View), trainer: c.trainer, log: logrus.NewEntry(log), buffers: c.buffers, stop: c.stop,
-		limits: &Config{PullWait: time.Second, FrameTimeout: time.Minute, HelloTimeout: time.Minute}, nc: there, r: bufio.NewReader(there),
+		limits: &Limits{PullWait: time.Second, FrameTimeout: time.Minute, HelloTimeout: time.Minute}, nc: there, r: bufio.NewReader(there),
 	}
 	done := make(chan struct{})
 	go func() {

@@ -1,4 +1,4 @@
-package pserver
+package dataport
 
 import (
 	"math"
@@ -25,7 +25,7 @@ func faultOf(refused *core.Refusal) *wire.Fault {
 
 // updateOf reads the update of a push.
 func updateOf(head *wire.Header) (core.Update, *wire.Fault) {
-	scale, err := scaleOf(math.Float32frombits(head.Argument))
+	scale, err := core.CheckScale(math.Float32frombits(head.Argument))
 	if err != nil {
 		return core.Update{}, wire.Faultf(wire.Malformed, "%v", err)
 	}

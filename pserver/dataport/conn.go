@@ -1,4 +1,4 @@
-package pserver
+package dataport
 
 import (
 	"bufio"
@@ -14,7 +14,6 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"trainmaster/pserver/dataport"
 	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/sharedmem"
 	"trainmaster/pserver/wire"
@@ -38,10 +37,10 @@ const (
 // frames in order, send writes the replies in the same order.
 type conn struct {
 	shard      *core.Shard
-	socket     *dataport.Socket // that the shard offers, nil: none
+	socket     *Socket // that the shard offers, nil: none
 	buffers    *buffers
 	sharedPool *sharedPool
-	limits     *Config
+	limits     *Limits
 	stop       <-chan struct{} // closed when the server stops
 	log        *logrus.Entry
 

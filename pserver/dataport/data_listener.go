@@ -1,24 +1,32 @@
-package pserver
+package dataport
 
 import (
 	"bufio"
 	"errors"
 	"net"
 	"sync"
+	"time"
 
-	"trainmaster/pserver/dataport"
 	core "trainmaster/pserver/shard"
 )
 
 // dataPreface is what a data connection starts with: wire.Magic.
-const dataPreface = "TMPS"
+const Preface = "TMPS"
 
-// dataListener accepts data connections and keeps the set of open connections.
-type dataListener struct {
+// Limits bound connections and their memory.
+type Limits struct {
+	BufferBytes  int64         // for frames in transit, and the same again for memory shared with trainers on this machine
+	HelloTimeout time.Duration // for the first frame of a connection
+	FrameTimeout time.Duration // for a payload after its header, and for a reply
+	PullWait     time.Duration // maximum wait for a version or a migration; then the client asks again
+}
+
+// Listener accepts data connections and keeps the set of open connections.
+type Listener struct {
 	listener   net.Listener
-	cfg        *Config
+	limits     *Limits
 	shard      *core.Shard
-	socket     *dataport.Socket // nil: there is none
+	socket     *Socket // nil: there is none
 	buffers    *buffers
 	sharedPool sharedPool
 	stopped    chan struct{}
@@ -30,16 +38,17 @@ type dataListener struct {
 	conns  sync.WaitGroup
 }
 
-func newDataListener(listener net.Listener, cfg *Config, shard *core.Shard, socket *dataport.Socket) *dataListener {
-	return &dataListener{
-		listener: listener, cfg: cfg, shard: shard, socket: socket, buffers: newBuffers(cfg.BufferBytes),
-		sharedPool: sharedPool{most: cfg.BufferBytes},
+// New serves the data connections of a listener; socket is what the shard offers to trainers on this machine, nil: none.
+func New(listener net.Listener, limits *Limits, shard *core.Shard, socket *Socket) *Listener {
+	return &Listener{
+		listener: listener, limits: limits, shard: shard, socket: socket, buffers: newBuffers(limits.BufferBytes),
+		sharedPool: sharedPool{most: limits.BufferBytes},
 		stopped:    make(chan struct{}), cut: make(chan struct{}), open: map[net.Conn]struct{}{},
 	}
 }
 
-// run accepts connections until the port is closed.
-func (d *dataListener) run() error {
+// Run accepts connections until the port is closed.
+func (d *Listener) Run() error {
 	for {
 		nc, err := d.listener.Accept()
 		if errors.Is(err, net.ErrClosed) {
@@ -57,7 +66,7 @@ func (d *dataListener) run() error {
 			defer d.leave(nc)
 			log := d.shard.Log.WithField("peer", nc.RemoteAddr().String())
 			c := &conn{
-				shard: d.shard, socket: d.socket, buffers: d.buffers, sharedPool: &d.sharedPool, limits: d.cfg, stop: stop, log: log,
+				shard: d.shard, socket: d.socket, buffers: d.buffers, sharedPool: &d.sharedPool, limits: d.limits, stop: stop, log: log,
 				nc: nc, r: bufio.NewReaderSize(nc, readAhead),
 			}
 			c.serve()
@@ -66,7 +75,7 @@ func (d *dataListener) run() error {
 }
 
 // enter registers a connection; stop is closed when the connection must end.
-func (d *dataListener) enter(nc net.Conn) (stop <-chan struct{}, ok bool) {
+func (d *Listener) enter(nc net.Conn) (stop <-chan struct{}, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	select {
@@ -83,15 +92,15 @@ func (d *dataListener) enter(nc net.Conn) (stop <-chan struct{}, ok bool) {
 	return d.cut, true
 }
 
-func (d *dataListener) leave(nc net.Conn) {
+func (d *Listener) leave(nc net.Conn) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
 	delete(d.open, nc)
 	d.shard.Counters.Connections.Add(-1)
 }
 
-// stop closes all connections and returns when all of them have ended.
-func (d *dataListener) stop() {
+// Stop closes all connections and returns when all of them have ended.
+func (d *Listener) Stop() {
 	d.mu.Lock()
 	close(d.stopped)
 	d.cutLocked()
@@ -99,8 +108,8 @@ func (d *dataListener) stop() {
 	d.conns.Wait()
 }
 
-// pause closes all connections and refuses new connections until resume. It returns when all connections have ended.
-func (d *dataListener) pause() (resume func()) {
+// Pause closes all connections and refuses new connections until resume. It returns when all connections have ended.
+func (d *Listener) Pause() (resume func()) {
 	d.mu.Lock()
 	d.closed = true
 	d.cutLocked()
@@ -113,7 +122,7 @@ func (d *dataListener) pause() (resume func()) {
 	}
 }
 
-func (d *dataListener) cutLocked() {
+func (d *Listener) cutLocked() {
 	close(d.cut)
 	d.cut = make(chan struct{})
 	for nc := range d.open {

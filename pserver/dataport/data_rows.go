@@ -1,4 +1,4 @@
-package pserver
+package dataport
 
 import (
 	"errors"
@@ -6,15 +6,13 @@ import (
 	"sync"
 
 	core "trainmaster/pserver/shard"
-	"trainmaster/pserver/staleness"
-	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
 // rowFrame is a checked frame about rows of a table.
 type rowFrame struct {
 	number int // of the table
-	table  *table.Table
+	dim    int
 	rows   wire.Rows
 }
 
@@ -56,8 +54,9 @@ func (c *conn) checkRows(buf *buffer, index *wire.Index) (f rowFrame, fault *wir
 		return f, wire.Faultf(wire.NoSuchTable, "%v for table %d: the model has %d", head.Op, head.Block, len(h.Tables()))
 	}
 	f.number = int(head.Block)
-	f.table = h.Tables()[f.number]
-	cfg := f.table.Config()
+	table := h.Tables()[f.number]
+	cfg := table.Config()
+	f.dim = cfg.Dim
 	if head.DType != wire.RowBatch {
 		return f, wire.Faultf(wire.BadDType, "%v for table %q: payload is %v, expected %v", head.Op, cfg.Name, head.DType, wire.RowBatch)
 	}
@@ -78,8 +77,8 @@ func (c *conn) checkRows(buf *buffer, index *wire.Index) (f rowFrame, fault *wir
 	if err != nil {
 		return f, wire.Faultf(wire.BadRows, "%v for table %q: %v", head.Op, cfg.Name, err)
 	}
-	switch err := f.table.Check(&f.rows); {
-	case errors.Is(err, table.ErrNotHeld):
+	switch err := table.Check(&f.rows); {
+	case errors.Is(err, core.ErrNotHeld):
 		return f, wire.Faultf(wire.NoSuchSlot, "%v at shard %d: %v", head.Op, c.shard.Index(), err)
 	case err != nil:
 		return f, wire.Faultf(wire.BadRows, "%v: %v", head.Op, err)
@@ -111,11 +110,8 @@ func (c *conn) lookupRows(f rowFrame, buf *buffer, r *reply) *wire.Fault {
 	if refused := c.shard.WaitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); refused != nil && c.holding.Model().Sync {
 		return faultOf(refused)
 	}
-	if c.holding.Model().Staleness.Policy == staleness.Scale {
-		f.table.Look(&f.rows, c.trainer.Column(f.number))
-	}
-	n := len(f.rows.IDs) * f.table.Config().Dim
-	version, refused := c.shard.Lookup(f.table, &f.rows, buf.floats[:n])
+	n := len(f.rows.IDs) * f.dim
+	version, refused := c.shard.Lookup(c.holding, c.trainer, f.number, &f.rows, buf.floats[:n])
 	if refused != nil {
 		return faultOf(refused)
 	}

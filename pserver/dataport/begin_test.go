@@ -1,0 +1,47 @@
+package dataport
+
+import (
+	"testing"
+	"time"
+	"trainmaster/pserver/model"
+	core "trainmaster/pserver/shard"
+
+	"trainmaster/pserver/table"
+)
+
+// begin initializes a shard with parameters of zero, as one trainer does.
+func begin(t testing.TB, s *core.Shard, m *model.Model) *core.View {
+	t.Helper()
+	if o, _, err := s.Claim(m, 0, 1, time.Now()); o != core.OutcomeClaimed || err != nil {
+		t.Fatal(o, err)
+	}
+	h := s.View()
+	for _, b := range h.Blocks() {
+		if refused := s.Put(h, b, 1, core.Values{Floats: make([]float32, b.Len)}, time.Now()); refused != nil {
+			t.Fatal(refused)
+		}
+	}
+	if err := s.Finish(1, func() {}); err != nil {
+		t.Fatal(err)
+	}
+	return h
+}
+
+// join is the trainer of a hello.
+func join(t testing.TB, s *core.Shard, ordinal uint32, incarnation uint64) (*core.Trainer, *core.Refusal) {
+	t.Helper()
+	who, _, refused := s.Join(ordinal, incarnation, s.View().Model().Digest, s.View().Model().Placement.Epoch)
+	return who, refused
+}
+
+// sharedTable is a table on one shard.
+var sharedTable = table.Config{Name: "t", Dim: 2, Init: table.Zeros}
+
+// idIn is an id of a slot.
+func idIn(slot uint32) int64 {
+	for id := int64(0); ; id++ {
+		if table.SlotOf(id) == slot {
+			return id
+		}
+	}
+}

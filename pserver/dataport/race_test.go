@@ -1,0 +1,5 @@
+//go:build race
+
+package dataport
+
+func init() { isRace = true }
