@@ -2,6 +2,7 @@ package master
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -119,3 +120,20 @@ func TestStoppedMasterGivesUpPrepare(t *testing.T) {
 		within(t, "end of a stopped master", time.Second, ended)
 	})
 }
+
+// A component refuses the settings of this master when its term begins: the master ends with that error, and resigns.
+func TestSettingsRefusedByAComponentEndTheMaster(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		s, config := newHanging("")
+		config.Components = []component.Component{refusing{}}
+		_, _, _, ended := startsLogged(t, s, config)
+		if err := within(t, "end of the master", time.Second, ended); !errors.Is(err, ErrOtherJob) || s.terms.Load() != 1 {
+			t.Errorf("expected %v in term 1, found %v in term %d", ErrOtherJob, err, s.terms.Load())
+		}
+	})
+}
+
+// refusing is a component that refuses the settings of its master.
+type refusing struct{ readingPart }
+
+func (refusing) Prepare(context.Context, component.Term) error { return ErrOtherJob }

@@ -62,7 +62,8 @@
 // checkpoint set and counts its cut. All files of the set exist while it is named. After a
 // rollback, a server has exactly the committed records. Only the end of a term ends its cuts. A
 // process dies between two messages of a cut: at random in these histories, and at each point in
-// a separate test.
+// a separate test. Further tests combine that point with a second crash, a full etcd, a long pause
+// of the process, or a leader that is cut off from etcd while a server dies.
 //
 // Synchronous histories have the same cuts and rollbacks. A step is committed before a server or
 // trainer receives it. Each version of an epoch is committed once, with the gradients that were

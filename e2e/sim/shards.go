@@ -306,7 +306,12 @@ func (n *node) WithTimeout(ctx context.Context, d time.Duration) (context.Contex
 // instant is a crash point between two messages of a cut or a rollback: the process may die.
 func (w *world) instant(what, where string, m *machine, die func()) {
 	w.instants++
-	if w.instants == w.strike || w.now < w.plan.quiet && w.chance(w.plan.faults.between) {
+	if w.instants == w.strike && w.struck != nil {
+		w.note("%s %s %s: last message before a fault", what, where, m.name)
+		w.loop.after(0, func() { w.struck(m, die) })
+		return
+	}
+	if w.instants == w.strike || w.instants == w.again || w.now < w.plan.quiet && w.chance(w.plan.faults.between) {
 		w.note("%s %s %s: last message before its crash", what, where, m.name)
 		w.loop.after(0, die)
 	}

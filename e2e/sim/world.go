@@ -202,8 +202,10 @@ type world struct {
 	rings       *rings
 	servers     []*server // in histories of cuts
 	folder      folder
-	instants    int // number of crash points so far
-	strike      int // the crash point at which a process dies; 0: none
+	instants    int                          // number of crash points so far
+	strike      int                          // the crash point at which a process dies; 0: none
+	again       int                          // another one
+	struck      func(m *machine, die func()) // what happens at strike to the process of m, instead of its death; nil: it dies
 }
 
 func newWorld(seed uint64, trace bool) (*world, error) {
