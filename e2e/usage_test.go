@@ -200,6 +200,7 @@ func TestMasterWithOtherSettingsIsRefused(t *testing.T) {
 		{[]string{"--seed", "7", "--ps", "2", "--shuffle=false"}, []string{"shuffle", `"true"`, `"false"`}},
 		{[]string{"--seed", "7", "--ps", "2", "--pass-mode", "rolling"}, []string{"pass-mode", `"barrier"`, `"rolling"`}},
 		{[]string{"--seed", "7", "--ps", "3"}, []string{"--ps", "expected 2", "found 3"}},
+		{[]string{"--seed", "7"}, []string{"--ps", "expected 2", "found 0"}},
 	} {
 		o := run(t, j.dir, append(j.in("--listen", "127.0.0.1:0", "--chunks-per-task", "1"), c.args...)...)
 		o.wants(t, exitUsage, c.says...)

@@ -11,13 +11,14 @@ import (
 // components sets the components that the flags select, in addition to the components of every master. servers is the control of
 // parameter servers, without its settings. desire stores the number of servers, which the control reads.
 func (s *daemonSettings) components(config *master.Config, servers pscontrol.Config, desire func(context.Context) error) {
+	config.Components = []component.Component{desiredServers{desire}}
 	if s.ps == 0 {
 		return
 	}
 	servers.Store, servers.Log = config.Store, config.Log
 	servers.Sync, servers.Cuts, servers.Backups = config.Sync, config.Queue.Cuts, config.Backups
 	config.Servers = pscontrol.New(servers)
-	config.Components = append([]component.Component{desiredServers{desire}}, config.Servers.Components()...)
+	config.Components = append(config.Components, config.Servers.Components()...)
 }
 
 // desiredServers is the component that writes the number of parameter servers when a term begins.

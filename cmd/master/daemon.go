@@ -269,10 +269,17 @@ func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) (err error)
 	return admin.LogOutcome(ctx, store, from, log)
 }
 
-// desire writes the number of parameter servers to etcd if it is absent. The servers start when the key exists, so it is written only
+// desire writes the number of parameter servers to etcd if it is absent. It refuses a master without parameter servers for a job that has
+// them: it would lead the job without their checkpoints and rollbacks. The servers start when the key exists, so it is written only
 // after the job has begun: each server then knows its job instance.
 func (s *daemonSettings) desire(ctx context.Context, store *etcdstore.Store, log *logrus.Entry) error {
 	if s.ps == 0 {
+		switch desired, _, err := store.Value(ctx, "/ps_desired"); {
+		case err != nil:
+			return fmt.Errorf("read /ps_desired: %w", err)
+		case desired != nil:
+			return cli.UsageErrorf("%w: --ps: expected %s, the parameter servers of the job, found 0", master.ErrOtherJob, desired)
+		}
 		return nil
 	}
 	if n, err := store.SetDesiredIfAbsent(ctx, s.ps); err != nil {
