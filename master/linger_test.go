@@ -18,7 +18,7 @@ func TestTrainerThatJoinsDuringTheLingerOfAFailedJobEnds(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		defer cancel()
 		silent := joins(t, m, "silent")
-		silent.beats(ctx, false) // the master waits for it
+		silent.sendHeartbeats(ctx, false) // the master waits for it
 		a := joins(t, m, "a")
 		if !a.next() {
 			t.Fatal("expected a task")
