@@ -10,7 +10,7 @@ import (
 	"trainmaster/pserver/optimizer"
 )
 
-// deltaModel takes cuts of a table beside a naive table. A cut is kept, dropped before or during its collection, or collected and
+// deltaModel takes cuts of a table and of a naive table. A cut is kept, dropped before or during its collection, or collected and
 // then lost, as a checkpoint whose files cannot be written. Pushes continue between any two slots.
 type deltaModel struct {
 	*testing.T

@@ -13,7 +13,7 @@ const pieceWords = 1 << 14
 // saved is what a slot keeps for a cut, from the first update after the cut to its collection. An update copies the rows that it is
 // about to change; Collect copies the other rows in pieces. The rest of the slot is fixed at the start.
 //
-// Each row that was in use at the cut is looked at once: due has its bit until then. It still has its stamp when it is looked at.
+// Each row that was in use at the cut is read exactly one time. Its bit in due is set until then, and its stamp does not change before.
 type saved struct {
 	cut        *Cut
 	arena      *arena

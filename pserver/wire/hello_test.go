@@ -20,7 +20,7 @@ func TestOffer(t *testing.T) {
 		"relative path":  string(b[:16]) + "ps.sock",
 		"abstract name":  string(b[:16]) + "@ps",
 		"zero byte":      string(b[:16]) + "/ps\x00.sock",
-		"too long":       string(b[:16]) + "/" + strings.Repeat("x", 255),
+		"256-byte path":  string(b[:16]) + "/" + strings.Repeat("x", 255),
 		"path in length": string(b[:16]) + "\x00/ps",
 	} {
 		if got, err := wire.ParseOffer([]byte(payload)); err == nil {

@@ -7,7 +7,7 @@ import (
 	"trainmaster/trainer/model"
 )
 
-// recordError is about the data of a task, not about the trainer.
+// recordError is an error in the data of a task.
 type recordError struct {
 	record int // in the task, from 0
 	err    error

@@ -25,8 +25,8 @@ func (e Evaluation) Accuracy() float64 { return float64(e.Correct) / float64(max
 // Loss is the mean loss, 0 without records.
 func (e Evaluation) Loss() float64 { return e.LossSum / float64(max(e.Records, 1)) }
 
-// Evaluate runs a model with the given parameters over records of package sample. rowsOf gives the rows that a batch needs, of a
-// model with tables; nil for one without.
+// Evaluate runs a model with the given parameters over records of package sample. rowsOf returns the table rows that a batch needs;
+// nil for a model without tables.
 func Evaluate(m model.Model, parameters []model.Tensor, rowsOf func(*model.Batch) []model.Tensor, records iter.Seq2[[]byte, error]) (Evaluation, error) {
 	var e Evaluation
 	scorer, scores := m.(model.Scorer)

@@ -37,8 +37,8 @@ func OpenJournal(path string) (*Journal, error) {
 // Close closes the file.
 func (l *Journal) Close() error { return l.file.Close() }
 
-// append writes a line by a single call, so that lines of several processes do not mix and a killed one leaves none
-// half-written. It survives the process, not the machine: nothing is synced.
+// append writes a line in one call, so that lines of several processes do not mix and a killed process leaves no partial line. The
+// line survives the end of the process, but can be lost if the machine fails, since append does not sync.
 func (l *Journal) append(trainer string, task *taskqueue.Task, records int) error {
 	line, err := json.Marshal(Entry{
 		Trainer:  trainer,

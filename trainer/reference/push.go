@@ -9,8 +9,7 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// Exchange says how an asynchronous trainer and the parameter servers exchange
-// gradients and parameters. The zero value is one fused push-pull for each mini-batch.
+// Exchange configures how often an asynchronous trainer pushes gradients and pulls parameters. The zero value is one fused push-pull for each mini-batch.
 type Exchange struct {
 	PushEvery int // mini-batches whose gradients are pushed together; 0: 1
 	PullEvery int // mini-batches after which parameters are pulled, a multiple of PushEvery; 0: PushEvery
@@ -31,10 +30,8 @@ func (e Exchange) Check(synchronous bool) error {
 	return e.Staleness.Validate()
 }
 
-// push pushes the mean gradient of a group of mini-batches. The step is the number
-// of updates that the parameters will have had with it, as far as this trainer
-// knows. So the learning-rate schedule follows the job and not the start of this
-// trainer, and the schedule's length does not depend on the number of trainers.
+// push pushes the mean gradient of a group of mini-batches. The step is the number of updates of the parameters that this trainer knows
+// of, plus one. So the learning-rate schedule depends on the updates of the job, not on the start or the number of trainers.
 func (s *session) push(ctx context.Context, group []*model.Batch) (lossSum float64, err error) {
 	s.step = max(s.step, s.version) + 1
 	s.unpulled++
@@ -53,7 +50,7 @@ func (s *session) push(ctx context.Context, group []*model.Batch) (lossSum float
 	return lossSum, s.sendRows(ctx)
 }
 
-// send pushes, and pulls in the same exchange if that is due.
+// send pushes. It pulls in the same exchange if a pull is due.
 func (s *session) send(ctx context.Context, pull bool) (version uint64, err error) {
 	if pull {
 		return s.Parameters.PushPull(ctx, s.step, 1, s.sharedGradients, s.sharedParams)
@@ -69,7 +66,7 @@ func (s *session) sendRows(ctx context.Context) error {
 	return s.rows.push(ctx, s.step)
 }
 
-// mean leaves the mean gradient of the records of a group in s.gradients, and in s.rows.
+// mean stores the mean gradient of the records of a group in s.gradients and s.rows.
 func (s *session) mean(ctx context.Context, group []*model.Batch) (lossSum float64, err error) {
 	if s.rows != nil {
 		s.rows.begin()

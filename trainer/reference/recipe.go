@@ -18,7 +18,7 @@ type Recipe struct {
 	Exchange  Exchange
 }
 
-// DatasetLike is the dataset of model.RecipeFor that data of this shape is most like.
+// DatasetLike returns the dataset of model.RecipeFor with the most similar shape.
 func DatasetLike(kind string, inputs int) string {
 	switch {
 	case model.OfCategories(kind):
@@ -29,7 +29,7 @@ func DatasetLike(kind string, inputs int) string {
 	return model.Digits
 }
 
-// Complete checks the given settings, and sets missing ones to the values of model.RecipeFor if it has any that fit.
+// Complete checks the given settings, and sets the others to the values of model.RecipeFor for a similar dataset, if there is one.
 func (r Recipe) Complete(kind, dataset string, synchronous bool) (Recipe, error) {
 	if err := r.Exchange.Check(synchronous); err != nil {
 		return Recipe{}, err
@@ -57,7 +57,7 @@ func (r Recipe) Complete(kind, dataset string, synchronous bool) (Recipe, error)
 	}
 	switch o.Kind {
 	case params.SGD, params.Momentum, params.Nesterov:
-		// The rates without momentum were searched for asynchronous training, those with it for synchronous training.
+		// The rates without momentum are for asynchronous training, the rates with momentum for synchronous training.
 		if known, err = model.RecipeFor(kind, dataset, o.Kind != params.SGD); err != nil {
 			return Recipe{}, err
 		}

@@ -11,10 +11,10 @@ import (
 
 // Rows are the embedding tables on the parameter servers; *params.Client is one. Rows and gradients have the shape [ids, dim].
 type Rows interface {
-	// Lookup fills dst with the rows of ids. In synchronous training it waits for atLeast, and all are of the version returned.
+	// Lookup fills dst with the rows of ids. In synchronous training it waits for atLeast, and all rows have the returned version.
 	Lookup(ctx context.Context, table string, ids []int64, dst []float32, atLeast uint64) (version uint64, err error)
 
-	// PushRows has mean gradients applied, once for each table and step.
+	// PushRows applies mean gradients once for each table and step.
 	PushRows(ctx context.Context, table string, step uint64, scale float32, ids []int64, gradients []float32) error
 
 	// StageRows stages sums of gradients computed at version, as Parameters.Stage does.
@@ -35,7 +35,7 @@ func newRows(server Rows, tables []model.Table) *rows {
 	return &rows{server: server, tables: tables, means: make([][]float32, len(tables))}
 }
 
-// gather looks the rows of a mini-batch up. The version is the newest that any of them is of.
+// gather looks up the rows of a mini-batch, and returns their newest version.
 func (r *rows) gather(ctx context.Context, batch *model.Batch, atLeast uint64) (version uint64, err error) {
 	shapes := model.Rows(r.tables, batch)
 	r.values, r.gradients = fitted(r.values, shapes), fitted(r.gradients, shapes)
@@ -98,7 +98,7 @@ func (r *rows) stage(ctx context.Context, version uint64, batch *model.Batch) er
 	return nil
 }
 
-// all are the tensors of a model and the rows of its tables, as the model takes them.
+// all returns the tensors of a model and the rows of its tables in the order of the model.
 func all(tensors, ofTables []model.Tensor) []model.Tensor {
 	return append(slices.Clip(tensors), ofTables...)
 }

@@ -13,8 +13,7 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// Saved is a model in a file: a safetensors file with its tensors, whose metadata says how
-// to build the model again.
+// Saved is a model in a safetensors file. The metadata of the file describes how to build the model.
 type Saved struct {
 	Kind    string
 	Config  model.Config
@@ -24,8 +23,8 @@ type Saved struct {
 	Tables  []SavedTable // by the model's tables
 }
 
-// SavedTable has the rows of an embedding table that were updated; Rows has the shape [ids, dim]. The others are what
-// they started as.
+// SavedTable has the rows of an embedding table that were updated; Rows has the shape [ids, dim]. Other rows have
+// their initial values.
 type SavedTable struct {
 	params.Table
 	IDs  []int64
@@ -63,7 +62,7 @@ func (t *SavedTable) sorted() (ids []int64, rows []float32) {
 	return ids, rows
 }
 
-// RowsOf are the rows that a batch needs.
+// RowsOf returns the rows that a batch needs.
 func (s Saved) RowsOf(batch *model.Batch) []model.Tensor {
 	var tables []model.Table
 	for _, t := range s.Tables {
@@ -86,7 +85,7 @@ func rowsTensor(table string) string { return table + ".rows" }
 // initKey is the metadata key for the initial values of a table: the initializer and its scale.
 func initKey(table string) string { return table + ".init" }
 
-// readInit takes what Write wrote into initKey. Models saved before there was such metadata start uniformly in [-0.05, 0.05).
+// readInit parses the value of initKey. Models of releases without this metadata start uniformly in [-0.05, 0.05).
 func readInit(t *params.Table, text string) error {
 	if text == "" {
 		if t.Init != params.Zeros {
@@ -100,7 +99,7 @@ func readInit(t *params.Table, text string) error {
 	return t.Validate()
 }
 
-// Write writes the file whole or not at all.
+// Write writes the file atomically.
 func (s Saved) Write(path string) error {
 	var tensors []safetensors.Tensor
 	for _, t := range s.Tensors {
@@ -131,7 +130,7 @@ func (s Saved) Write(path string) error {
 // ErrNotSaved is returned for a file with tensors that Write did not write, for example a file of `master model export`.
 var ErrNotSaved = errors.New("expected a model that `master run` or `master trainer --save-model` saved")
 
-// ReadSaved reads what Write wrote.
+// ReadSaved reads a file of Write.
 func ReadSaved(path string) (Saved, error) {
 	tensors, metadata, err := safetensors.ReadFile(path)
 	if err != nil {
@@ -185,5 +184,5 @@ func ReadSaved(path string) (Saved, error) {
 	return s, nil
 }
 
-// Model builds the model that the tensors belong to.
+// Model builds the model of the tensors.
 func (s Saved) Model() (model.Model, error) { return model.New(s.Kind, s.Config) }

@@ -34,22 +34,22 @@ type Parameters interface {
 	// Init offers initial values and replaces them by the initial values of the job, which one trainer sets.
 	Init(ctx context.Context, parameters []params.Tensor) error
 
-	// PushPull has mean gradients applied, times the learning rate and scale, and reads the parameters, once all shards
-	// have acknowledged. step grows from call to call.
+	// PushPull applies mean gradients, times the learning rate and scale, and reads the parameters. It returns when all shards
+	// have acknowledged. step grows with each call.
 	PushPull(ctx context.Context, step uint64, scale float32, gradients, parameters []params.Tensor) (version uint64, err error)
 
-	// Push is PushPull without reading.
+	// Push is PushPull without the parameters.
 	Push(ctx context.Context, step uint64, scale float32, gradients []params.Tensor) (version uint64, err error)
 
 	// Pull waits until the parameters have at least the given version and reads them.
 	Pull(ctx context.Context, parameters []params.Tensor, atLeast uint64) (version uint64, err error)
 
-	// Stage lays down sums of gradients computed at version, and returns once all shards have them. The error is a
-	// *params.StaleError when that version is past.
+	// Stage stages sums of gradients computed at version, and returns when all shards have them. The error is a
+	// *params.StaleError if a later version is committed.
 	Stage(ctx context.Context, version uint64, sums []params.Tensor, records int) error
 }
 
-// Steps is where synchronous steps are committed.
+// Steps commits synchronous steps.
 type Steps interface {
 	// Staged reports that all shards have this trainer's gradients of the given records, computed at version, and waits for the
 	// step. With 0 records it reports that a shard refused the version as too old. included reports that the gradients are in
@@ -66,7 +66,7 @@ type Cuts interface {
 	Used(task *taskqueue.Task, records int)
 }
 
-// TaskReport says how the training of one task went.
+// TaskReport has the results of the training of one task.
 type TaskReport struct {
 	Task       *taskqueue.Task
 	Records    int
@@ -203,7 +203,7 @@ func share(tensors []model.Tensor) []params.Tensor {
 	return shared
 }
 
-// train returns once every mini-batch of the task is in.
+// train returns when every mini-batch of the task is applied.
 func (s *session) train(ctx context.Context, task *taskqueue.Task) (TaskReport, error) {
 	start := time.Now()
 	report := TaskReport{Task: task}
@@ -238,7 +238,7 @@ func (s *session) train(ctx context.Context, task *taskqueue.Task) (TaskReport, 
 	return report, nil
 }
 
-// stage brings one mini-batch into a committed version, computing it again as often as it comes too late.
+// stage stages the gradients of one mini-batch until a committed version has them. It computes stale gradients again.
 func (s *session) stage(ctx context.Context, epoch uint32, batch *model.Batch, report *TaskReport) (float64, error) {
 	for ; ; report.Recomputed++ {
 		at, err := s.pullAt(ctx, batch)
@@ -270,7 +270,7 @@ func (s *session) stage(ctx context.Context, epoch uint32, batch *model.Batch, r
 	}
 }
 
-// pullAt brings the parameters, and the rows that a mini-batch needs, all of one version, at least s.version.
+// pullAt pulls the parameters and the rows of a mini-batch at one version, at least s.version.
 func (s *session) pullAt(ctx context.Context, batch *model.Batch) (uint64, error) {
 	for {
 		at, err := s.Parameters.Pull(ctx, s.sharedParams, s.version)

@@ -47,10 +47,10 @@ type Worker struct {
 	RecordDelay time.Duration // waited before each record: makes a small dataset last, for drills
 }
 
-// ErrRival: this trainer and another one of the same name take the session from each other.
+// ErrRival is returned if this trainer and another trainer with the same name end the sessions of each other.
 var ErrRival = errors.New("another trainer runs under the same name")
 
-// errNoParameters: the job went back to its beginning.
+// errNoParameters is returned if the job rolled back to its beginning.
 var errNoParameters = errors.New("no parameters any more")
 
 const (
@@ -95,7 +95,7 @@ func (w *Worker) Run(ctx context.Context) error {
 	}
 }
 
-// checkSavePath finds out before the training whether the model can be saved after it.
+// checkSavePath checks before the training that the model can be saved after the training.
 func (w *Worker) checkSavePath() error {
 	if w.SavePath == "" {
 		return nil
@@ -185,7 +185,7 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 	return w.save(ctx, client, servers, m, shape, before)
 }
 
-// delayed are tasks whose records come slowly.
+// delayed yields the records of tasks with a pause before each record.
 type delayed struct {
 	Tasks
 	delay time.Duration
@@ -202,7 +202,7 @@ func (d delayed) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
 	}
 }
 
-// classes is the number of classes of the model.
+// classes returns the number of classes of the model.
 func (w *Worker) classes(data sample.Shape) int {
 	if model.OfCategories(w.Kind) {
 		return cmp.Or(w.Classes, 2)
@@ -245,7 +245,7 @@ func (w *Worker) meaning(ctx context.Context) (convert.Meaning, error) {
 	return convert.MeaningOf(listing.Files[0].Path)
 }
 
-// moreClasses says what lets a model learn a dataset with more classes than it has.
+// moreClasses returns the remedy for a dataset with more classes than the model.
 func (w *Worker) moreClasses(data sample.Shape) string {
 	if model.OfCategories(w.Kind) {
 		return "make two classes of the labels, with --label-above of `master recordio convert`"
@@ -268,7 +268,7 @@ func (w *Worker) connect(ctx context.Context, client *trainer.Client, recipe Rec
 	return servers, nil
 }
 
-// savedModel describes the file of the model; nil: there is none.
+// savedModel returns the description of the file of the model; nil if there is no file.
 func (w *Worker) savedModel() os.FileInfo {
 	info, err := os.Stat(w.SavePath)
 	if err != nil {
@@ -283,7 +283,7 @@ func (w *Worker) savedSince(before os.FileInfo) bool {
 	return now != nil && (before == nil || !os.SameFile(before, now) || !before.ModTime().Equal(now.ModTime()))
 }
 
-// save writes the model, if this trainer is elected to.
+// save writes the model if this trainer is elected.
 func (w *Worker) save(ctx context.Context, client *trainer.Client, servers *params.Client, m model.Model, shape model.Config, before os.FileInfo) error {
 	if w.SavePath == "" {
 		return nil

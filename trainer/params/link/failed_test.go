@@ -80,7 +80,9 @@ func TestCallEndsWhenTheServerFailsOnEachExchange(t *testing.T) {
 		Fill: func(*stream.Frame, []byte) (none stream.Payload) { return none },
 		Take: func(*stream.Frame, *stream.Reply) error { return nil },
 	}
-	err = l.Do(t.Context(), func() {}, func(bool) []stream.Frame { return []stream.Frame{frame} })
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	err = l.Do(ctx, func() {}, func(bool) []stream.Frame { return []stream.Frame{frame} })
 	if n := pulls.Load(); !errors.Is(err, ErrServerFailed) || n != maxFailures+1 {
 		t.Errorf("%d exchanges, %v: expected %d and %v", n, err, maxFailures+1, ErrServerFailed)
 	}
