@@ -15,9 +15,11 @@ import (
 	"testing"
 )
 
-// Each row of three pages names at least one test, and each named test exists.
+// Each row of these pages names at least one test, and each named test exists.
 func TestPagesHaveTheirTests(t *testing.T) {
-	for page, least := range map[string]int{"docs/protocols.md": 60, "docs/guarantees.md": 55, "docs/faults.md": 100} {
+	for page, least := range map[string]int{
+		"docs/protocols.md": 60, "docs/protocols-steps.md": 40, "docs/protocols-leadership.md": 20, "docs/guarantees.md": 55, "docs/faults.md": 100,
+	} {
 		text, err := os.ReadFile(page)
 		if err != nil {
 			t.Fatal(err)
@@ -253,6 +255,27 @@ func TestMarkdownNamesTestsThatExist(t *testing.T) {
 			if !thereIs(t, m[1], m[2], m[3]) {
 				t.Errorf("%s names %s, which does not exist", file, m[0])
 			}
+		}
+	}
+}
+
+// A page is at most 200 lines, so that a reader finds its subject. Reference tables are read by search.
+func TestPagesAreShort(t *testing.T) {
+	const most = 200
+	reference := map[string]bool{
+		"docs/reference.md": true, "docs/keys.md": true, "docs/formats/net-rpc.md": true, "docs/formats/parameter-server-wire.md": true,
+		"docs/formats/parameter-server-checkpoint.md": true,
+	}
+	for _, page := range markdown(t) {
+		if page != "README.md" && !strings.HasPrefix(page, "docs/") {
+			continue
+		}
+		text, err := os.ReadFile(page)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := strings.Count(string(text), "\n"); n > most && !reference[page] {
+			t.Errorf("%s: expected at most %d lines, found %d: split the page", page, most, n)
 		}
 	}
 }
