@@ -174,7 +174,7 @@ func TestRunResumed(t *testing.T) {
 		t.Fatalf("logs of parameter servers: %v, %v", logs, err)
 	}
 	for _, name := range logs {
-		if log, err := os.ReadFile(name); err != nil || bytes.Contains(log, []byte("standing by")) {
+		if log, err := os.ReadFile(name); err != nil || bytes.Contains(log, []byte("indices are taken")) {
 			t.Errorf("%s, %v: expected a server that does not wait for the lease of a killed server:\n%s", name, err, log)
 		}
 	}
