@@ -119,7 +119,7 @@ func TestWeightsOfAllShards(t *testing.T) {
 		servers = append(servers, startServer(t, b, i, pserver.Config{CheckpointDir: dir}))
 	}
 	want := tensors(random(5))
-	mustInit(t, connect(t, b, params.Config{Mode: params.Sync, Optimizer: heavy}), want)
+	mustInit(t, connect(t, b, params.Config{Mode: params.Async, Optimizer: heavy}), want)
 	for _, s := range servers {
 		s.stop()
 		if err := s.wait(); err != nil {
@@ -156,5 +156,25 @@ func TestWeightsOfAllShards(t *testing.T) {
 	}
 	if err := differ(got, want); err != nil || elements != 600_000+1000+10_000+10+1 {
 		t.Errorf("%d elements: %v", elements, err)
+	}
+}
+
+// A synchronous server saves nothing by itself, neither with its first parameters nor at its stop: the leader rolls the job back to
+// the set in etcd, or to its beginning, when the server starts again.
+func TestSynchronousServerSavesNothingAlone(t *testing.T) {
+	dir, b := t.TempDir(), newBook(1)
+	s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
+	mustInit(t, connect(t, b, params.Config{Mode: params.Sync, Optimizer: heavy}), small(constant(1)))
+	s.stop()
+	if err := s.wait(); err != nil {
+		t.Fatal(err)
+	}
+	if files, err := filepath.Glob(filepath.Join(dir, "ps-0", "*-*")); err != nil || len(files) > 0 {
+		t.Errorf("expected no checkpoint, found %v, %v", files, err)
+	}
+	again := startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
+	d, err := control(t, again.addr).Describe(within(t), &pb.DescribeRequest{})
+	if err != nil || d.State == pb.DescribeReply_STATE_READY {
+		t.Errorf("expected a server without parameters, found %v, %v", d, err)
 	}
 }

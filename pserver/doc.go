@@ -35,8 +35,9 @@
 // applies any of it. A pull copies a block under the block's lock, so it never returns half an update. A new incarnation of a
 // trainer fences the old one: after the reply to its hello, no push of the old incarnation is applied.
 //
-// The shard takes checkpoints at the cuts of the master, which combines them into sets, and alone for its first parameters and
-// when it stops. A restarted shard continues from a set or from its own later checkpoint, under a new shard epoch;
+// The shard takes checkpoints at the cuts of the master, which combines them into sets. In asynchronous mode it also takes them alone
+// for its first parameters and when it stops. A restarted shard continues from a set or from its own later checkpoint, under a new
+// shard epoch;
 // docs/formats/parameter-server-checkpoint.md describes the choice. The answer to a push of another epoch is "resync", and the
 // trainer pulls again. In asynchronous mode a restart loses the updates since the checkpoint. In synchronous mode the leader
 // rolls all shards back to the last set.

@@ -34,8 +34,8 @@ func pserverCommand() *cobra.Command {
 		Short: "Hold a share of a model's parameters",
 		Long: `Pserver claims the first free index of the job's parameter servers, or waits for a free index, and holds that share of the
 model: it sends parameters to trainers and applies their gradients. With --checkpoint-dir it saves its share when the master
-takes a checkpoint of all servers, and when it stops. The next server with this index continues from that checkpoint. If it
-loses its index, it exits with an error, since another server may hold the index.`,
+takes a checkpoint of all servers, and in an asynchronous job also when it stops. The next server with this index continues
+from that checkpoint. If it loses its index, it exits with an error, since another server may hold the index.`,
 		Example: `  # one of the parameter servers of the job whose state is in this etcd
   master pserver --endpoints 127.0.0.1:2379 --checkpoint-dir checkpoints
   # with checkpoints in an object store with the S3 protocol; credentials come from the environment

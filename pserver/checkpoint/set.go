@@ -232,14 +232,15 @@ func (s Store) openPart(ctx context.Context, set *Set, p Part) (*Checkpoint, err
 		return nil, fmt.Errorf("%s of %v has a SHA-256 that starts with %.12s: expected %.12s as in the set", ManifestFile, p.Generation, c.Digest, p.SHA256)
 	case m.Shard != p.Shard || m.Placement.Shards != len(set.Shards):
 		return nil, fmt.Errorf("checkpoint %v is of shard %d of %d, expected %d of %d", p.Generation, m.Shard, m.Placement.Shards, p.Shard, len(set.Shards))
-	case m.Mode != set.Mode || m.Mode == Sync && m.Version != set.Version && set.Number != 0: // the shard that stopped first can lack a step, as after a kill
+	case m.Mode != set.Mode || m.Mode == Sync && m.Version != set.Version:
 		return nil, fmt.Errorf("checkpoint %v is of version %d in mode %s, the set of %d in mode %s", p.Generation, m.Version, m.Mode, set.Version, set.Mode)
 	}
 	return c, nil
 }
 
 // Stopped returns a set of the newest checkpoints of the shards, or nil. All shards must have saved themselves for the same reason in
-// the same lifetime of the servers, and none may have continued from its checkpoint. A damaged manifest is an error.
+// the same lifetime of the servers, and none may have continued from its checkpoint. A damaged manifest is an error. Shards of a
+// synchronous job never save themselves.
 func (s Store) Stopped(ctx context.Context) (*Set, error) {
 	first, err := s.newest(ctx, 0)
 	if err != nil || first == nil {
@@ -259,7 +260,6 @@ func (s Store) Stopped(ctx context.Context) (*Set, error) {
 		if resumed, err := s.Shard(i).resumed(ctx, c.Manifest.Generation); err != nil || resumed {
 			return nil, err
 		}
-		set.Version = max(set.Version, c.Manifest.Version) // the shard that stopped first can lack a step
 		set.Shards = append(set.Shards, Part{i, c.Manifest.Generation, c.Digest})
 	}
 	return set, nil
