@@ -461,7 +461,7 @@ func (c *check) lost(next *stored, o taskqueue.Ordinal) {
 // quiesceTime is the time that trainers have to stop for a cut.
 const quiesceTime = 10 * time.Second
 
-// fences records that a leader ends the sessions of trainers, and checks that they had the time to stop.
+// fences records that a leader ends the sessions of trainers, and checks that they had enough time to stop.
 func (c *check) fences(n *node, ids []string) {
 	if waited := c.world.now - n.cutBegan; waited < quiesceTime {
 		c.breaks("trainers have the time to stop for a cut", "%s ends the sessions of %v after %v", n.name, ids, waited)
