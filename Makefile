@@ -47,7 +47,7 @@ setup: ## install what the tests need and this machine lacks (Debian packages)
 .PHONY: test
 test: setup ## the core tier of tests, with the race detector; ends with the list of skips
 	go test ./e2e/sim
-	go test ./pserver -run 'TestEachPushOnce$$'
+	go test ./pserver/persist -run 'TestEachPushOnce$$'
 	$(TEST) -race -timeout 40m ./...
 
 .PHONY: test-one
@@ -57,7 +57,7 @@ test-one: setup ## one package, or one test of it: make test-one PKG=./recordio 
 .PHONY: sim
 sim: ## N histories of the production cores in virtual time, and PUSHES of the parameter servers' frames, from SEED on: make sim N=10000 PUSHES=500 SEED=1
 	go test -count=1 -timeout 24h ./e2e/sim -run TestHistories -v -sim.n=$(or $(N),2000) -sim.first=$(or $(SEED),1)
-	go test -count=1 -timeout 24h ./pserver -run 'TestEachPushOnce$$' -v -once.n=$(or $(PUSHES),100) -once.first=$(or $(SEED),1)
+	go test -count=1 -timeout 24h ./pserver/persist -run 'TestEachPushOnce$$' -v -once.n=$(or $(PUSHES),100) -once.first=$(or $(SEED),1)
 
 .PHONY: mutants
 mutants: setup ## plant bugs in the production code, one at a time: the simulator, or a test of the fault's row, must find each: make mutants [BUG=F28]

@@ -32,9 +32,3 @@ func join(t testing.TB, s *core.Shard, ordinal uint32, incarnation uint64) (*cor
 	who, _, refused := s.Join(ordinal, incarnation, s.View().Model().Digest, s.View().Model().Placement.Epoch)
 	return who, refused
 }
-
-// versionOf is the version of a block.
-func versionOf(b *core.Block) (version uint64) {
-	b.Inspect(nil, func(_ []float32, v, _ uint64) { version = v })
-	return version
-}

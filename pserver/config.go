@@ -12,8 +12,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/pserver/dataport"
-	"trainmaster/pserver/placement"
-	"trainmaster/pserver/table"
+	"trainmaster/pserver/persist"
 	"trainmaster/pserver/wire"
 )
 
@@ -27,42 +26,16 @@ type Registry interface {
 // Claim is the index of this process, held by a lease.
 type Claim interface {
 	Index() int
-	Job() JobState // as it was when the index was claimed
-	// Current returns the job as it is now.
-	Current(ctx context.Context) (JobState, error)
+	persist.Jobs
 	Lost() <-chan struct{}             // closed when the lease is gone without Release
 	Release(ctx context.Context) error // frees the index for the next server
 }
 
 // JobState describes the job when a server starts.
-type JobState struct {
-	Name   string // Empty if not known.
-	ID     string // Hexadecimal. Each job instance has another one. Empty if not known.
-	Epoch  uint32
-	Shards int   // Shards of the model; 0 keeps the number of the checkpoint.
-	Life   int64 // Changes when all servers were gone.
+type JobState = persist.JobState
 
-	LatestSet []byte    // Set to start from, see [checkpoint.Set]; nil if no set is named.
-	Named     int64     // Revision of LatestSet, which grows with each write; 0 if no set is named.
-	TableKey  table.Key // Hash key for ids of embedding tables, unless the checkpoint has another; zero without tables.
-	Placement []byte    // Owners after migrations, see [placement.Layout]; nil before the first.
-}
-
-// layout is where blocks were moved to, nil if none ever was.
-func (j *JobState) layout() (*placement.Layout, error) {
-	if j.Placement == nil {
-		return nil, nil //nolint:nilnil // there is none
-	}
-	l, err := placement.ParseLayout(j.Placement)
-	if err != nil {
-		return nil, err
-	}
-	if j.Shards != 0 && j.Shards < l.Shards {
-		return nil, fmt.Errorf("parameter servers of the job: expected at least %d, which own blocks, found %d: use master scale, or delete the placement while no server runs", l.Shards, j.Shards)
-	}
-	j.Shards = l.Shards
-	return l, nil
-}
+// ErrOtherJob is the error of a checkpoint directory of another job.
+var ErrOtherJob = persist.ErrOtherJob
 
 // Values of Config.DataSocket other than a directory.
 const (

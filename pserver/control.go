@@ -14,6 +14,7 @@ import (
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/dataport"
 	modelwire "trainmaster/pserver/model/onwire"
+	"trainmaster/pserver/persist"
 	placewire "trainmaster/pserver/placement/onwire"
 	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
@@ -23,15 +24,15 @@ import (
 type control struct {
 	pb.UnimplementedParameterServerServer
 	shard       *core.Shard
-	checkpoints *checkpoints // nil: none are kept
-	rewinds     *checkpoints // as checkpoints; without a place if none are kept, to roll back to the beginning only
+	checkpoints *persist.Checkpoints // nil: none are kept
+	rewinds     *persist.Checkpoints // as checkpoints; without a place if none are kept, to roll back to the beginning only
 	data        *dataport.Listener
 }
 
-func newControl(s *core.Shard, kept *checkpoints, data *dataport.Listener) *control {
+func newControl(s *core.Shard, kept *persist.Checkpoints, data *dataport.Listener) *control {
 	c := &control{shard: s, checkpoints: kept, rewinds: kept, data: data}
 	if kept == nil {
-		c.rewinds = &checkpoints{shard: s, log: s.Log}
+		c.rewinds = persist.None(s)
 	}
 	return c
 }
@@ -42,7 +43,7 @@ func statusOf(err error) error {
 		return nil
 	case errors.Is(err, core.ErrNotClaimed):
 		return status.Error(codes.Aborted, err.Error())
-	case errors.Is(err, core.ErrIncomplete), errors.Is(err, errOldCut), errors.Is(err, errNoCut), errors.Is(err, core.ErrOldMove), errors.Is(err, core.ErrBlocksLost), errors.Is(err, core.ErrSyncMove), errors.Is(err, core.ErrNotHeeded), errors.Is(err, core.ErrOverflow), errors.Is(err, errUnusable):
+	case errors.Is(err, core.ErrIncomplete), errors.Is(err, persist.ErrOldCut), errors.Is(err, persist.ErrNoCut), errors.Is(err, core.ErrOldMove), errors.Is(err, core.ErrBlocksLost), errors.Is(err, core.ErrSyncMove), errors.Is(err, core.ErrNotHeeded), errors.Is(err, core.ErrOverflow), errors.Is(err, persist.ErrUnusable):
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case errors.Is(err, core.ErrMismatch):
 		return status.Error(codes.InvalidArgument, err.Error())
@@ -59,8 +60,8 @@ func (c *control) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.
 	reply.Rewound, reply.Overflow, reply.Unrestored = s.RewoundTo(), s.Overflow(), s.Unrestored()
 	reply.Counters.StagedBytes = uint64(s.StagedBytes())
 	if c.checkpoints != nil {
-		reply.Checkpoint, reply.CheckpointError = c.checkpoints.status()
-		reply.KeepsCheckpoints, reply.LastCut = true, c.checkpoints.lastCut.Load()
+		reply.Checkpoint, reply.CheckpointError = c.checkpoints.Status()
+		reply.KeepsCheckpoints, reply.LastCut = true, c.checkpoints.LastCut()
 	}
 	h := s.View()
 	if h == nil {
@@ -146,7 +147,7 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 func (c *control) FinishInit(ctx context.Context, request *pb.FinishInitRequest) (*pb.FinishInitReply, error) {
 	err := c.shard.Finish(request.GetIncarnation(), func() {
 		if c.checkpoints != nil {
-			c.checkpoints.saveSelf(context.WithoutCancel(ctx), checkpoint.First) //nolint:errcheck // it is in the log and in Describe; training continues
+			c.checkpoints.SaveSelf(context.WithoutCancel(ctx), checkpoint.First) //nolint:errcheck // it is in the log and in Describe; training continues
 		}
 	})
 	if err != nil {

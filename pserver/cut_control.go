@@ -8,10 +8,11 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	modelwire "trainmaster/pserver/model/onwire"
+	"trainmaster/pserver/persist"
 )
 
 // cutting returns the checkpoints of a shard that has something to keep, and a place for it.
-func (c *control) cutting() (*checkpoints, error) {
+func (c *control) cutting() (*persist.Checkpoints, error) {
 	switch {
 	case c.checkpoints == nil:
 		return nil, status.Errorf(codes.FailedPrecondition, "shard %d keeps no checkpoints: start it with --checkpoint-dir", c.shard.Index())
@@ -30,7 +31,7 @@ func (c *control) BeginCut(_ context.Context, request *pb.BeginCutRequest) (*pb.
 	if err := c.shard.CheckOverflow(); err != nil {
 		return nil, statusOf(err)
 	}
-	version, err := checkpoints.beginCut(request.GetCut().GetNumber(), request.GetCut().GetTerm(), request.GetJobEpoch())
+	version, err := checkpoints.BeginCut(request.GetCut().GetNumber(), request.GetCut().GetTerm(), request.GetJobEpoch())
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -44,7 +45,7 @@ func (c *control) WriteCut(ctx context.Context, request *pb.WriteCutRequest) (*p
 	if err != nil {
 		return nil, err
 	}
-	part, err := checkpoints.writeCut(ctx, request.GetCut().GetNumber(), request.GetCut().GetTerm())
+	part, err := checkpoints.WriteCut(ctx, request.GetCut().GetNumber(), request.GetCut().GetTerm())
 	if err != nil {
 		return nil, statusOf(err)
 	}
@@ -54,7 +55,7 @@ func (c *control) WriteCut(ctx context.Context, request *pb.WriteCutRequest) (*p
 // AbortCut implements the service.
 func (c *control) AbortCut(_ context.Context, request *pb.AbortCutRequest) (*pb.AbortCutReply, error) {
 	if c.checkpoints != nil {
-		c.checkpoints.abortCut(request.GetCut().GetNumber(), request.GetCut().GetTerm())
+		c.checkpoints.AbortCut(request.GetCut().GetNumber(), request.GetCut().GetTerm())
 	}
 	return &pb.AbortCutReply{}, nil
 }
@@ -65,7 +66,7 @@ func (c *control) WriteSet(ctx context.Context, request *pb.WriteSetRequest) (*p
 	if err != nil {
 		return nil, err
 	}
-	if err := checkpoints.writeSet(ctx, request.GetCut().GetNumber(), request.GetCut().GetTerm(), request.GetSet(), request.GetState()); err != nil {
+	if err := checkpoints.WriteSet(ctx, request.GetCut().GetNumber(), request.GetCut().GetTerm(), request.GetSet(), request.GetState()); err != nil {
 		return nil, statusOf(err)
 	}
 	return &pb.WriteSetReply{}, nil
@@ -79,9 +80,9 @@ func (c *control) PruneSets(ctx context.Context, request *pb.PruneSetsRequest) (
 	}
 	number, term := request.GetCut().GetNumber(), request.GetCut().GetTerm()
 	if request.GetFailed() {
-		err = checkpoints.discard(ctx, number, term)
+		err = checkpoints.Discard(ctx, number, term)
 	} else {
-		err = checkpoints.pruneSets(ctx, number, term, int(request.GetKeep()))
+		err = checkpoints.PruneSets(ctx, number, term, int(request.GetKeep()))
 	}
 	if err != nil {
 		return nil, statusOf(err)

@@ -7,6 +7,3 @@ func (s *Server) OnStep(step func(what string)) {
 		return nil
 	}
 }
-
-// RewriteManifest changes the manifest of a checkpoint and its digest.
-var RewriteManifest = rewriteManifest

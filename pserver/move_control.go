@@ -121,15 +121,11 @@ func (c *control) SetPlacement(_ context.Context, request *pb.SetPlacementReques
 
 // settle excludes checkpoints, whose cuts are of one placement.
 func (c *control) settle(request *pb.SetPlacementRequest, m *model.Model) (wanted bool, err error) {
+	term, epoch := request.GetMove().GetTerm(), request.GetMove().GetEpoch()
 	if c.checkpoints != nil && m != nil {
-		c.checkpoints.mu.Lock()
-		defer c.checkpoints.mu.Unlock()
-		if late := c.shard.Follows(request.GetMove().GetTerm()); late != nil {
-			return false, late // it ends no cut
-		}
-		c.checkpoints.dropLocked("blocks move")
+		return c.checkpoints.Settle(term, epoch, m)
 	}
-	return c.shard.Settle(request.GetMove().GetTerm(), request.GetMove().GetEpoch(), m)
+	return c.shard.Settle(term, epoch, m)
 }
 
 func placedFromProto(described *pb.ParameterModel, p *pb.ParameterPlacement) (*model.Model, error) {

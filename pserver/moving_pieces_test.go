@@ -4,7 +4,9 @@ import (
 	"reflect"
 	"strings"
 	"testing"
+	"time"
 
+	"github.com/sirupsen/logrus"
 	"google.golang.org/protobuf/proto"
 
 	pb "trainmaster/proto/trainmaster/v1"
@@ -17,9 +19,9 @@ import (
 )
 
 // piecesOf is a frozen slot of wide rows as it goes over the wire, and the shard that has it.
-func piecesOf(t *testing.T) (s *tableShard, id core.SlotID, pieces []*pb.SlotPiece) {
+func piecesOf(t *testing.T) (s *core.Shard, id core.SlotID, pieces []*pb.SlotPiece) {
 	t.Helper()
-	s = openTableShard(t, t.TempDir(), 1)
+	s = core.New(logrus.NewEntry(logrus.New()), 1, 1, time.Minute, 1<<30)
 	wide := table.Config{Name: "wide", Dim: 4000, Init: table.Uniform, Scale: 1, Admission: 2}
 	placed, err := placement.New([]placement.Tensor{{Name: "w"}}, 2, wide)
 	if err != nil {
@@ -29,9 +31,9 @@ func piecesOf(t *testing.T) (s *tableShard, id core.SlotID, pieces []*pb.SlotPie
 	if err != nil {
 		t.Fatal(err)
 	}
-	h := begin(t, s.Shard, m)
+	h := begin(t, s, m)
 	id = core.SlotID{Slot: h.Tables()[0].Held()[3]}
-	who, fault := join(t, s.Shard, 1, 2)
+	who, fault := join(t, s, 1, 2)
 	if fault != nil {
 		t.Fatal(fault)
 	}

@@ -8,7 +8,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "trainmaster/proto/trainmaster/v1"
-	"trainmaster/pserver/checkpoint"
 	core "trainmaster/pserver/shard"
 )
 
@@ -32,12 +31,4 @@ func retirementToProto(r *core.Retirement) *pb.Retirement {
 	}
 	job, _ := hex.DecodeString(r.Job) // as newRetirement's caller, or a checkpoint with its digest, has it
 	return &pb.Retirement{Job: job, Floor: r.Floor, Spared: r.SparedList()}
-}
-
-// storedRetirement is what a checkpoint says.
-func storedRetirement(r *core.Retirement) *checkpoint.Retired {
-	if r.Job == "" {
-		return nil
-	}
-	return &checkpoint.Retired{Job: r.Job, Floor: r.Floor, Spared: r.SparedList()}
 }

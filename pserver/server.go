@@ -8,6 +8,7 @@ import (
 	"net"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/health"
@@ -21,6 +22,7 @@ import (
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
 	"trainmaster/pserver/dataport"
+	"trainmaster/pserver/persist"
 	core "trainmaster/pserver/shard"
 )
 
@@ -181,10 +183,10 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 		}
 	})
 	if checkpoints != nil {
-		group.Go(func() error { return checkpoints.awaitSet(groupCtx, claim) })
+		group.Go(func() error { return checkpoints.AwaitSet(groupCtx, claim) })
 		group.Go(func() error {
 			select {
-			case <-checkpoints.superseded:
+			case <-checkpoints.Superseded():
 				return checkpoint.ErrSuperseded
 			case <-groupCtx.Done():
 				return nil
@@ -206,7 +208,7 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	}
 	//guard:last-checkpoint-needs-lease
 	if err == nil && checkpoints != nil && shard.Ready() {
-		err = checkpoints.saveSelf(context.WithoutCancel(ctx), checkpoint.Stop)
+		err = checkpoints.SaveSelf(context.WithoutCancel(ctx), checkpoint.Stop)
 	}
 	if err == nil {
 		shard.Log.Info("parameter server stopped")
@@ -215,45 +217,36 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 }
 
 // open makes the shard, from its checkpoint if there is one.
-func (s *Server) open(ctx context.Context, claim Claim) (*core.Shard, *checkpoints, error) {
+func (s *Server) open(ctx context.Context, claim Claim) (*core.Shard, *persist.Checkpoints, error) {
 	index, job := claim.Index(), claim.Job()
 	log := s.cfg.Log.WithField("shard", index)
 	if s.place == nil {
 		// Nothing survives a restart, so any number works that differs from the last start.
-		start := uint64(time.Now().UnixNano())
-		shard := core.New(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
-		shard.JobID, shard.TableKey = job.ID, job.TableKey
-		shard.StageWait = s.cfg.StageWait
-		layout, err := job.layout()
+		shard := s.newShard(log, index, uint64(time.Now().UnixNano()), job)
+		layout, err := job.Layout()
 		if err == nil {
 			err = shard.CheckRestored(layout)
 		}
 		return shard, nil, err
 	}
-	store := checkpoint.Store{Place: s.place, Points: s.points}
-	folder := store.Shard(index)
-	if err := folder.Prepare(); err != nil {
-		return nil, nil, fmt.Errorf("checkpoint directory (--checkpoint-dir): %w: choose a directory with write permission", err)
-	}
-	//guard:checkpoints-of-this-job
-	if err := job.checkJob(ctx, store, index, s.cfg.CheckpointsOf); err != nil { // before this start takes the directory from a server of that job
+	c, err := persist.Open(ctx, persist.Options{
+		Store: checkpoint.Store{Place: s.place, Points: s.points}, Index: index, Job: job, CheckpointsOf: s.cfg.CheckpointsOf,
+		Keep: s.cfg.Keep, CutLimit: s.cfg.CutLimit, Log: log,
+	})
+	if err != nil {
 		return nil, nil, err
 	}
-	start, err := folder.CountStart(ctx)
-	if err != nil {
-		return nil, nil, fmt.Errorf("count this start among the checkpoints (--checkpoint-dir): %w", err)
-	}
-	shard := core.New(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
-	shard.JobID, shard.TableKey = job.ID, job.TableKey
-	shard.StageWait = s.cfg.StageWait
-	c := &checkpoints{
-		shard: shard, store: store, folder: folder, start: start, keep: s.cfg.Keep, cutLimit: s.cfg.CutLimit, log: log,
-		superseded: make(chan struct{}),
-	}
-	return shard, c, c.restore(ctx, job)
+	shard := s.newShard(log, index, c.Start(), job)
+	return shard, c, c.Restore(ctx, shard)
 }
 
-func (s *Server) controlServer(shard *core.Shard, checkpoints *checkpoints, data *dataport.Listener) *grpc.Server {
+func (s *Server) newShard(log *logrus.Entry, index int, start uint64, job JobState) *core.Shard {
+	shard := core.New(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
+	shard.JobID, shard.TableKey, shard.StageWait = job.ID, job.TableKey, s.cfg.StageWait
+	return shard
+}
+
+func (s *Server) controlServer(shard *core.Shard, checkpoints *persist.Checkpoints, data *dataport.Listener) *grpc.Server {
 	//guard:control-message-limit
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxControlMessage), grpc.MaxSendMsgSize(maxControlMessage),
 		grpc.ConnectionTimeout(s.cfg.HelloTimeout), grpc.MaxConcurrentStreams(64),

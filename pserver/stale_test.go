@@ -85,7 +85,7 @@ func TestRemovedPolicyInCheckpointIsRefused(t *testing.T) {
 		t.Fatal(folders, err)
 	}
 	for _, folder := range folders {
-		must(t, pserver.RewriteManifest(folder, func(m *checkpoint.Manifest) { m.Staleness.Policy = "reject" }))
+		must(t, rewriteManifest(folder, func(m *checkpoint.Manifest) { m.Staleness.Policy = "reject" }))
 	}
 	second := startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
 	wantUnrestored(t, "a removed policy", &cluster{book: b, servers: []*server{second}}, `staleness policy "reject": expected one of apply, scale`)

@@ -43,7 +43,7 @@ func (s *Shard) Retire(term uint64, to Retirement, version *uint64) error {
 	case term < s.moving.term:
 		return fmt.Errorf("%w: of term %d, shard %d knows of term %d", ErrNotHeeded, term, s.index, s.moving.term)
 	}
-	s.JobID, s.moving.term, s.Told = to.Job, term, true
+	s.JobID, s.moving.term, s.told = to.Job, term, true
 	if version != nil && (s.unnamed.Job != to.Job || to.Floor > s.unnamed.Floor) {
 		s.unnamed, s.unnamedAfter = to, *version
 	}

@@ -31,7 +31,7 @@ type Shard struct {
 	JobID     string              // the id of the job, hexadecimal; "": not known yet
 	TableKey  table.Key           // of the job, for tables that begin here; set before the shard is used
 	retired   Retirement
-	Told      bool // whether the leader has sent retired in this process
+	told      bool // whether the leader has sent retired in this process
 	// No version after unnamedAfter has gradients of the incarnations in unnamed. It comes from the leader; retired can also come
 	// from a checkpoint.
 	unnamed      Retirement

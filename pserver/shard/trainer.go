@@ -87,7 +87,7 @@ func (s *Shard) greet(h *View, ordinal uint32, incarnation uint64) (*Trainer, *R
 		return old, nil
 	case old != nil && old.incarnation > incarnation:
 		return nil, Refuse(Fenced, "trainer %d is at incarnation %d, this is %d", ordinal, old.incarnation, incarnation)
-	case s.retired.over(incarnation) && !s.Told:
+	case s.retired.over(incarnation) && !s.told:
 		return nil, Refuse(NotReady, "shard %d has not received the sessions of the trainers yet: its checkpoint has incarnation %d as retired", s.index, incarnation)
 	//guard:retired-trainer-refused
 	case s.retired.over(incarnation):

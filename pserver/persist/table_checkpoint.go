@@ -1,4 +1,4 @@
-package pserver
+package persist
 
 import (
 	"context"
@@ -34,7 +34,7 @@ func (r *rowHistory) since(number uint64) *table.Cut {
 }
 
 // history returns the histories of the tables of a view.
-func (c *checkpoints) history(h *core.View) []rowHistory {
+func (c *Checkpoints) history(h *core.View) []rowHistory {
 	//guard:rollback-clears-table-history
 	if of := weak.Make(h); c.rowsOf != of { // weak, since it must not keep the parameters of a former view
 		c.rowsOf, c.rows = of, make([]rowHistory, len(h.Tables()))
@@ -43,7 +43,7 @@ func (c *checkpoints) history(h *core.View) []rowHistory {
 }
 
 // takeCut fixes the moment of a checkpoint.
-func (c *checkpoints) takeCut() *core.Cut {
+func (c *Checkpoints) takeCut() *core.Cut {
 	return c.shard.StartCut(func(h *core.View, table int, number uint64) *table.Cut { return c.history(h)[table].since(number) })
 }
 
@@ -58,7 +58,7 @@ func (r *rowHistory) wrote(rows checkpoint.Rows, cut *table.Cut) {
 }
 
 // removeSegments removes the segments that no checkpoint names, except the full segments that the next checkpoint can relate to.
-func (c *checkpoints) removeSegments(ctx context.Context) error {
+func (c *Checkpoints) removeSegments(ctx context.Context) error {
 	var used []string
 	if h := c.shard.View(); h != nil {
 		for _, r := range c.history(h) {
@@ -71,7 +71,7 @@ func (c *checkpoints) removeSegments(ctx context.Context) error {
 }
 
 // writeTables writes the files of all tables.
-func (c *checkpoints) writeTables(w *checkpoint.Writer, h *core.View, cut *core.Cut, meta map[string]string) error {
+func (c *Checkpoints) writeTables(w *checkpoint.Writer, h *core.View, cut *core.Cut, meta map[string]string) error {
 	for k, t := range h.Tables() {
 		if err := c.writeTable(w, h, k, t, cut, meta); err != nil {
 			return fmt.Errorf("table %q: %w", t.Config().Name, err)
@@ -80,7 +80,7 @@ func (c *checkpoints) writeTables(w *checkpoint.Writer, h *core.View, cut *core.
 	return nil
 }
 
-func (c *checkpoints) writeTable(w *checkpoint.Writer, h *core.View, k int, t *table.Table, cut *core.Cut, meta map[string]string) error {
+func (c *Checkpoints) writeTable(w *checkpoint.Writer, h *core.View, k int, t *table.Table, cut *core.Cut, meta map[string]string) error {
 	sizes := checkpoint.TableSizes{Trainers: len(cut.Trainers)}
 	for _, slot := range t.Held() {
 		z := t.Sizes(slot, cut.Tables[k])

@@ -1,4 +1,4 @@
-package pserver
+package persist
 
 import (
 	"errors"
@@ -9,8 +9,6 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/status"
 
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/model"
@@ -22,15 +20,11 @@ import (
 )
 
 // retiring is a shard in a folder, with a block and a table.
-func retiring(t *testing.T, dir string) (*core.Shard, *checkpoints) {
+func retiring(t *testing.T, dir string) (*core.Shard, *Checkpoints) {
 	t.Helper()
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	server := &Server{cfg: Config{Keep: 2, InitTimeout: time.Minute, Log: logrus.NewEntry(log)}, place: checkpoint.Disk(dir)}
-	s, files, err := server.open(t.Context(), fixedClaim{})
-	if err != nil {
-		t.Fatal(err)
-	}
+	s, files := open(t, checkpoint.Store{Place: checkpoint.Disk(dir)}, 0, JobState{Shards: 1}, log)
 	if s.Ready() {
 		return s, files
 	}
@@ -45,11 +39,6 @@ func retiring(t *testing.T, dir string) (*core.Shard, *checkpoints) {
 	begin(t, s, m)
 	return s, files
 }
-
-type fixedClaim struct{ Claim }
-
-func (fixedClaim) Index() int    { return 0 }
-func (fixedClaim) Job() JobState { return JobState{Shards: 1} }
 
 // pushOnce pushes step 1 of a trainer to the block; the version that the block is at says whether it was applied.
 func pushOnce(t *testing.T, s *core.Shard, ordinal uint32, incarnation uint64) (uint64, *core.Refusal) {
@@ -99,7 +88,7 @@ func TestTrainersComeAndGo(t *testing.T) {
 	refused(core.Fenced)
 	tell(t, s, 1, core.NewRetirement("6a6f62", 3, nil)) // it is late
 	refused(core.Fenced)
-	if err := files.saveSelf(t.Context(), checkpoint.First); err != nil {
+	if err := files.SaveSelf(t.Context(), checkpoint.First); err != nil {
 		t.Fatal(err)
 	}
 	s, _ = retiring(t, dir)
@@ -131,7 +120,7 @@ func TestWhoMayRetire(t *testing.T) {
 		"of another job, with less to say": {8, core.NewRetirement("6f74686572", 0, nil), "not the leader of this job"},
 	} {
 		err := s.Retire(said.term, said.to, nil)
-		if err == nil || !strings.Contains(err.Error(), said.words) || status.Code(statusOf(err)) != codes.FailedPrecondition {
+		if err == nil || !strings.Contains(err.Error(), said.words) || !errors.Is(err, core.ErrNotHeeded) {
 			t.Errorf("%s: %v", what, err)
 		}
 		if _, fault := join(t, s, 50, 50); fault != nil {
@@ -145,27 +134,6 @@ func TestWhoMayRetire(t *testing.T) {
 		t.Errorf("the shard is at term %d, expected 7", s.Term())
 	}
 }
-
-// A server that knows its job from its start refuses other jobs from the beginning.
-func TestRetiredByAnotherJob(t *testing.T) {
-	log := logrus.New()
-	log.SetOutput(io.Discard)
-	for where, place := range map[string]checkpoint.Place{"no checkpoints": nil, "a folder": checkpoint.Disk(t.TempDir())} {
-		server := &Server{cfg: Config{Log: logrus.NewEntry(log)}, place: place}
-		s, _, err := server.open(t.Context(), ownClaim{})
-		if err != nil {
-			t.Fatal(err)
-		}
-		if err := s.Retire(1, core.NewRetirement("6f74686572", 100, nil), nil); !errors.Is(err, core.ErrNotHeeded) || s.Told {
-			t.Errorf("%s: %v, accepted: %t", where, err, s.Told)
-		}
-		tell(t, s, 1, core.NewRetirement("6a6f62", 100, nil))
-	}
-}
-
-type ownClaim struct{ fixedClaim }
-
-func (ownClaim) Job() JobState { return JobState{ID: "6a6f62", Shards: 1} }
 
 // tell sends a retirement that is accepted.
 func tell(t *testing.T, s *core.Shard, term uint64, to core.Retirement) {
@@ -221,8 +189,8 @@ func TestNewerIncarnationWinsInARestore(t *testing.T) {
 		if _, err := folder.CountStart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		files := &checkpoints{shard: s, store: store, folder: folder, start: 1, keep: 1, log: s.Log, job: JobState{ID: "first"}}
-		if err := files.saveSelf(t.Context(), checkpoint.First); err != nil {
+		files := &Checkpoints{shard: s, store: store, folder: folder, start: 1, keep: 1, log: s.Log, job: JobState{ID: "first"}}
+		if err := files.SaveSelf(t.Context(), checkpoint.First); err != nil {
 			t.Fatal(err)
 		}
 		part, err := folder.Open(t.Context(), checkpoint.Generation{Start: 1, Sequence: 1})

@@ -1,4 +1,4 @@
-package pserver
+package persist
 
 import (
 	"io"
@@ -34,8 +34,8 @@ func TestFirstCheckpointOfNothing(t *testing.T) {
 			}
 		}
 		store := checkpoint.Store{Place: checkpoint.Disk(t.TempDir())}
-		c := &checkpoints{shard: s, store: store, folder: store.Shard(0), start: 1, log: s.Log}
-		if err := c.saveSelf(t.Context(), checkpoint.First); err != nil {
+		c := &Checkpoints{shard: s, store: store, folder: store.Shard(0), start: 1, log: s.Log}
+		if err := c.SaveSelf(t.Context(), checkpoint.First); err != nil {
 			t.Errorf("%s: %v", name, err)
 		}
 		if written, err := c.folder.Generations(t.Context()); err != nil || len(written) > 0 {

@@ -1,4 +1,4 @@
-package pserver
+package persist
 
 import (
 	"crypto/sha256"
@@ -29,7 +29,7 @@ import (
 // tableShard is the second of two shards with two tables, and a writer of checkpoints.
 type tableShard struct {
 	*core.Shard
-	*checkpoints
+	*Checkpoints
 	updates int // in a push
 }
 
@@ -65,7 +65,7 @@ func openTableShard(t testing.TB, dir string, start uint64) *tableShard {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	s := core.New(logrus.NewEntry(log), 1, uint16(start), time.Minute, 1<<30)
-	c := &checkpoints{shard: s, store: store, folder: store.Shard(1), start: start, keep: 1, log: s.Log}
+	c := &Checkpoints{shard: s, store: store, folder: store.Shard(1), start: start, keep: 1, log: s.Log}
 	return &tableShard{s, c, 40}
 }
 
@@ -114,7 +114,7 @@ func (s *tableShard) values() (list []float32) {
 
 func (s *tableShard) mustSave(t testing.TB) {
 	t.Helper()
-	if err := s.saveSelf(t.Context(), checkpoint.First); err != nil {
+	if err := s.SaveSelf(t.Context(), checkpoint.First); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -252,7 +252,7 @@ func TestDamagedTables(t *testing.T) {
 		if err := do(s.folder.String()); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := s.again(t, 2); !errors.Is(err, errUnusable) || !strings.Contains(err.Error(), want) {
+		if _, err := s.again(t, 2); !errors.Is(err, ErrUnusable) || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", want, err)
 		}
 	}
@@ -359,7 +359,7 @@ func TestTablesAfterAFailure(t *testing.T) {
 		if isFull {
 			s.history(s.View())[0].deltas = 1 << 40
 		}
-		if err := s.saveSelf(t.Context(), checkpoint.First); (err != nil) != fails {
+		if err := s.SaveSelf(t.Context(), checkpoint.First); (err != nil) != fails {
 			t.Fatalf("checkpoint %d: %v", n, err)
 		}
 		if n == 1 {
@@ -444,7 +444,7 @@ func TestCheckpointAfterDroppedCutHasAllChanges(t *testing.T) {
 				s.history(s.View())[k].deltas += 1 << 40
 			}
 		}
-		if _, err := s.beginCut(uint64(number)+1, 1, 1); err != nil {
+		if _, err := s.BeginCut(uint64(number)+1, 1, 1); err != nil {
 			t.Fatal(err)
 		}
 		if got := s.open.cut.Tables[0].Since == nil; got != isFull {
@@ -456,7 +456,7 @@ func TestCheckpointAfterDroppedCutHasAllChanges(t *testing.T) {
 			}
 		}
 		push()
-		s.abortCut(uint64(number)+1, 1)
+		s.AbortCut(uint64(number)+1, 1)
 		push()
 		s.mustSave(t)
 		if s.rows(t)[0].Delta == nil {

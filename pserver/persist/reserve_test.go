@@ -1,11 +1,10 @@
-package pserver
+package persist
 
 import (
 	"maps"
 	"testing"
 
 	"trainmaster/pserver/checkpoint"
-	"trainmaster/pserver/dataport"
 	core "trainmaster/pserver/shard"
 )
 
@@ -22,7 +21,7 @@ func TestRoomForCopies(t *testing.T) {
 	if len(s.CutRoom()) > 0 {
 		t.Fatal("there is room before there are first parameters")
 	}
-	if err := files.saveSelf(t.Context(), checkpoint.First); err != nil {
+	if err := files.SaveSelf(t.Context(), checkpoint.First); err != nil {
 		t.Fatal(err)
 	}
 	reserved("the first parameters", s)
@@ -40,7 +39,7 @@ func TestRoomForCopies(t *testing.T) {
 	store := files.store
 	s, files = retiring(t, t.TempDir())
 	files.store = store
-	if err := files.rewind(t.Context(), 1, 2, text, nil, dataport.New(nil, &dataport.Limits{}, s, nil)); err != nil {
+	if err := files.Rewind(t.Context(), 1, 2, text, nil, func() func() { return func() {} }); err != nil {
 		t.Fatal(err)
 	}
 	reserved("rollback to a set", s)

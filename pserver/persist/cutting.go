@@ -1,4 +1,4 @@
-package pserver
+package persist
 
 import (
 	"context"
@@ -9,12 +9,13 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/model"
 	core "trainmaster/pserver/shard"
 )
 
 var (
-	errOldCut = errors.New("cut is closed")
-	errNoCut  = errors.New("no such cut")
+	ErrOldCut = errors.New("cut is closed")
+	ErrNoCut  = errors.New("no such cut")
 )
 
 // masterCut is a cut that a master began, for a set of all shards.
@@ -27,18 +28,18 @@ type masterCut struct {
 	written checkpoint.Part // has a digest once the files are there
 }
 
-// beginCut fixes the moment of a checkpoint, and returns the version at it. Updates go on.
-func (c *checkpoints) beginCut(number, term uint64, jobEpoch uint32) (version uint64, err error) {
+// BeginCut fixes the moment of a checkpoint, and returns the version at it. Updates go on.
+func (c *Checkpoints) BeginCut(number, term uint64, jobEpoch uint32) (version uint64, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if at := c.shard.JobEpoch(); jobEpoch < at {
-		return 0, fmt.Errorf("%w: job epoch %d, shard %d is at %d", errOldCut, jobEpoch, c.shard.Index(), at)
+		return 0, fmt.Errorf("%w: job epoch %d, shard %d is at %d", ErrOldCut, jobEpoch, c.shard.Index(), at)
 	}
 	if open := c.open; open != nil && open.number == number && open.term == term {
 		return open.cut.Version, nil
 	}
 	if number <= c.lastCut.Load() || term < c.term {
-		return 0, fmt.Errorf("%w: cut %d of term %d, shard %d knows of cut %d and term %d", errOldCut, number, term, c.shard.Index(), c.lastCut.Load(), c.term)
+		return 0, fmt.Errorf("%w: cut %d of term %d, shard %d knows of cut %d and term %d", ErrOldCut, number, term, c.shard.Index(), c.lastCut.Load(), c.term)
 	}
 	c.dropLocked("another one began")
 	c.lastCut.Store(number)
@@ -50,13 +51,13 @@ func (c *checkpoints) beginCut(number, term uint64, jobEpoch uint32) (version ui
 	return open.cut.Version, nil
 }
 
-// writeCut writes the files of the cut, or says again which they were.
-func (c *checkpoints) writeCut(ctx context.Context, number, term uint64) (checkpoint.Part, error) {
+// WriteCut writes the files of the cut, or says again which they were.
+func (c *Checkpoints) WriteCut(ctx context.Context, number, term uint64) (checkpoint.Part, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	open := c.open
 	if open == nil || open.number != number || open.term != term {
-		return checkpoint.Part{}, fmt.Errorf("%w: cut %d of term %d at shard %d", errNoCut, number, term, c.shard.Index())
+		return checkpoint.Part{}, fmt.Errorf("%w: cut %d of term %d at shard %d", ErrNoCut, number, term, c.shard.Index())
 	}
 	if open.written.SHA256 != "" {
 		return open.written, nil
@@ -72,8 +73,8 @@ func (c *checkpoints) writeCut(ctx context.Context, number, term uint64) (checkp
 	return part, nil
 }
 
-// abortCut drops the cut.
-func (c *checkpoints) abortCut(number, term uint64) {
+// AbortCut drops the cut.
+func (c *Checkpoints) AbortCut(number, term uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if open := c.open; open != nil && open.number == number && open.term == term {
@@ -81,7 +82,7 @@ func (c *checkpoints) abortCut(number, term uint64) {
 	}
 }
 
-func (c *checkpoints) expire(open *masterCut) {
+func (c *Checkpoints) expire(open *masterCut) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.open == open && open.written.SHA256 == "" {
@@ -91,7 +92,7 @@ func (c *checkpoints) expire(open *masterCut) {
 
 // dropLocked ends the cut that is open, if there is one. What was written stays until a newer
 // set is complete: the master may have named it by now.
-func (c *checkpoints) dropLocked(reason string) {
+func (c *Checkpoints) dropLocked(reason string) {
 	open := c.open
 	if open == nil {
 		return
@@ -104,23 +105,23 @@ func (c *checkpoints) dropLocked(reason string) {
 	}
 }
 
-// writeSet writes the manifest of a set.
-func (c *checkpoints) writeSet(ctx context.Context, number, term uint64, text, state []byte) error {
+// WriteSet writes the manifest of a set.
+func (c *Checkpoints) WriteSet(ctx context.Context, number, term uint64, text, state []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if number != c.lastCut.Load() || term != c.term {
-		return fmt.Errorf("%w: set %d of term %d, shard %d knows of cut %d and term %d", errOldCut, number, term, c.shard.Index(), c.lastCut.Load(), c.term)
+		return fmt.Errorf("%w: set %d of term %d, shard %d knows of cut %d and term %d", ErrOldCut, number, term, c.shard.Index(), c.lastCut.Load(), c.term)
 	}
 	return c.store.WriteSet(ctx, text, state)
 }
 
-// discard removes what was written for sets of this job that are newer than the latest one: the master of that term says that
+// Discard removes what was written for sets of this job that are newer than the latest one: the master of that term says that
 // they were never finished, and no other one names a set any more.
-func (c *checkpoints) discard(ctx context.Context, latest, term uint64) error {
+func (c *Checkpoints) Discard(ctx context.Context, latest, term uint64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if term < c.term {
-		return fmt.Errorf("%w: term %d, shard %d knows of term %d", errOldCut, term, c.shard.Index(), c.term)
+		return fmt.Errorf("%w: term %d, shard %d knows of term %d", ErrOldCut, term, c.shard.Index(), c.term)
 	}
 	c.term = term
 	c.dropLocked("its master discards it")
@@ -140,12 +141,12 @@ func (c *checkpoints) discard(ctx context.Context, latest, term uint64) error {
 	return c.removeSegments(ctx)
 }
 
-// pruneSets removes what no set but those before the newest ones needs.
-func (c *checkpoints) pruneSets(ctx context.Context, number, term uint64, keep int) error {
+// PruneSets removes what no set but those before the newest ones needs.
+func (c *Checkpoints) PruneSets(ctx context.Context, number, term uint64, keep int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if term < c.term {
-		return fmt.Errorf("%w: term %d, shard %d knows of term %d", errOldCut, term, c.shard.Index(), c.term)
+		return fmt.Errorf("%w: term %d, shard %d knows of term %d", ErrOldCut, term, c.shard.Index(), c.term)
 	}
 	kept, err := c.store.PruneSets(ctx, number, max(1, keep))
 	if err != nil {
@@ -161,4 +162,15 @@ func (c *checkpoints) pruneSets(ctx context.Context, number, term uint64, keep i
 		return err
 	}
 	return c.removeSegments(ctx)
+}
+
+// Settle switches to the committed placement, and drops the cut that is open: a cut is of one placement.
+func (c *Checkpoints) Settle(term uint64, epoch uint32, m *model.Model) (wanted bool, err error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if late := c.shard.Follows(term); late != nil {
+		return false, late // it ends no cut
+	}
+	c.dropLocked("blocks move")
+	return c.shard.Settle(term, epoch, m)
 }

@@ -1,4 +1,4 @@
-package pserver
+package persist
 
 import (
 	"cmp"
@@ -10,7 +10,6 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
-	"time"
 
 	"github.com/sirupsen/logrus"
 
@@ -100,7 +99,7 @@ type node struct {
 	life  int  // counts its starts
 	told  bool // whether it has the retired incarnations since its start
 	shard *core.Shard
-	files *checkpoints
+	files *Checkpoints
 	literals
 	frozen  map[unit]bool
 	pushes  map[unit]uint32   // updates of a slot since this start
@@ -190,15 +189,6 @@ func newWorld(t *testing.T, seed uint64, bound staleness.Bound, seen map[string]
 	return w
 }
 
-// seat is the claim to an index.
-type seat struct {
-	Claim
-	node *node
-}
-
-func (s seat) Index() int    { return s.node.index }
-func (s seat) Job() JobState { return JobState{Placement: s.node.move.committed} }
-
 // start makes the shard, from its newest checkpoint if there is one.
 func (n *node) start() {
 	n.life++
@@ -207,11 +197,7 @@ func (n *node) start() {
 	n.pushes, n.seenAt = map[unit]uint32{}, map[update]uint32{}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	server := &Server{cfg: Config{Keep: 2, InitTimeout: time.Minute, Log: logrus.NewEntry(log)}, place: checkpoint.Disk(n.dir), points: n.wrote}
-	var err error
-	if n.shard, n.files, err = server.open(context.Background(), seat{node: n}); err != nil {
-		n.Fatal(err)
-	}
+	n.shard, n.files = open(n.T, checkpoint.Store{Place: checkpoint.Disk(n.dir), Points: n.wrote}, n.index, JobState{Placement: n.move.committed}, log)
 	if n.shard.Ready() {
 		n.literals = n.stored.clone()
 		n.restart()
@@ -278,7 +264,7 @@ func (n *node) checkpoint(dying int) {
 	if !n.shard.Ready() {
 		return
 	}
-	if err := n.files.saveSelf(context.Background(), checkpoint.First); err != nil {
+	if err := n.files.SaveSelf(context.Background(), checkpoint.First); err != nil {
 		n.Fatal(err)
 	}
 }

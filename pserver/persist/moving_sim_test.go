@@ -1,4 +1,4 @@
-package pserver
+package persist
 
 import (
 	"maps"
@@ -173,7 +173,7 @@ func (n *node) tell() {
 	placed, err := other.shard.View().Model().WithLayout(m.layout)
 	n.must(err)
 	move := &pb.SetPlacementRequest{Move: &pb.Move{Term: m.term, Epoch: m.layout.Epoch}}
-	if _, err := (&control{shard: n.shard, checkpoints: n.files}).settle(move, placed); err != nil {
+	if _, err := n.files.Settle(move.GetMove().GetTerm(), move.GetMove().GetEpoch(), placed); err != nil {
 		n.Fatal(err)
 	}
 	clear(n.frozen)

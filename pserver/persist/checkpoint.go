@@ -1,4 +1,4 @@
-package pserver
+package persist
 
 import (
 	"cmp"
@@ -17,9 +17,9 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// checkpoints writes the checkpoints of the shard: at the cuts of the master for checkpoint sets, and alone when the shard has its
+// Checkpoints writes the checkpoints of the shard: at the cuts of the master for checkpoint sets, and alone when the shard has its
 // first parameters or stops.
-type checkpoints struct {
+type Checkpoints struct {
 	shard    *core.Shard
 	store    checkpoint.Store
 	folder   checkpoint.Folder // the shard's in store
@@ -45,10 +45,10 @@ type checkpoints struct {
 	failure  string
 }
 
-// saveSelf writes a checkpoint of this shard alone. It writes none in a synchronous job, which rolls back to its last set, or to
+// SaveSelf writes a checkpoint of this shard alone. It writes none in a synchronous job, which rolls back to its last set, or to
 // its beginning, when a server starts. It also writes none if the shard started from the checkpoints of the last stop and nothing
 // has changed since: those are current. Other checkpoints may be older than the other shards.
-func (c *checkpoints) saveSelf(ctx context.Context, why string) error {
+func (c *Checkpoints) SaveSelf(ctx context.Context, why string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.dropLocked("the shard saves itself")
@@ -95,7 +95,7 @@ type occasion struct {
 
 // save writes the checkpoint of a cut while updates continue. Disk errors are logged and kept for Describe. After an error the
 // older checkpoints stay.
-func (c *checkpoints) save(ctx context.Context, h *core.View, cut *core.Cut, on occasion) (checkpoint.Part, error) {
+func (c *Checkpoints) save(ctx context.Context, h *core.View, cut *core.Cut, on occasion) (checkpoint.Part, error) {
 	began := time.Now()
 	c.sequence++
 	g := checkpoint.Generation{Start: c.start, Sequence: c.sequence}
@@ -115,7 +115,7 @@ func (c *checkpoints) save(ctx context.Context, h *core.View, cut *core.Cut, on 
 	return part, nil
 }
 
-func (c *checkpoints) note(g checkpoint.Generation, err error) {
+func (c *Checkpoints) note(g checkpoint.Generation, err error) {
 	c.statusMu.Lock()
 	defer c.statusMu.Unlock()
 	if c.failure = ""; err != nil {
@@ -125,13 +125,13 @@ func (c *checkpoints) note(g checkpoint.Generation, err error) {
 	c.newest = g.String()
 }
 
-func (c *checkpoints) status() (newest, failure string) {
+func (c *Checkpoints) Status() (newest, failure string) {
 	c.statusMu.Lock()
 	defer c.statusMu.Unlock()
 	return c.newest, c.failure
 }
 
-func (c *checkpoints) write(ctx context.Context, g checkpoint.Generation, h *core.View, cut *core.Cut, on occasion, pace *pace) (bytes int64, digest string, err error) {
+func (c *Checkpoints) write(ctx context.Context, g checkpoint.Generation, h *core.View, cut *core.Cut, on occasion, pace *pace) (bytes int64, digest string, err error) {
 	w, err := c.folder.Begin(ctx, g)
 	if err != nil {
 		return 0, "", err
@@ -160,7 +160,7 @@ func (c *checkpoints) write(ctx context.Context, g checkpoint.Generation, h *cor
 }
 
 // writeFiles writes all files but the manifest.
-func (c *checkpoints) writeFiles(ctx context.Context, w *checkpoint.Writer, h *core.View, cut *core.Cut) error {
+func (c *Checkpoints) writeFiles(ctx context.Context, w *checkpoint.Writer, h *core.View, cut *core.Cut) error {
 	meta := map[string]string{"format": "pt", "shard": strconv.Itoa(c.shard.Index()), "version": strconv.FormatUint(cut.Version, 10)}
 	if err := c.writeBlocks(ctx, w, h, cut, meta); err != nil {
 		return err
@@ -168,7 +168,7 @@ func (c *checkpoints) writeFiles(ctx context.Context, w *checkpoint.Writer, h *c
 	return c.writeTables(w, h, cut, meta)
 }
 
-func (c *checkpoints) writeBlocks(ctx context.Context, w *checkpoint.Writer, h *core.View, cut *core.Cut, meta map[string]string) error {
+func (c *Checkpoints) writeBlocks(ctx context.Context, w *checkpoint.Writer, h *core.View, cut *core.Cut, meta map[string]string) error {
 	share := checkpoint.ShareOf(h.Model().Placement, c.shard.Index())
 	weights, err := w.Create(checkpoint.WeightsFile, share.Tensors(""), meta)
 	if err != nil {
@@ -216,4 +216,12 @@ func setMarks(m *checkpoint.Marks, local int, i *core.Image) {
 	for t, step := range i.Applied {
 		m.Trainers[t].Applied[local] = step
 	}
+}
+
+// storedRetirement is what a checkpoint says.
+func storedRetirement(r *core.Retirement) *checkpoint.Retired {
+	if r.Job == "" {
+		return nil
+	}
+	return &checkpoint.Retired{Job: r.Job, Floor: r.Floor, Spared: r.SparedList()}
 }

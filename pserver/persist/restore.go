@@ -1,4 +1,4 @@
-package pserver
+package persist
 
 import (
 	"bytes"
@@ -90,7 +90,7 @@ func (j *JobState) otherLife(m *checkpoint.Manifest) bool {
 }
 
 // errUnusable says that the checkpoint to start from is damaged or missing. Another one would lose updates without a word.
-var errUnusable = errors.New("checkpoint is damaged or missing")
+var ErrUnusable = errors.New("checkpoint is damaged or missing")
 
 // candidate is something to start from.
 type candidate struct {
@@ -135,7 +135,7 @@ func unusable(name string, err error, remedy string) error {
 	if errors.Is(err, checkpoint.ErrUnavailable) {
 		return fmt.Errorf("%s: %w", name, err)
 	}
-	return fmt.Errorf("%s: %w: %w: %s", name, errUnusable, err, remedy)
+	return fmt.Errorf("%s: %w: %w: %s", name, ErrUnusable, err, remedy)
 }
 
 // useAnother names the commands that move the pointer to another set.

@@ -1,4 +1,4 @@
-package pserver
+package persist
 
 import (
 	"context"
@@ -129,7 +129,7 @@ func TestCheckpointsRest(t *testing.T) {
 	s := core.New(logrus.NewEntry(log), 0, 1, time.Minute, 0)
 	begin(t, s, m)
 	store := checkpoint.Store{Place: checkpoint.Disk(t.TempDir()), Points: func(string) error { return nil }}
-	c := &checkpoints{shard: s, store: store, folder: store.Shard(0), start: 1, log: s.Log}
+	c := &Checkpoints{shard: s, store: store, folder: store.Shard(0), start: 1, log: s.Log}
 	if err := c.folder.Prepare(); err != nil {
 		t.Fatal(err)
 	}
@@ -156,7 +156,7 @@ func TestCheckpointsRest(t *testing.T) {
 			}
 			return nil
 		}
-		if err := c.saveSelf(t.Context(), checkpoint.Stop); err != nil {
+		if err := c.SaveSelf(t.Context(), checkpoint.Stop); err != nil {
 			t.Fatal(err)
 		}
 		if rested := entries.LastEntry().Data["rested"].(time.Duration); rested > 0 != tt.busy {

@@ -1,4 +1,4 @@
-package pserver
+package persist
 
 import (
 	"context"
@@ -11,9 +11,9 @@ const pointerPoll = time.Second
 
 // restore fills the shard from the checkpoint to start from. If the checkpoint is damaged or missing, the shard waits without
 // parameters.
-func (c *checkpoints) restore(ctx context.Context, job JobState) error {
+func (c *Checkpoints) restore(ctx context.Context, job JobState) error {
 	c.job = job
-	layout, err := job.layout()
+	layout, err := job.Layout()
 	if err != nil {
 		return err
 	}
@@ -24,7 +24,7 @@ func (c *checkpoints) restore(ctx context.Context, job JobState) error {
 	}
 	c.lastCut.Store(max(last, c.lastCut.Load()))
 	from, err := r.run(ctx)
-	if errors.Is(err, errUnusable) {
+	if errors.Is(err, ErrUnusable) {
 		c.refuse(err)
 		return nil
 	}
@@ -48,15 +48,15 @@ func (c *checkpoints) restore(ctx context.Context, job JobState) error {
 }
 
 // refuse records the reason why the shard waits.
-func (c *checkpoints) refuse(err error) {
+func (c *Checkpoints) refuse(err error) {
 	if c.shard.SetUnrestored(err.Error()) {
 		c.log.WithError(err).Error("checkpoint refused, waiting for an operator")
 	}
 }
 
-// awaitSet restores a waiting shard each time an operator names a set. It returns when ctx ends, or with an error that
+// AwaitSet restores a waiting shard each time an operator names a set. It returns when ctx ends, or with an error that
 // ends the server.
-func (c *checkpoints) awaitSet(ctx context.Context, claim Claim) error {
+func (c *Checkpoints) AwaitSet(ctx context.Context, claim Jobs) error {
 	named := claim.Job().Named
 	for {
 		select {
@@ -83,7 +83,7 @@ func (c *checkpoints) awaitSet(ctx context.Context, claim Claim) error {
 }
 
 // restoreAgain restores a waiting shard while connections are open. A waiting shard serves no connection.
-func (c *checkpoints) restoreAgain(ctx context.Context, job JobState) error {
+func (c *Checkpoints) restoreAgain(ctx context.Context, job JobState) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.shard.Exclusively(func() error {

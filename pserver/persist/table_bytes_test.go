@@ -1,4 +1,4 @@
-package pserver
+package persist
 
 import (
 	"fmt"
@@ -67,7 +67,7 @@ func bytesOfCheckpoints(b *testing.B, rows int, dim, checkpoints, changed int, e
 		}
 	}
 	save := func() (size int64) {
-		if err := s.saveSelf(b.Context(), "stop"); err != nil {
+		if err := s.SaveSelf(b.Context(), "stop"); err != nil {
 			b.Fatal(err)
 		}
 		files, err := filepath.Glob(filepath.Join(s.folder.String(), fmt.Sprintf("00000001-%08d*", s.sequence), "*"))

@@ -1,4 +1,4 @@
-package pserver
+package persist
 
 import (
 	"context"
@@ -13,12 +13,12 @@ import (
 
 // An update that is under way when a checkpoint is checked overflows before the copies are complete.
 func TestCheckpointOfUpdateThatOverflowsIsRefused(t *testing.T) {
-	for name, write := range map[string]func(*checkpoints) error{
-		"set": func(c *checkpoints) error {
-			_, err := c.writeCut(context.Background(), 1, 1)
+	for name, write := range map[string]func(*Checkpoints) error{
+		"set": func(c *Checkpoints) error {
+			_, err := c.WriteCut(context.Background(), 1, 1)
 			return err
 		},
-		"self": func(c *checkpoints) error { return c.saveSelf(context.Background(), checkpoint.Stop) },
+		"self": func(c *Checkpoints) error { return c.SaveSelf(context.Background(), checkpoint.Stop) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			s, c := retiring(t, t.TempDir())
@@ -37,7 +37,7 @@ func TestCheckpointOfUpdateThatOverflowsIsRefused(t *testing.T) {
 				return nil
 			}
 			if name == "set" {
-				if _, err := c.beginCut(1, 1, s.JobEpoch()); err != nil {
+				if _, err := c.BeginCut(1, 1, s.JobEpoch()); err != nil {
 					t.Fatal(err)
 				}
 				if err := overflow(""); err != nil {
@@ -49,7 +49,7 @@ func TestCheckpointOfUpdateThatOverflowsIsRefused(t *testing.T) {
 			if err := write(c); !errors.Is(err, core.ErrOverflow) {
 				t.Errorf("error %v, expected %v", err, core.ErrOverflow)
 			}
-			if newest, _ := c.status(); newest != "" {
+			if newest, _ := c.Status(); newest != "" {
 				t.Errorf("checkpoint %s was written", newest)
 			}
 		})

@@ -1,0 +1,26 @@
+package persist
+
+import (
+	"testing"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/pserver/checkpoint"
+	core "trainmaster/pserver/shard"
+)
+
+// open makes a shard from its newest checkpoint, as the start of a server does.
+func open(t testing.TB, store checkpoint.Store, index int, job JobState, log *logrus.Logger) (*core.Shard, *Checkpoints) {
+	t.Helper()
+	c, err := Open(t.Context(), Options{Store: store, Index: index, Job: job, Keep: 2, CutLimit: time.Minute, Log: logrus.NewEntry(log)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := core.New(logrus.NewEntry(log), index, uint16(c.Start()), time.Minute, 1<<30)
+	s.JobID = job.ID
+	if err := c.Restore(t.Context(), s); err != nil {
+		t.Fatal(err)
+	}
+	return s, c
+}
