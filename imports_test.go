@@ -51,6 +51,7 @@ var house = []room{
 	{dir: "pserver/shard", may: []string{"pserver/model", "pserver/optimizer", "pserver/placement", "pserver/staleness", "pserver/table", "pserver/wire"}, pure: true, libraries: []string{"github.com/sirupsen/logrus", "gonum.org/v1/gonum/blas/blas32"}},
 	{dir: "pserver/dataport", may: []string{"pserver/shard", "pserver/sharedmem", "pserver/wire"}},
 	{dir: "pserver/persist", may: []string{"pserver/checkpoint", "pserver/model", "pserver/placement", "pserver/shard", "pserver/table", "pserver/wire"}},
+	{dir: "pserver/control", may: []string{"pserver/checkpoint", "pserver/model", "pserver/model/onwire", "pserver/persist", "pserver/placement", "pserver/placement/onwire", "pserver/shard", "pserver/table", "pserver/table/onwire", "pserver/wire", "proto"}},
 	{dir: "pserver/table/onwire", may: []string{"pserver/table", "proto"}},
 	{dir: "pserver/placement/onwire", may: []string{"pserver/placement", "pserver/table/onwire", "proto"}},
 	{dir: "pserver/optimizer/onwire", may: []string{"pserver/optimizer", "proto"}},
@@ -78,7 +79,7 @@ var house = []room{
 	{dir: "master/grpcapi", may: []string{"master", "master/pscontrol", "recordio", "dataset", "taskqueue", "rendezvous", "evaluation", "proto"}},
 	{dir: "master/httpapi", may: []string{"master", "ledger"}},
 	{dir: "pserver/checkpoint", may: []string{"internal/safetensors", "internal/failpoint", "pserver/wire", "pserver/model", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness"}},
-	{dir: "pserver", may: []string{"internal/safetensors", "internal/failpoint", "pserver/checkpoint", "proto", "pserver/model", "pserver/model/onwire", "pserver/wire", "pserver/shard", "pserver/dataport", "pserver/persist", "pserver/placement", "pserver/optimizer", "pserver/optimizer/onwire", "pserver/table", "pserver/table/onwire", "pserver/staleness", "internal/portsplit", "pserver/checkpoint/storage", "pserver/placement/onwire"}},
+	{dir: "pserver", may: []string{"internal/failpoint", "internal/portsplit", "proto", "pserver/checkpoint", "pserver/checkpoint/storage", "pserver/control", "pserver/dataport", "pserver/persist", "pserver/shard", "pserver/wire"}},
 	{dir: "trainer/params/stream", may: []string{"pserver/sharedmem", "pserver/wire"}},
 	{dir: "trainer/params/link", may: []string{"trainer/params/stream", "proto", "pserver/placement", "pserver/wire"}},
 	{dir: "trainer/params/shards", may: []string{

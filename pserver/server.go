@@ -21,6 +21,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
+	"trainmaster/pserver/control"
 	"trainmaster/pserver/dataport"
 	"trainmaster/pserver/persist"
 	core "trainmaster/pserver/shard"
@@ -29,10 +30,7 @@ import (
 // ErrLeaseLost is returned when the lease is lost. The server ends immediately, since another server may own the index.
 var ErrLeaseLost = errors.New("lease on the server index lost: this process or etcd was unavailable for longer than the lease: restart the server, it continues from its last checkpoint")
 
-const (
-	maxControlMessage = 64 << 20 // a placement table of some million blocks
-	gracePeriod       = 5 * time.Second
-)
+const gracePeriod = 5 * time.Second
 
 // Server is one parameter server: a port, and while Run runs a shard behind it.
 type Server struct {
@@ -248,10 +246,10 @@ func (s *Server) newShard(log *logrus.Entry, index int, start uint64, job JobSta
 
 func (s *Server) controlServer(shard *core.Shard, checkpoints *persist.Checkpoints, data *dataport.Listener) *grpc.Server {
 	//guard:control-message-limit
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(maxControlMessage), grpc.MaxSendMsgSize(maxControlMessage),
+	server := grpc.NewServer(grpc.MaxRecvMsgSize(control.MaxMessage), grpc.MaxSendMsgSize(control.MaxMessage),
 		grpc.ConnectionTimeout(s.cfg.HelloTimeout), grpc.MaxConcurrentStreams(64),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
-	pb.RegisterParameterServerServer(server, newControl(shard, checkpoints, data))
+	pb.RegisterParameterServerServer(server, control.New(shard, checkpoints, data.Pause))
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
 	return server

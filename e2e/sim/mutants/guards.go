@@ -703,7 +703,7 @@ var guards = []guard{
 		value("$0(1 << 30)"),
 		"a large message uses much memory"}},
 	{"F60", "pserver.TestControlMessagesAreBounded", mutant{"control messages not limited", "control-message-limit",
-		text("grpc.MaxRecvMsgSize(maxControlMessage)", "grpc.MaxRecvMsgSize(1<<30)"),
+		text("grpc.MaxRecvMsgSize(control.MaxMessage)", "grpc.MaxRecvMsgSize(1<<30)"),
 		"a large message uses much memory"}},
 	{"F60", "pserver.TestMalformedFramesCloseTheConnection", mutant{"header checksum ignored", "frame-header-checksum",
 		value("nil, $2, nil"),

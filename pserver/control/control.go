@@ -1,4 +1,4 @@
-package pserver
+package control
 
 import (
 	"cmp"
@@ -12,7 +12,6 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/checkpoint"
-	"trainmaster/pserver/dataport"
 	modelwire "trainmaster/pserver/model/onwire"
 	"trainmaster/pserver/persist"
 	placewire "trainmaster/pserver/placement/onwire"
@@ -20,17 +19,21 @@ import (
 	"trainmaster/pserver/table"
 )
 
-// control implements the gRPC service of a shard: conversion and status codes.
-type control struct {
+// MaxMessage is the most bytes of a message: a placement table of some million blocks.
+const MaxMessage = 64 << 20
+
+// Service implements the gRPC service of a shard: conversion and status codes.
+type Service struct {
 	pb.UnimplementedParameterServerServer
 	shard       *core.Shard
-	checkpoints *persist.Checkpoints // nil: none are kept
-	rewinds     *persist.Checkpoints // as checkpoints; without a place if none are kept, to roll back to the beginning only
-	data        *dataport.Listener
+	checkpoints *persist.Checkpoints   // nil: none are kept
+	rewinds     *persist.Checkpoints   // as checkpoints; without a place if none are kept, to roll back to the beginning only
+	pause       func() (resume func()) // of the data connections
 }
 
-func newControl(s *core.Shard, kept *persist.Checkpoints, data *dataport.Listener) *control {
-	c := &control{shard: s, checkpoints: kept, rewinds: kept, data: data}
+// New returns the service of a shard; kept is nil if no checkpoints are kept.
+func New(s *core.Shard, kept *persist.Checkpoints, pause func() (resume func())) *Service {
+	c := &Service{shard: s, checkpoints: kept, rewinds: kept, pause: pause}
 	if kept == nil {
 		c.rewinds = persist.None(s)
 	}
@@ -52,7 +55,7 @@ func statusOf(err error) error {
 }
 
 // Describe implements the service.
-func (c *control) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.DescribeReply, error) {
+func (c *Service) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.DescribeReply, error) {
 	s := c.shard
 	reply := &pb.DescribeReply{
 		Index: uint32(s.Index()), ShardEpoch: uint32(s.Epoch()), JobEpoch: s.JobEpoch(), State: pb.DescribeReply_STATE_EMPTY, Counters: countersToProto(&s.Counters),
@@ -88,7 +91,7 @@ func (c *control) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.
 }
 
 // InitParameters implements the service.
-func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRequest) (*pb.InitParametersReply, error) {
+func (c *Service) InitParameters(_ context.Context, request *pb.InitParametersRequest) (*pb.InitParametersReply, error) {
 	if int(request.GetIndex()) != c.shard.Index() {
 		return nil, status.Errorf(codes.FailedPrecondition, "this is shard %d, not %d: look the addresses up again", c.shard.Index(), request.GetIndex())
 	}
@@ -144,7 +147,7 @@ func (c *control) InitParameters(_ context.Context, request *pb.InitParametersRe
 }
 
 // FinishInit implements the service.
-func (c *control) FinishInit(ctx context.Context, request *pb.FinishInitRequest) (*pb.FinishInitReply, error) {
+func (c *Service) FinishInit(ctx context.Context, request *pb.FinishInitRequest) (*pb.FinishInitReply, error) {
 	err := c.shard.Finish(request.GetIncarnation(), func() {
 		if c.checkpoints != nil {
 			c.checkpoints.SaveSelf(context.WithoutCancel(ctx), checkpoint.First) //nolint:errcheck // it is in the log and in Describe; training continues
@@ -157,7 +160,7 @@ func (c *control) FinishInit(ctx context.Context, request *pb.FinishInitRequest)
 }
 
 // CommitStep implements the service.
-func (c *control) CommitStep(_ context.Context, request *pb.CommitStepRequest) (*pb.CommitStepReply, error) {
+func (c *Service) CommitStep(_ context.Context, request *pb.CommitStepRequest) (*pb.CommitStepReply, error) {
 	h := c.shard.View()
 	if h == nil || !c.shard.Ready() {
 		return nil, status.Errorf(codes.FailedPrecondition, "shard %d has no parameters yet", c.shard.Index())

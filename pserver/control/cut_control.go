@@ -1,4 +1,4 @@
-package pserver
+package control
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 )
 
 // cutting returns the checkpoints of a shard that has something to keep, and a place for it.
-func (c *control) cutting() (*persist.Checkpoints, error) {
+func (c *Service) cutting() (*persist.Checkpoints, error) {
 	switch {
 	case c.checkpoints == nil:
 		return nil, status.Errorf(codes.FailedPrecondition, "shard %d keeps no checkpoints: start it with --checkpoint-dir", c.shard.Index())
@@ -23,7 +23,7 @@ func (c *control) cutting() (*persist.Checkpoints, error) {
 }
 
 // BeginCut implements the service.
-func (c *control) BeginCut(_ context.Context, request *pb.BeginCutRequest) (*pb.BeginCutReply, error) {
+func (c *Service) BeginCut(_ context.Context, request *pb.BeginCutRequest) (*pb.BeginCutReply, error) {
 	checkpoints, err := c.cutting()
 	if err != nil {
 		return nil, err
@@ -40,7 +40,7 @@ func (c *control) BeginCut(_ context.Context, request *pb.BeginCutRequest) (*pb.
 }
 
 // WriteCut implements the service.
-func (c *control) WriteCut(ctx context.Context, request *pb.WriteCutRequest) (*pb.WriteCutReply, error) {
+func (c *Service) WriteCut(ctx context.Context, request *pb.WriteCutRequest) (*pb.WriteCutReply, error) {
 	checkpoints, err := c.cutting()
 	if err != nil {
 		return nil, err
@@ -53,7 +53,7 @@ func (c *control) WriteCut(ctx context.Context, request *pb.WriteCutRequest) (*p
 }
 
 // AbortCut implements the service.
-func (c *control) AbortCut(_ context.Context, request *pb.AbortCutRequest) (*pb.AbortCutReply, error) {
+func (c *Service) AbortCut(_ context.Context, request *pb.AbortCutRequest) (*pb.AbortCutReply, error) {
 	if c.checkpoints != nil {
 		c.checkpoints.AbortCut(request.GetCut().GetNumber(), request.GetCut().GetTerm())
 	}
@@ -61,7 +61,7 @@ func (c *control) AbortCut(_ context.Context, request *pb.AbortCutRequest) (*pb.
 }
 
 // WriteSet implements the service.
-func (c *control) WriteSet(ctx context.Context, request *pb.WriteSetRequest) (*pb.WriteSetReply, error) {
+func (c *Service) WriteSet(ctx context.Context, request *pb.WriteSetRequest) (*pb.WriteSetReply, error) {
 	checkpoints, err := c.cutting()
 	if err != nil {
 		return nil, err
@@ -73,7 +73,7 @@ func (c *control) WriteSet(ctx context.Context, request *pb.WriteSetRequest) (*p
 }
 
 // PruneSets implements the service.
-func (c *control) PruneSets(ctx context.Context, request *pb.PruneSetsRequest) (*pb.PruneSetsReply, error) {
+func (c *Service) PruneSets(ctx context.Context, request *pb.PruneSetsRequest) (*pb.PruneSetsReply, error) {
 	checkpoints, err := c.cutting()
 	if err != nil {
 		return nil, err

@@ -1,4 +1,4 @@
-package pserver
+package control
 
 import (
 	"context"
@@ -12,7 +12,7 @@ import (
 )
 
 // Retire implements the service.
-func (c *control) Retire(_ context.Context, request *pb.RetireRequest) (*pb.RetireReply, error) {
+func (c *Service) Retire(_ context.Context, request *pb.RetireRequest) (*pb.RetireReply, error) {
 	r := request.GetRetired()
 	if len(r.GetJob()) == 0 {
 		return nil, status.Error(codes.InvalidArgument, "job is empty: expected the id of the job whose trainers are retired")

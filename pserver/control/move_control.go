@@ -1,4 +1,4 @@
-package pserver
+package control
 
 import (
 	"context"
@@ -20,13 +20,13 @@ import (
 )
 
 // FreezeBlocks implements the service.
-func (c *control) FreezeBlocks(ctx context.Context, request *pb.FreezeBlocksRequest) (*pb.FreezeBlocksReply, error) {
+func (c *Service) FreezeBlocks(ctx context.Context, request *pb.FreezeBlocksRequest) (*pb.FreezeBlocksReply, error) {
 	move := request.GetMove()
 	return &pb.FreezeBlocksReply{}, statusOf(c.shard.FreezeBlocks(ctx, move.GetTerm(), move.GetEpoch(), request.GetBlocks(), slotsFromProto(request.GetSlots())))
 }
 
 // ReadBlock implements the service.
-func (c *control) ReadBlock(_ context.Context, request *pb.ReadBlockRequest) (*pb.ReadBlockReply, error) {
+func (c *Service) ReadBlock(_ context.Context, request *pb.ReadBlockRequest) (*pb.ReadBlockReply, error) {
 	a, err := c.shard.ReadBlock(request.GetMove().GetTerm(), request.GetMove().GetEpoch(), request.GetBlock())
 	if err != nil {
 		return nil, statusOf(err)
@@ -50,9 +50,9 @@ func digestOf(r *pb.ReadBlockReply) []byte {
 }
 
 // TakeBlocks implements the service.
-func (c *control) TakeBlocks(ctx context.Context, request *pb.TakeBlocksRequest) (*pb.TakeBlocksReply, error) {
+func (c *Service) TakeBlocks(ctx context.Context, request *pb.TakeBlocksRequest) (*pb.TakeBlocksReply, error) {
 	conn, err := grpc.NewClient("passthrough:///"+request.GetSource(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxControlMessage)))
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(MaxMessage)))
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -101,7 +101,7 @@ func floatsOf(b []byte) []float32 {
 }
 
 // SetPlacement implements the service.
-func (c *control) SetPlacement(_ context.Context, request *pb.SetPlacementRequest) (*pb.SetPlacementReply, error) {
+func (c *Service) SetPlacement(_ context.Context, request *pb.SetPlacementRequest) (*pb.SetPlacementReply, error) {
 	var m *model.Model
 	if request.GetPlacement() != nil {
 		var err error
@@ -120,7 +120,7 @@ func (c *control) SetPlacement(_ context.Context, request *pb.SetPlacementReques
 }
 
 // settle excludes checkpoints, whose cuts are of one placement.
-func (c *control) settle(request *pb.SetPlacementRequest, m *model.Model) (wanted bool, err error) {
+func (c *Service) settle(request *pb.SetPlacementRequest, m *model.Model) (wanted bool, err error) {
 	term, epoch := request.GetMove().GetTerm(), request.GetMove().GetEpoch()
 	if c.checkpoints != nil && m != nil {
 		return c.checkpoints.Settle(term, epoch, m)

@@ -1,4 +1,4 @@
-package pserver
+package control
 
 import (
 	"testing"

@@ -1,4 +1,4 @@
-package pserver
+package control
 
 import (
 	"bytes"
@@ -38,7 +38,7 @@ func slotsToProto(ids []core.SlotID) (list []*pb.TableSlots) {
 }
 
 // ReadSlots implements the service.
-func (c *control) ReadSlots(request *pb.ReadSlotsRequest, stream grpc.ServerStreamingServer[pb.SlotPiece]) error {
+func (c *Service) ReadSlots(request *pb.ReadSlotsRequest, stream grpc.ServerStreamingServer[pb.SlotPiece]) error {
 	for _, id := range slotsFromProto(request.GetSlots()) {
 		if err := c.shard.ReadSlot(request.GetMove().GetTerm(), request.GetMove().GetEpoch(), id, func(p core.SlotPiece) error {
 			return stream.Send(pieceToProto(p))

@@ -1,4 +1,4 @@
-package pserver
+package control
 
 import (
 	"context"
@@ -13,7 +13,7 @@ import (
 )
 
 // Rewind implements the service.
-func (c *control) Rewind(ctx context.Context, request *pb.RewindRequest) (*pb.RewindReply, error) {
+func (c *Service) Rewind(ctx context.Context, request *pb.RewindRequest) (*pb.RewindReply, error) {
 	if c.checkpoints == nil && len(request.GetSet()) > 0 {
 		return nil, status.Errorf(codes.FailedPrecondition, "shard %d keeps no checkpoints: start it with --checkpoint-dir", c.shard.Index())
 	}
@@ -28,7 +28,7 @@ func (c *control) Rewind(ctx context.Context, request *pb.RewindRequest) (*pb.Re
 		}
 	}
 	ctx = context.WithoutCancel(ctx) // who asks again waits for this one
-	if err := c.rewinds.Rewind(ctx, request.GetTerm(), request.GetJobEpoch(), request.GetSet(), layout, c.data.Pause); err != nil {
+	if err := c.rewinds.Rewind(ctx, request.GetTerm(), request.GetJobEpoch(), request.GetSet(), layout, c.pause); err != nil {
 		return nil, statusOf(err)
 	}
 	return &pb.RewindReply{}, nil
