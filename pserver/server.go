@@ -150,12 +150,12 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	}
 	data := dataport.New(port.Branch(dataport.Preface), s.cfg.limits(), shard, s.socket)
 	calls := port.Branch(portsplit.HTTP2)
-	control := s.controlServer(shard, checkpoints, data)
+	service := s.controlServer(shard, checkpoints, data)
 	group, groupCtx := errgroup.WithContext(ctx)
 	group.Go(func() error { return port.Run(groupCtx) })
 	group.Go(data.Run)
 	group.Go(func() error {
-		err := control.Serve(calls)
+		err := service.Serve(calls)
 		if groupCtx.Err() != nil {
 			return nil // normal stop
 		}
@@ -194,9 +194,9 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	group.Go(func() error {
 		<-groupCtx.Done()
 		data.Stop()
-		timer := time.AfterFunc(gracePeriod, control.Stop)
+		timer := time.AfterFunc(gracePeriod, service.Stop)
 		defer timer.Stop()
-		control.GracefulStop()
+		service.GracefulStop()
 		return nil
 	})
 	err = group.Wait()
