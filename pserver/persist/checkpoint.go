@@ -125,6 +125,7 @@ func (c *Checkpoints) note(g checkpoint.Generation, err error) {
 	c.newest = g.String()
 }
 
+// Status returns the newest checkpoint, and the error of the last attempt.
 func (c *Checkpoints) Status() (newest, failure string) {
 	c.statusMu.Lock()
 	defer c.statusMu.Unlock()

@@ -13,6 +13,7 @@ import (
 	core "trainmaster/pserver/shard"
 )
 
+// The errors of a cut that is not open.
 var (
 	ErrOldCut = errors.New("cut is closed")
 	ErrNoCut  = errors.New("no such cut")

@@ -233,7 +233,7 @@ func (n *node) compare(u unit) {
 			n.Fatal(err)
 		}
 	} else {
-		h.Block(uint64(u)).Inspect(nil, func(params []float32, v, _ uint64) { values, version = slices.Clone(params), v })
+		h.Block(u).Inspect(nil, func(params []float32, v, _ uint64) { values, version = slices.Clone(params), v })
 	}
 	for i, v := range values {
 		if v != -want.sum || version != uint64(len(want.updates)) {

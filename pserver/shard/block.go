@@ -28,6 +28,7 @@ type Block struct {
 	moved  bool          // Whether another shard owns the block.
 }
 
+// Name identifies the block in messages.
 func (b *Block) Name() string {
 	return fmt.Sprintf("block %d (tensor %q, elements %d to %d)", b.ID, b.tensor, b.Offset, b.Offset+b.Len)
 }

@@ -47,6 +47,7 @@ type AppliedStep struct {
 	Step        uint64
 }
 
+// The errors of a migration.
 var (
 	ErrOldMove    = errors.New("migration has ended")
 	ErrBlocksLost = errors.New("blocks lost")

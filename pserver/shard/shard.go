@@ -127,6 +127,7 @@ func (c *Counters) stale(staleness uint64, weight float32) {
 	}
 }
 
+// New returns the shard of an index without parameters. epoch is the number of this start, never 0.
 func New(log *logrus.Entry, index int, epoch uint16, initTimeout time.Duration, stageBytes int64) *Shard {
 	s := &Shard{
 		Log: log, index: index, epoch: epoch, initTimeout: initTimeout,
