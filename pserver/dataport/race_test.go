@@ -1,5 +1,0 @@
-//go:build race
-
-package dataport
-
-func init() { isRace = true }
