@@ -196,24 +196,15 @@ func (j *slotsJob) prepare(t testing.TB) []byte {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if next == nil || j.layoutOf(t, next).Shards < 2 {
+	if next == nil || layoutOf(t, next).Shards < 2 {
 		return nil
 	}
 	return next
 }
 
-func (j *slotsJob) layoutOf(t testing.TB, stored []byte) *placement.Layout {
-	t.Helper()
-	l, err := placement.ParseLayout(stored)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return l
-}
-
 // slotsOf counts the slots of all tables on a shard.
 func (j *slotsJob) slotsOf(t testing.TB, shard uint32) (n int) {
-	for _, owners := range j.layoutOf(t, j.stored).Slots {
+	for _, owners := range layoutOf(t, j.stored).Slots {
 		for _, owner := range owners {
 			if owner == shard {
 				n++
@@ -288,7 +279,7 @@ func TestLeadersFollowWhileSlotsMove(t *testing.T) {
 		j.holds(t, what)
 	}
 	next := j.prepare(t)
-	for next != nil && j.slotsOf(t, 1) == len(j.layoutOf(t, next).Slots)*512 && slices.Equal(j.layoutOf(t, next).Slots[0], j.layoutOf(t, j.stored).Slots[0]) {
+	for next != nil && j.slotsOf(t, 1) == len(layoutOf(t, next).Slots)*512 && slices.Equal(layoutOf(t, next).Slots[0], layoutOf(t, j.stored).Slots[0]) {
 		j.tell(t, next) // a block first
 		next = j.prepare(t)
 	}
@@ -305,13 +296,7 @@ func TestLeadersFollowWhileSlotsMove(t *testing.T) {
 	waiting("copied again, after pushes, and committed", func() { j.tell(t, next) })
 	next = j.prepare(t)
 	waiting("committed, and only the destination has the placement", func() {
-		destination, layout := j.control(t, 0), j.layoutOf(t, next)
-		d := destination.describe(t)
-		given := d.GetPlacement()
-		given.Epoch, given.Owners, given.SlotOwners = layout.Epoch, layout.Owners, slices.Concat(layout.Slots[0], layout.Slots[1])
-		if err := destination.place(t, j.term, d.GetModel(), given); err != nil {
-			t.Fatal(err)
-		}
+		must(t, j.control(t, 0).place(t, j.term, layoutOf(t, next)))
 		j.term++
 		j.tell(t, next)
 	})
@@ -339,28 +324,29 @@ func (c controlOf) describe(t testing.TB) *pb.DescribeReply {
 	return d
 }
 
-func (c controlOf) place(t testing.TB, term uint64, m *pb.ParameterModel, p *pb.ParameterPlacement) error {
+func (c controlOf) place(t testing.TB, term uint64, l *placement.Layout) error {
 	t.Helper()
-	_, err := c.SetPlacement(within(t), &pb.SetPlacementRequest{Move: &pb.Move{Epoch: p.GetEpoch(), Term: term}, Model: m, Placement: p})
+	text, err := l.Encode()
+	must(t, err)
+	_, err = c.SetPlacement(within(t), &pb.SetPlacementRequest{Term: term, Placement: text})
 	return err
 }
 
-// A server refuses slots of another model. It ends if the placement gives it slots that it lacks, or has from another migration.
+// A server refuses a placement of another model. It ends if the placement gives it slots that it lacks, or has from another migration.
 func TestSlotsThatDidNotArrive(t *testing.T) {
 	j := newSlotsJob(t, t.TempDir())
 	j.push(t, 0)
 	j.resize(t, 1)
-	next := j.layoutOf(t, j.prepare(t))
+	next := layoutOf(t, j.prepare(t))
 	destination := j.control(t, 0)
-	d := destination.describe(t)
-	given := d.GetPlacement()
-	given.Epoch, given.SlotOwners = next.Epoch+1, slices.Concat(next.Slots[0], next.Slots[1])
-	d.Model.Tables[0].Dim++
-	if err := destination.place(t, 1, d.GetModel(), given); err == nil || !strings.Contains(err.Error(), "another model") {
-		t.Errorf("placement with another table: %v", err)
+	given := *next
+	given.Epoch++
+	given.Slots = given.Slots[:1]
+	if err := destination.place(t, 1, &given); err == nil || !strings.Contains(err.Error(), "slots of 1 tables") {
+		t.Errorf("placement with another number of tables: %v", err)
 	}
-	d.Model.Tables[0].Dim--
-	if err := destination.place(t, 1, d.GetModel(), given); err == nil || !strings.Contains(err.Error(), `was given slot`) {
+	given.Slots = next.Slots
+	if err := destination.place(t, 1, &given); err == nil || !strings.Contains(err.Error(), `was given slot`) {
 		t.Errorf("slots that came for another placement: %v", err)
 	}
 	if err := j.servers[0].wait(); err == nil || !strings.Contains(err.Error(), "start it again") {

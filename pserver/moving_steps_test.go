@@ -1,11 +1,11 @@
 package pserver_test
 
 import (
-	"slices"
 	"testing"
 
 	"trainmaster/master/psclient"
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/migrate"
 	"trainmaster/pserver/placement"
 )
 
@@ -19,8 +19,7 @@ type handMove struct {
 
 	servers []pb.ParameterServerClient
 	addrs   []string
-	blocks  []uint64
-	slots   []*pb.TableSlots
+	moving  []*pb.Partitions
 	from    int
 }
 
@@ -47,20 +46,20 @@ func newHandMove(t testing.TB, b *book, from int) *handMove {
 
 // choose has the last block move that the server has, and its slots that are wanted.
 func (m *handMove) choose(wanted func(slot int) bool) {
-	m.blocks, m.slots = nil, nil
+	m.moving = nil
 	for id, owner := range m.layout.Owners {
 		if int(owner) == m.from {
-			m.blocks = []uint64{uint64(id)}
+			m.moving = []*pb.Partitions{{Numbers: []uint64{uint64(id)}}}
 		}
 	}
 	for table, owners := range m.layout.Slots {
-		chosen := &pb.TableSlots{Table: uint32(table)}
+		chosen := &pb.Partitions{Table: uint32(table) + 1}
 		for slot, owner := range owners {
 			if int(owner) == m.from && wanted(slot) {
-				chosen.Slots = append(chosen.Slots, uint32(slot))
+				chosen.Numbers = append(chosen.Numbers, uint64(slot))
 			}
 		}
-		m.slots = append(m.slots, chosen)
+		m.moving = append(m.moving, chosen)
 	}
 }
 
@@ -70,11 +69,11 @@ func (m *handMove) steps() (names []string, steps []func() error) {
 	return []string{"nothing", "frozen", "copied", "committed", "destination told", "source told"}, []func() error{
 		func() error { return nil },
 		func() error {
-			_, err := m.servers[m.from].FreezeBlocks(within(m.t), &pb.FreezeBlocksRequest{Move: m.next(), Blocks: m.blocks, Slots: m.slots})
+			_, err := m.servers[m.from].Freeze(within(m.t), &pb.FreezeRequest{Move: m.next(), Partitions: m.moving})
 			return err
 		},
 		func() error {
-			_, err := m.servers[to].TakeBlocks(within(m.t), &pb.TakeBlocksRequest{Move: m.next(), Blocks: m.blocks, Slots: m.slots, Source: m.addrs[m.from]})
+			_, err := m.servers[to].Take(within(m.t), &pb.TakeRequest{Move: m.next(), Partitions: m.moving, Source: m.addrs[m.from]})
 			return err
 		},
 		m.commit,
@@ -86,13 +85,8 @@ func (m *handMove) steps() (names []string, steps []func() error) {
 // commit stores the placement after the move.
 func (m *handMove) commit() error {
 	m.layout.Epoch++
-	for _, id := range m.blocks {
-		m.layout.Owners[id] = uint32(1 - m.from)
-	}
-	for _, t := range m.slots {
-		for _, slot := range t.GetSlots() {
-			m.layout.Slots[t.GetTable()][slot] = uint32(1 - m.from)
-		}
+	for _, id := range migrate.Partitions(m.moving) {
+		*m.layout.Owner(id) = uint32(1 - m.from)
 	}
 	m.book.mu.Lock()
 	defer m.book.mu.Unlock()
@@ -116,9 +110,6 @@ func (m *handMove) tell(i int) error {
 	if err != nil {
 		return err
 	}
-	_, err = m.servers[i].SetPlacement(within(m.t), &pb.SetPlacementRequest{
-		Move: &pb.Move{Epoch: m.layout.Epoch, Term: m.term}, Model: d.GetModel(),
-		Placement: &pb.ParameterPlacement{Epoch: m.layout.Epoch, Shards: uint32(m.layout.Shards), Owners: m.layout.Owners, SlotOwners: slices.Concat(m.layout.Slots...)},
-	})
+	_, err = m.servers[i].SetPlacement(within(m.t), &pb.SetPlacementRequest{Term: m.term, Placement: m.stored(), Model: d.GetModel()})
 	return err
 }

@@ -11,6 +11,7 @@ import (
 	"trainmaster/master/psclient"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
+	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
 	"trainmaster/trainer/params"
 )
@@ -41,6 +42,13 @@ func commitPlacement(t testing.TB, b *book, c *psclient.Client, stored []byte) [
 		t.Fatal(err)
 	}
 	return stored
+}
+
+func layoutOf(t testing.TB, stored []byte) *placement.Layout {
+	t.Helper()
+	l, err := placement.ParseLayout(stored)
+	must(t, err)
+	return l
 }
 
 // What moves is all that an update needs: with moments, the parameters after two pushes are those of a job without a move, bit by bit.
@@ -91,7 +99,7 @@ func TestDestinationLost(t *testing.T) {
 	c := connect(t, b, params.Config{Mode: params.Async})
 	mustInit(t, c, tensors(constant(1)))
 	placer := newPlacer(t, b)
-	resize(t, b, placer, 2)
+	stored := resize(t, b, placer, 2)
 	conn, err := grpc.NewClient("passthrough:///"+destination.addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
 		t.Fatal(err)
@@ -101,12 +109,14 @@ func TestDestinationLost(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	given := d.GetPlacement()
+	given := layoutOf(t, stored)
 	given.Epoch++
 	for id := range given.Owners {
 		given.Owners[id] = 1 // and nothing was taken
 	}
-	_, err = pb.NewParameterServerClient(conn).SetPlacement(within(t), &pb.SetPlacementRequest{Move: &pb.Move{Epoch: given.Epoch, Term: 1}, Model: d.GetModel(), Placement: given})
+	text, err := given.Encode()
+	must(t, err)
+	_, err = pb.NewParameterServerClient(conn).SetPlacement(within(t), &pb.SetPlacementRequest{Term: 1, Placement: text, Model: d.GetModel()})
 	if err == nil || !strings.Contains(err.Error(), "start it again") {
 		t.Errorf("placement with blocks that it lacks: %v", err)
 	}
@@ -136,8 +146,7 @@ func TestNoCutWhilePlacementsDiffer(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	d.Placement.Epoch++
-	if _, err := one.SetPlacement(within(t), &pb.SetPlacementRequest{Move: &pb.Move{Epoch: d.Placement.Epoch, Term: 1}, Model: d.Model, Placement: d.Placement}); err != nil {
+	if _, err := one.SetPlacement(within(t), &pb.SetPlacementRequest{Term: 1, Placement: stored, Model: d.Model}); err != nil {
 		t.Fatal(err)
 	}
 	taker := newSetTaker(t, b)

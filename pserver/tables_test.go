@@ -14,6 +14,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
 	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/partition"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
@@ -70,7 +71,7 @@ func rowsOf(t testing.TB, c *params.Client, table params.Table, ids []int64, ver
 // reference is a table in one process, for comparison with the tables of servers.
 type reference struct {
 	*table.Table
-	columns map[uint32]*table.Column
+	trainers map[uint32]*partition.Trainer
 }
 
 func newReference(t testing.TB, cfg params.Table, o params.Optimizer) *reference {
@@ -82,14 +83,14 @@ func newReference(t testing.TB, cfg params.Table, o params.Optimizer) *reference
 	for slot := range uint32(table.Slots) {
 		all = append(all, slot)
 	}
-	return &reference{table.New(cfg, o, all, func() *table.Cut { return nil }), map[uint32]*table.Column{}}
+	return &reference{table.New(cfg, o, all, func() *table.Cut { return nil }), map[uint32]*partition.Trainer{}}
 }
 
 // push applies a batch slot by slot, as it would be in frames of its own.
 func (r *reference) push(t testing.TB, ordinal uint32, step uint64, ids []int64, grads []float32) {
 	t.Helper()
-	if r.columns[ordinal] == nil {
-		r.columns[ordinal] = &table.Column{}
+	if r.trainers[ordinal] == nil {
+		r.trainers[ordinal] = partition.NewTrainer(int(ordinal), 1)
 	}
 	dim := r.Config().Dim
 	batches := map[uint32]*wire.Rows{} // by slot
@@ -104,7 +105,7 @@ func (r *reference) push(t testing.TB, ordinal uint32, step uint64, ids []int64,
 		batch.IDs, batch.Values = append(batch.IDs, id), append(batch.Values, grads[k*dim:(k+1)*dim]...)
 	}
 	for _, batch := range batches {
-		if _, err := r.Update(batch, r.columns[ordinal], table.Step{Number: step, Scale: 1}); err != nil {
+		if _, err := r.Update(batch, r.trainers[ordinal], table.Step{Number: step, Scale: 1}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"trainmaster/master/pscontrol"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/partition"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 	"trainmaster/taskqueue"
@@ -58,19 +59,20 @@ type server struct {
 	start uint64
 
 	// state of the process
-	table   *table.Table
-	columns map[pusher]*table.Column
-	newest  map[taskqueue.Ordinal]uint64 // newest incarnations
-	current *table.Cut
-	written uint64 // number of files and cuts so far
-	ready   bool
-	version uint64                // of a synchronous job
-	staged  map[pusher]*gradients // of a synchronous job
-	epoch   uint32                // of the job
-	rewound uint32
-	term    uint64
-	lastCut uint64
-	open    *serverCut
+	table    *table.Table
+	trainers map[pusher]*partition.Trainer
+	joined   int                          // number of trainers so far
+	newest   map[taskqueue.Ordinal]uint64 // newest incarnations
+	current  *table.Cut
+	written  uint64 // number of files and cuts so far
+	ready    bool
+	version  uint64                // of a synchronous job
+	staged   map[pusher]*gradients // of a synchronous job
+	epoch    uint32                // of the job
+	rewound  uint32
+	term     uint64
+	lastCut  uint64
+	open     *serverCut
 
 	conns    []*dataConn
 	requests []func(done func()) // one at a time, as under one lock
@@ -130,7 +132,7 @@ func (w *world) latestSet() *checkpoint.Set {
 // load loads the rows and the steps of a set, or clears them if set is nil.
 func (s *server) load(set *checkpoint.Set, epoch uint32) {
 	s.table = table.New(countTable, countRule, s.world.held(s.index), func() *table.Cut { return s.current })
-	s.columns, s.newest, s.current, s.ready, s.epoch = map[pusher]*table.Column{}, map[taskqueue.Ordinal]uint64{}, nil, set != nil, epoch
+	s.trainers, s.joined, s.newest, s.current, s.ready, s.epoch = map[pusher]*partition.Trainer{}, 0, map[taskqueue.Ordinal]uint64{}, nil, set != nil, epoch
 	s.version, s.staged = 0, map[pusher]*gradients{}
 	if set == nil {
 		return
@@ -141,13 +143,12 @@ func (s *server) load(set *checkpoint.Set, epoch uint32) {
 		return
 	}
 	s.epoch, s.version = f.epoch, f.version
-	columns := make([]*table.Column, len(f.roster))
+	trainers := make([]*partition.Trainer, len(f.roster))
 	for i, p := range f.roster {
-		columns[i] = &table.Column{}
-		s.columns[p], s.newest[p.ordinal] = columns[i], p.incarnation
+		trainers[i] = s.join(p)
 	}
 	for _, slot := range s.table.Held() {
-		if err := s.table.Restore(slot, f.images[slot], columns); err != nil {
+		if err := s.table.Restore(slot, f.images[slot], trainers); err != nil {
 			s.breaks("a written file can be read", "%v", err)
 		}
 	}
@@ -208,9 +209,9 @@ func (s *server) beginCut(number, term uint64, epoch uint32) error {
 	s.dropCut()
 	s.written++
 	o := &serverCut{number: number, term: term, version: s.version, cut: &table.Cut{Number: s.written}}
-	o.roster = slices.SortedFunc(maps.Keys(s.columns), func(a, b pusher) int { return int(a.ordinal) - int(b.ordinal) })
+	o.roster = slices.SortedFunc(maps.Keys(s.trainers), func(a, b pusher) int { return int(a.ordinal) - int(b.ordinal) })
 	for _, p := range o.roster {
-		o.cut.Columns = append(o.cut.Columns, s.columns[p])
+		o.cut.Trainers = append(o.cut.Trainers, s.trainers[p])
 	}
 	s.lastCut, s.term, s.open, s.current = number, term, o, o.cut
 	return nil
@@ -410,12 +411,12 @@ func (s *server) hello(who pusher, epoch uint32) (*dataConn, error) {
 	case who.incarnation < s.newest[who.ordinal]:
 		return nil, errFenced
 	}
-	if s.columns[who] == nil {
-		if old := s.columns[pusher{who.ordinal, s.newest[who.ordinal]}]; old != nil {
-			s.table.Close(old)
-			delete(s.columns, pusher{who.ordinal, s.newest[who.ordinal]})
+	if s.trainers[who] == nil {
+		if old := s.trainers[pusher{who.ordinal, s.newest[who.ordinal]}]; old != nil {
+			old.End()
+			delete(s.trainers, pusher{who.ordinal, s.newest[who.ordinal]})
 		}
-		s.columns[who], s.newest[who.ordinal] = &table.Column{}, who.incarnation
+		s.join(who)
 	}
 	s.ready = true // the first trainer initializes the parameters; here to 0
 	c := &dataConn{server: s, life: s.run, who: who}
@@ -423,17 +424,25 @@ func (s *server) hello(who pusher, epoch uint32) (*dataConn, error) {
 	return c, nil
 }
 
+// join makes a trainer without steps.
+func (s *server) join(who pusher) *partition.Trainer {
+	t := partition.NewTrainer(s.joined, who.incarnation)
+	s.joined++
+	s.trainers[who], s.newest[who.ordinal] = t, who.incarnation
+	return t
+}
+
 // push counts records in every slot that has not applied the step.
 func (s *server) push(c *dataConn, step uint64, ids []int64) error {
-	column := s.columns[c.who]
-	if column == nil {
+	by := s.trainers[c.who]
+	if by == nil {
 		return errFenced
 	}
 	rows := rowsOf(ids)
 	if err := s.table.Check(rows); err != nil {
 		s.breaks("a push fits", "%v", err)
 	}
-	_, err := s.table.Update(rows, column, table.Step{Number: step, Scale: 1})
+	_, err := s.table.Update(rows, by, table.Step{Number: step, Scale: 1})
 	return err
 }
 

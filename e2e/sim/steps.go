@@ -169,7 +169,7 @@ var (
 // stage keeps the records of a mini-batch until a step names them.
 func (s *server) stage(c *dataConn, version, sequence uint64, ids []int64) error {
 	switch g := s.staged[c.who]; {
-	case s.columns[c.who] == nil:
+	case s.trainers[c.who] == nil:
 		return errFenced
 	case version < s.version:
 		return errLate

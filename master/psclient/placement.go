@@ -14,9 +14,9 @@ import (
 
 // What moves in one step: pushes to it wait for that long.
 const (
-	atOnce      = 16       // blocks, of 1 MiB of parameters at most
-	slotsAtOnce = 256      // slots of tables of embeddings
-	bytesAtOnce = 16 << 20 // of their rows, unless one slot has more
+	mostAtOnce  = 256      // partitions
+	bytesAtOnce = 16 << 20 // of blocks and rows, unless one slot has more
+	blockBytes  = 1 << 20  // of the parameters of a block, at most
 )
 
 var _ pscontrol.Servers = (*Client)(nil)
@@ -110,116 +110,98 @@ func (c *Client) Extent(stored []byte) (pscontrol.Extent, error) {
 // Addresses implements [pscontrol.Servers].
 func (c *Client) Addresses(ctx context.Context) ([]string, error) { return c.Registered(ctx) }
 
-// SendPlacement implements [pscontrol.Servers]. Servers that receive blocks are called first: no server releases its copy before
-// that. Servers that are no longer needed are called too, and end.
-func (c *Client) SendPlacement(ctx context.Context, term uint64, stored []byte) error {
+// placed reads a stored placement and finds the registered servers.
+func (c *Client) placed(ctx context.Context, stored []byte) (*placement.Layout, []string, error) {
 	layout, err := placement.ParseLayout(stored)
 	if err != nil {
-		return err
+		return nil, nil, err
 	}
 	addrs, err := c.Registered(ctx)
+	if err == nil {
+		c.forget(addrs)
+	}
+	return layout, addrs, err
+}
+
+// SendPlacement implements [pscontrol.Servers]. Servers that only give partitions away, and those that need the model, ask for a second
+// call: no server releases its copy before the others have switched. Servers that are no longer needed are called too, and end.
+func (c *Client) SendPlacement(ctx context.Context, term uint64, stored []byte) error {
+	layout, addrs, err := c.placed(ctx, stored)
 	if err != nil {
 		return err
 	}
-	c.forget(addrs)
 	var errs []error
 	for i := range layout.Shards {
 		if i >= len(addrs) || addrs[i] == "" {
 			errs = append(errs, missing(i, layout.Shards))
 		}
 	}
-	var behind []int
-	move := &pb.Move{Epoch: layout.Epoch, Term: term}
+	request := &pb.SetPlacementRequest{Term: term, Placement: stored}
+	var wanted []int
 	for i, addr := range addrs {
 		if addr == "" || i >= layout.Shards && i < layout.Goal {
 			continue
 		}
-		if err := c.at(addrs, i, "send the placement to", func(server pb.ParameterServerClient) error {
-			reply, err := server.SetPlacement(ctx, &pb.SetPlacementRequest{Move: move})
-			if reply.GetWanted() {
-				behind = append(behind, i)
-			}
-			return err
-		}); err != nil && i < layout.Shards { // those beyond are ending
+		if err := c.setPlacement(ctx, addrs, i, request, &wanted); err != nil && i < layout.Shards { // servers beyond are ending
 			errs = append(errs, err)
 		}
 	}
-	if len(errs) > 0 {
+	if len(errs) > 0 || len(wanted) == 0 {
 		return errors.Join(errs...)
 	}
-	return c.sendTo(ctx, addrs, behind, &pb.SetPlacementRequest{Move: move}, layout)
-}
-
-// sendTo sends the placement to the servers that are behind, first to the servers that receive blocks.
-func (c *Client) sendTo(ctx context.Context, addrs []string, behind []int, request *pb.SetPlacementRequest, layout *placement.Layout) error {
-	if len(behind) == 0 {
-		return nil
-	}
-	known := map[int]described{}
-	for i := range layout.Shards {
-		if d, err := c.describe(ctx, addrs, i, layout.Shards); err == nil {
-			known[i] = d
-		}
-	}
-	var one described
-	for _, d := range known {
-		one = d
-	}
-	if one.model == nil {
-		return errors.New("no parameter server has parameters")
-	}
-	receives := func(i int) bool {
-		d, there := known[i]
-		return !there && layout.Owns(i) || there && layout.Gives(d.table, i)
-	}
-	placed, err := layout.Apply(one.table)
-	if err != nil {
+	if request.Model, err = c.anyModel(ctx, addrs, layout.Shards); err != nil {
 		return err
 	}
-	request.Model, request.Placement = one.model, onwire.ToProto(placed)
-	for _, first := range []bool{true, false} {
-		for _, i := range behind {
-			if receives(i) != first {
-				continue
-			}
-			if err := c.at(addrs, i, "send the placement to", func(server pb.ParameterServerClient) error {
-				_, err := server.SetPlacement(ctx, request)
-				return err
-			}); err != nil {
-				return err
-			}
+	for _, i := range wanted {
+		if err := c.setPlacement(ctx, addrs, i, request, nil); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
-// checkGoal returns an error unless all servers of the goal are registered and keep checkpoints alike.
+// setPlacement calls one server, and notes whether it must be called again.
+func (c *Client) setPlacement(ctx context.Context, addrs []string, i int, request *pb.SetPlacementRequest, wanted *[]int) error {
+	return c.at(addrs, i, "send the placement to", func(server pb.ParameterServerClient) error {
+		reply, err := server.SetPlacement(ctx, request)
+		if reply.GetWanted() && wanted != nil {
+			*wanted = append(*wanted, i)
+		}
+		return err
+	})
+}
+
+// anyModel is the model of the first server that has parameters.
+func (c *Client) anyModel(ctx context.Context, addrs []string, servers int) (*pb.ParameterModel, error) {
+	for i := range servers {
+		if d, err := c.describe(ctx, addrs, i, servers); err == nil {
+			return d.model, nil
+		}
+	}
+	return nil, errors.New("no parameter server has parameters")
+}
+
+// checkGoal returns an error unless all servers of a greater goal are registered and keep checkpoints alike.
 func (c *Client) checkGoal(ctx context.Context, addrs []string, layout *placement.Layout) error {
 	for i := layout.Shards; i < layout.Goal; i++ {
 		if i >= len(addrs) || addrs[i] == "" {
 			return missing(i, layout.Goal)
 		}
 	}
-	return c.keepAlike(ctx, addrs[:layout.Goal])
+	if layout.Goal > layout.Shards {
+		return c.keepAlike(ctx, addrs[:layout.Goal])
+	}
+	return nil
 }
 
 // Plan implements [pscontrol.Servers].
 func (c *Client) Plan(ctx context.Context, stored []byte) (next []byte, err error) {
-	layout, err := placement.ParseLayout(stored)
-	if err != nil {
+	layout, addrs, err := c.placed(ctx, stored)
+	if err != nil || layout.Goal == layout.Shards {
 		return nil, err
 	}
-	addrs, err := c.Registered(ctx)
-	if err != nil {
+	if err := c.checkGoal(ctx, addrs, layout); err != nil {
 		return nil, err
-	}
-	if layout.Goal == layout.Shards {
-		return nil, nil
-	}
-	if layout.Goal > layout.Shards {
-		if err := c.checkGoal(ctx, addrs, layout); err != nil {
-			return nil, err
-		}
 	}
 	d, err := c.describe(ctx, addrs, 0, layout.Shards)
 	if err != nil {
@@ -230,22 +212,16 @@ func (c *Client) Plan(ctx context.Context, stored []byte) (next []byte, err erro
 	if err != nil {
 		return nil, err
 	}
-	step{table.Balance(layout.Goal), table.BalanceSlots(layout.Goal)}.apply(layout)
 	layout.Shards = layout.Goal
-	return advance(layout)
+	return advance(layout, table.Balance(layout.Goal))
 }
 
 // Dismiss implements [pscontrol.Servers].
 func (c *Client) Dismiss(ctx context.Context, term uint64, epoch uint32, stored []byte) error {
-	layout, err := placement.ParseLayout(stored)
+	layout, addrs, err := c.placed(ctx, stored)
 	if err != nil {
 		return err
 	}
-	addrs, err := c.Registered(ctx)
-	if err != nil {
-		return err
-	}
-	c.forget(addrs)
 	addrs = slices.Clone(addrs)
 	for i := range min(len(addrs), max(layout.Shards, layout.Goal)) {
 		addrs[i] = ""
@@ -256,76 +232,38 @@ func (c *Client) Dismiss(ctx context.Context, term uint64, epoch uint32, stored 
 	})
 }
 
-// Move implements [pscontrol.Servers].
+// Move implements [pscontrol.Servers]. New servers get the placement before the first partition, and servers that are not needed keep it
+// until the last partition has left.
 func (c *Client) Move(ctx context.Context, term uint64, stored []byte) (next []byte, left pscontrol.Left, err error) {
-	layout, err := placement.ParseLayout(stored)
+	layout, addrs, err := c.placed(ctx, stored)
 	if err != nil {
 		return nil, left, err
 	}
-	addrs, err := c.Registered(ctx)
-	if err != nil {
+	var moves []placement.Move
+	grows := layout.Goal > layout.Shards
+	if err := c.checkGoal(ctx, addrs, layout); err != nil {
 		return nil, left, err
 	}
-	if layout.Goal > layout.Shards {
-		if err := c.checkGoal(ctx, addrs, layout); err != nil {
+	if !grows {
+		if moves, left, err = c.transfer(ctx, addrs, &pb.Move{Epoch: layout.Epoch + 1, Term: term}, layout); err != nil {
 			return nil, left, err
 		}
+	}
+	if len(moves) == 0 {
+		if layout.Goal == layout.Shards {
+			return nil, left, nil
+		}
 		layout.Shards = layout.Goal
-		next, err = advance(layout)
-		return next, left, err
 	}
-	d, err := c.describe(ctx, addrs, 0, layout.Shards)
-	if err != nil {
-		return nil, left, err
-	}
-	table, err := layout.Apply(d.table)
-	if err != nil {
-		return nil, left, err
-	}
-	step, err := c.nextStep(ctx, addrs, table, layout.Goal)
-	if err != nil {
-		return nil, left, err
-	}
-	if step.empty() && layout.Goal == layout.Shards {
-		return nil, left, nil
-	}
-	if step.empty() {
-		layout.Shards = layout.Goal
-		next, err = advance(layout)
-		return next, left, err
-	}
-	if err := c.transfer(ctx, addrs, &pb.Move{Epoch: layout.Epoch + 1, Term: term}, step); err != nil {
-		return nil, left, err
-	}
-	left = leftAfter(step, table, layout.Goal) // before apply: the table and the layout may share their slices
-	step.apply(layout)
-	next, err = advance(layout)
+	next, err = advance(layout, moves)
 	return next, left, err
 }
 
-func advance(l *placement.Layout) ([]byte, error) {
+// advance returns the layout after some moves.
+func advance(l *placement.Layout, moves []placement.Move) ([]byte, error) {
+	for _, m := range moves {
+		*l.Owner(m.ID) = m.To
+	}
 	l.Epoch++
 	return l.Encode()
-}
-
-// transfer freezes the blocks of a step and copies them.
-func (c *Client) transfer(ctx context.Context, addrs []string, move *pb.Move, s step) error {
-	routes := s.routes()
-	for r, batch := range routes {
-		if err := c.at(addrs, r.from, "freeze blocks of", func(server pb.ParameterServerClient) error {
-			_, err := server.FreezeBlocks(ctx, &pb.FreezeBlocksRequest{Move: move, Blocks: batch.blocks, Slots: batch.slots})
-			return err
-		}); err != nil {
-			return err
-		}
-	}
-	for r, batch := range routes {
-		if err := c.at(addrs, r.to, fmt.Sprintf("take blocks of parameter server %d to", r.from), func(server pb.ParameterServerClient) error {
-			_, err := server.TakeBlocks(ctx, &pb.TakeBlocksRequest{Move: move, Blocks: batch.blocks, Slots: batch.slots, Source: addrs[r.from]})
-			return err
-		}); err != nil {
-			return err
-		}
-	}
-	return nil
 }

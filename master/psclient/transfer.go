@@ -2,47 +2,67 @@ package psclient
 
 import (
 	"context"
+	"fmt"
 
 	"trainmaster/master/pscontrol"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/placement"
 )
 
-// step is what moves at one time: some blocks, and when all of them are in their places, some slots of tables.
-type step struct {
-	blocks []placement.Move
-	slots  []placement.SlotMove
-}
-
-// nextStep returns the next step toward the placement on goal servers.
-func (c *Client) nextStep(ctx context.Context, addrs []string, table *placement.Table, goal int) (s step, err error) {
-	s.blocks = table.Balance(goal)
-	if s.blocks = s.blocks[:min(atOnce, len(s.blocks))]; len(s.blocks) > 0 {
-		return s, nil
+// transfer freezes and copies the partitions of the next step toward the goal. It returns their moves, and what is left after them.
+func (c *Client) transfer(ctx context.Context, addrs []string, move *pb.Move, layout *placement.Layout) (moves []placement.Move, left pscontrol.Left, err error) {
+	d, err := c.describe(ctx, addrs, 0, layout.Shards)
+	if err != nil {
+		return nil, left, err
 	}
-	known := map[uint32]described{}
-	s.slots, err = atOneTime(table.BalanceSlots(goal), func(m placement.SlotMove) (uint64, error) {
-		d, there := known[m.From]
-		if !there {
-			if d, err = c.describe(ctx, addrs, int(m.From), table.Shards); err != nil {
+	table, err := layout.Apply(d.table)
+	if err != nil {
+		return nil, left, err
+	}
+	all := table.Balance(layout.Goal)
+	known := map[uint32]described{0: d}
+	if moves, err = atOneTime(all, func(m placement.Move) (uint64, error) {
+		if m.Table == 0 {
+			return blockBytes, nil
+		}
+		if _, there := known[m.From]; !there {
+			if known[m.From], err = c.describe(ctx, addrs, int(m.From), layout.Shards); err != nil {
 				return 0, err
 			}
-			known[m.From] = d
 		}
-		return d.slotBytes(m), nil
-	})
-	return s, err
+		return known[m.From].slotBytes(m), nil
+	}); err != nil {
+		return nil, left, err
+	}
+	routes := routesOf(moves)
+	for r, batch := range routes {
+		if err := c.at(addrs, r.from, "freeze blocks of", func(server pb.ParameterServerClient) error {
+			_, err := server.Freeze(ctx, &pb.FreezeRequest{Move: move, Partitions: batch})
+			return err
+		}); err != nil {
+			return nil, left, err
+		}
+	}
+	for r, batch := range routes {
+		if err := c.at(addrs, r.to, fmt.Sprintf("take blocks of parameter server %d to", r.from), func(server pb.ParameterServerClient) error {
+			_, err := server.Take(ctx, &pb.TakeRequest{Move: move, Partitions: batch, Source: addrs[r.from]})
+			return err
+		}); err != nil {
+			return nil, left, err
+		}
+	}
+	return moves, leftOf(all[len(moves):], table), nil
 }
 
 // atOneTime is the first of some moves: one at least, and as many as are little enough together.
-func atOneTime(moves []placement.SlotMove, size func(placement.SlotMove) (uint64, error)) ([]placement.SlotMove, error) {
+func atOneTime(moves []placement.Move, size func(placement.Move) (uint64, error)) ([]placement.Move, error) {
 	bytes := uint64(0)
 	for i, m := range moves {
 		n, err := size(m)
 		if err != nil {
 			return nil, err
 		}
-		if bytes += n; i > 0 && (bytes > bytesAtOnce || i == slotsAtOnce) {
+		if bytes += n; i > 0 && (bytes > bytesAtOnce || i == mostAtOnce) {
 			return moves[:i], nil
 		}
 	}
@@ -50,67 +70,43 @@ func atOneTime(moves []placement.SlotMove, size func(placement.SlotMove) (uint64
 }
 
 // slotBytes estimates the size of the rows of a slot: ids are hashed, so the slots of a table have about the same size.
-func (d described) slotBytes(m placement.SlotMove) uint64 {
-	held := len(d.table.HeldSlots(int(m.Table), int(m.From)))
-	if held == 0 || int(m.Table) >= len(d.bytes) {
+func (d described) slotBytes(m placement.Move) uint64 {
+	k := int(m.Table) - 1
+	held := len(d.table.HeldSlots(k, int(m.From)))
+	if held == 0 || k >= len(d.bytes) {
 		return 0
 	}
-	return d.bytes[m.Table] / uint64(held)
-}
-
-func (s step) empty() bool { return len(s.blocks)+len(s.slots) == 0 }
-
-// apply changes the layout to that after the step.
-func (s step) apply(l *placement.Layout) {
-	for _, m := range s.blocks {
-		l.Owners[m.Block] = m.To
-	}
-	for _, m := range s.slots {
-		l.Slots[m.Table][m.Slot] = m.To
-	}
+	return d.bytes[k] / uint64(held)
 }
 
 // route is from one server to another.
 type route struct{ from, to int }
 
-// batch has the blocks and slots that take a route.
-type batch struct {
-	blocks []uint64
-	slots  []*pb.TableSlots
-}
-
-// routes sorts the blocks and slots by route.
-func (s step) routes() map[route]*batch {
-	routes := map[route]*batch{}
-	on := func(from, to uint32) *batch {
-		r := route{int(from), int(to)}
-		if routes[r] == nil {
-			routes[r] = &batch{}
+// routesOf sorts moves by route.
+func routesOf(moves []placement.Move) map[route][]*pb.Partitions {
+	routes := map[route][]*pb.Partitions{}
+	for _, m := range moves {
+		r := route{int(m.From), int(m.To)}
+		if n := len(routes[r]); n == 0 || routes[r][n-1].GetTable() != m.Table {
+			routes[r] = append(routes[r], &pb.Partitions{Table: m.Table})
 		}
-		return routes[r]
-	}
-	for _, m := range s.blocks {
-		b := on(m.From, m.To)
-		b.blocks = append(b.blocks, m.Block)
-	}
-	for _, m := range s.slots {
-		b := on(m.From, m.To)
-		if n := len(b.slots); n == 0 || b.slots[n-1].GetTable() != m.Table {
-			b.slots = append(b.slots, &pb.TableSlots{Table: m.Table})
-		}
-		last := b.slots[len(b.slots)-1]
-		last.Slots = append(last.Slots, m.Slot)
+		last := routes[r][len(routes[r])-1]
+		last.Numbers = append(last.Numbers, m.Number)
 	}
 	return routes
 }
 
-// leftAfter is what there is to move to goal servers when the step is done.
-func leftAfter(s step, before *placement.Table, goal int) pscontrol.Left {
-	left := pscontrol.Left{
-		Blocks: len(before.Balance(goal)) - len(s.blocks), AllBlocks: len(before.Owners),
-		Slots: len(before.BalanceSlots(goal)) - len(s.slots),
+// leftOf counts the partitions that are not yet in their place.
+func leftOf(moves []placement.Move, t *placement.Table) pscontrol.Left {
+	left := pscontrol.Left{AllBlocks: len(t.Owners)}
+	for _, m := range moves {
+		if m.Table == 0 {
+			left.Blocks++
+		} else {
+			left.Slots++
+		}
 	}
-	for _, owners := range before.SlotOwners {
+	for _, owners := range t.SlotOwners {
 		left.AllSlots += len(owners)
 	}
 	return left

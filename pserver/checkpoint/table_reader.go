@@ -9,18 +9,19 @@ import (
 	"slices"
 
 	"trainmaster/internal/safetensors"
+	"trainmaster/pserver/partition"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
-// Table restores the slots of table k that the checkpoint contains and the table holds, and returns their number. columns are the
-// columns of the trainers, as in [Checkpoint.Marks]; without columns the applied steps are skipped.
-func (c *Checkpoint) Table(k int, into *table.Table, columns []*table.Column) (slots int, err error) {
+// Table restores the slots of table k that the checkpoint contains and the table holds, and returns their number. trainers are
+// those of [Checkpoint.Marks]; without trainers the applied steps are skipped.
+func (c *Checkpoint) Table(k int, into *table.Table, trainers []*partition.Trainer) (slots int, err error) {
 	rows := c.Manifest.Rows[k]
 	segments := rows.Segments()
 	for i, s := range segments {
 		if i == len(segments)-1 {
-			slots, err = c.readTable(k, s, into, columns, true)
+			slots, err = c.readTable(k, s, into, trainers, true)
 		} else {
 			_, err = c.readTable(k, s, into, nil, false)
 		}
@@ -58,7 +59,7 @@ type tableReader struct {
 }
 
 // readTable restores the rows of a segment. The last segment of a table comes with the slots file.
-func (c *Checkpoint) readTable(k int, s *Segment, into *table.Table, columns []*table.Column, last bool) (slots int, err error) {
+func (c *Checkpoint) readTable(k int, s *Segment, into *table.Table, trainers []*partition.Trainer, last bool) (slots int, err error) {
 	r := &tableReader{dim: into.Config().Dim, held: c.Share.Table.HeldSlots(k, c.Manifest.Shard)}
 	defer r.close()
 	if err := r.open(c, k, s); err != nil {
@@ -80,10 +81,10 @@ func (c *Checkpoint) readTable(k int, s *Segment, into *table.Table, columns []*
 		if err != nil {
 			return 0, fmt.Errorf("table %q, slot %d: %w", into.Config().Name, slot, err)
 		}
-		if columns == nil {
+		if trainers == nil {
 			image.Steps = nil
 		}
-		if err := into.Restore(slot, image, columns); err != nil {
+		if err := into.Restore(slot, image, trainers); err != nil {
 			return 0, err
 		}
 		slots++

@@ -5,6 +5,8 @@ import (
 	"testing/synctest"
 	"time"
 
+	"trainmaster/pserver/partition"
+	"trainmaster/pserver/placement"
 	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/wire"
 )
@@ -18,13 +20,13 @@ func TestPushToMovingBlockOrRowsWaitsForTheMove(t *testing.T) {
 			b := c.holding.Blocks()[0]
 			c.head = headerOf(c, wire.Push, wire.Float32)
 			c.head.Length = uint32(4 * b.Len)
-			epoch := c.holding.Model().Placement.Epoch
+			placed := c.holding.Model().Placement
 			return func() {
-					if err := c.shard.FreezeBlocks(t.Context(), 1, epoch+1, []uint64{b.ID}, nil); err != nil {
+					if err := c.shard.Freeze(t.Context(), core.Move{Term: 1, Epoch: placed.Epoch + 1}, []partition.ID{partition.Block(b.ID)}); err != nil {
 						t.Fatal(err)
 					}
 				}, func() {
-					if _, err := c.shard.Settle(1, epoch, nil); err != nil {
+					if _, err := c.shard.Settle(1, placement.LayoutOf(placed, placed.Shards), nil); err != nil {
 						t.Error(err)
 					}
 				}, func() *wire.Fault { return c.push(b, buf, &reply{}) }
@@ -37,12 +39,8 @@ func TestPushToMovingBlockOrRowsWaitsForTheMove(t *testing.T) {
 			if fault != nil {
 				t.Fatal(fault)
 			}
-			table := c.holding.Tables()[0]
-			return func() {
-				if err := table.Freeze(1); err != nil {
-					t.Fatal(err)
-				}
-			}, table.Thaw, func() *wire.Fault { return c.pushRows(f, &reply{}) }
+			slot := c.holding.Tables()[0].Partition(1)
+			return slot.Freeze, slot.Thaw, func() *wire.Fault { return c.pushRows(f, &reply{}) }
 		},
 	}
 	for name, begin := range pushes {

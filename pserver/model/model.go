@@ -103,14 +103,6 @@ func (m *Model) Equal(other *Model) bool {
 	return m.Digest == other.Digest && m.Optimizer == other.Optimizer && m.Sync == other.Sync && m.Staleness == other.Staleness
 }
 
-// EqualButOwners reports whether two models differ at most in the owners of blocks and slots.
-func (m *Model) EqualButOwners(other *Model) bool {
-	return m.Optimizer == other.Optimizer && m.Sync == other.Sync && m.Staleness == other.Staleness && slices.Equal(m.Placement.Sparse, other.Placement.Sparse) &&
-		slices.EqualFunc(m.Placement.Tensors, other.Placement.Tensors, func(a, b placement.Tensor) bool {
-			return a.Name == b.Name && slices.Equal(a.Shape, b.Shape)
-		})
-}
-
 // Update returns the optimizer step of the count-th update of some parameters at a step of the job. scale multiplies the
 // scheduled learning rate.
 func (m *Model) Update(count, step uint64, scale float32) optimizer.Step {

@@ -181,13 +181,13 @@ func (c *Checkpoints) writeBlocks(ctx context.Context, w *checkpoint.Writer, h *
 	}
 	c.folder.Points.Observe("headers written")
 	marks := newMarks(h, cut)
-	for _, b := range h.Blocks() {
+	for local, b := range h.Blocks() {
 		i := c.shard.Collect(b, cut)
 		_, err := weights.Write(wire.FloatBytes(i.Params))
 		for slot := 0; err == nil && slot < len(i.State)/b.Len; slot++ {
 			_, err = states[slot].Write(wire.FloatBytes(i.State[slot*b.Len : (slot+1)*b.Len]))
 		}
-		setMarks(marks, b.Local, i)
+		setMarks(marks, local, i)
 		c.shard.Recycle(i)
 		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return err

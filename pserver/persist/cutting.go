@@ -10,6 +10,7 @@ import (
 
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/model"
+	"trainmaster/pserver/placement"
 	core "trainmaster/pserver/shard"
 )
 
@@ -165,13 +166,13 @@ func (c *Checkpoints) PruneSets(ctx context.Context, number, term uint64, keep i
 	return c.removeSegments(ctx)
 }
 
-// Settle switches to the committed placement, and drops the cut that is open: a cut is of one placement.
-func (c *Checkpoints) Settle(term uint64, epoch uint32, m *model.Model) (wanted bool, err error) {
+// Settle is [core.Shard.Settle] for another placement. It drops the cut that is open: a cut is of one placement.
+func (c *Checkpoints) Settle(term uint64, l *placement.Layout, m *model.Model) (wanted bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if late := c.shard.Follows(term); late != nil {
 		return false, late // it ends no cut
 	}
 	c.dropLocked("blocks move")
-	return c.shard.Settle(term, epoch, m)
+	return c.shard.Settle(term, l, m)
 }

@@ -7,9 +7,9 @@ import (
 
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/model"
+	"trainmaster/pserver/partition"
 	"trainmaster/pserver/placement"
 	core "trainmaster/pserver/shard"
-	"trainmaster/pserver/table"
 )
 
 // fillFrom takes from the checkpoints the blocks of this shard. The placement is that of the
@@ -92,14 +92,14 @@ func loadBlocks(r *core.Restoration, c *checkpoint.Checkpoint) error {
 
 // loadMarks takes the versions of the blocks that this shard holds, their numbers of updates if
 // those are counted, and what was applied of each trainer. roster are the trainers of the checkpoint, in its order.
-func loadMarks(r *core.Restoration, c *checkpoint.Checkpoint) (roster []*core.Trainer, err error) {
+func loadMarks(r *core.Restoration, c *checkpoint.Checkpoint) (roster []*partition.Trainer, err error) {
 	marks, err := c.Marks()
 	if err != nil {
 		return nil, err
 	}
 	for _, t := range marks.Trainers {
 		known := r.Trainer(t.Ordinal, t.Incarnation)
-		roster = append(roster, known)
+		roster = append(roster, known.Trainer)
 		for i, b := range c.Share.Blocks {
 			r.SetApplied(known, b.ID, t.Applied[i])
 		}
@@ -115,13 +115,9 @@ func loadMarks(r *core.Restoration, c *checkpoint.Checkpoint) (roster []*core.Tr
 
 // loadTables takes the slots that this shard holds, and counts them by table. roster are the trainers of the
 // checkpoint's marks.
-func loadTables(r *core.Restoration, c *checkpoint.Checkpoint, roster []*core.Trainer, slots []int) error {
+func loadTables(r *core.Restoration, c *checkpoint.Checkpoint, roster []*partition.Trainer, slots []int) error {
 	for k, t := range r.Tables() {
-		columns := make([]*table.Column, len(roster))
-		for i, known := range roster {
-			columns[i] = known.Column(k)
-		}
-		n, err := c.Table(k, t, columns)
+		n, err := c.Table(k, t, roster)
 		if err != nil {
 			return err
 		}

@@ -3,7 +3,7 @@ package persist
 import (
 	"maps"
 
-	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/partition"
 	"trainmaster/pserver/placement"
 	core "trainmaster/pserver/shard"
 )
@@ -56,8 +56,7 @@ func (w *world) lead() {
 		m.from = w.nodes[*owner(m.layout, m.unit)]
 		m.to = w.nodes[1-m.from.index]
 		m.lives = [2]int{m.from.life, m.to.life}
-		blocks, slots := m.what()
-		w.must(m.from.shard.FreezeBlocks(w.Context(), m.term, m.layout.Epoch+1, blocks, slots))
+		w.must(m.from.shard.Freeze(w.Context(), m.next(), m.what()))
 		m.from.frozen[m.unit] = true
 		m.phase = frozen
 	case frozen:
@@ -65,8 +64,9 @@ func (w *world) lead() {
 			m.giveUp(w)
 			return
 		}
-		blocks, slots := m.what()
-		w.must(m.to.shard.TakeBlocks(w.Context(), m.term, m.layout.Epoch+1, blocks, slots, peerShard{m.from.shard, m.term, m.layout.Epoch + 1}))
+		w.must(m.to.shard.Take(w.Context(), m.next(), m.what(), func(add func(*core.Piece) error) error {
+			return m.from.shard.Read(m.next(), m.what()[0], add)
+		}))
 		if m.to.life != m.lives[1] {
 			w.seen["destination killed in a move"]++
 		}
@@ -108,12 +108,15 @@ func (w *world) lead() {
 	}
 }
 
-// what are the block or the slot that moves.
-func (m *move) what() (blocks []uint64, slots []core.SlotID) {
+// next identifies the step of the migration.
+func (m *move) next() core.Move { return core.Move{Term: m.term, Epoch: m.layout.Epoch + 1} }
+
+// what is the block or the slot that moves.
+func (m *move) what() []partition.ID {
 	if m.unit >= unitSlots {
-		return nil, []core.SlotID{{Slot: slotOf(m.unit)}}
+		return []partition.ID{partition.Slot(0, slotOf(m.unit))}
 	}
-	return []uint64{m.unit}, nil
+	return []partition.ID{partition.Block(m.unit)}
 }
 
 // owner is the shard of a unit in a layout.
@@ -122,26 +125,6 @@ func owner(l *placement.Layout, u unit) *uint32 {
 		return &l.Slots[0][slotOf(u)]
 	}
 	return &l.Owners[u]
-}
-
-// peerShard is a shard of the same process, as a source.
-type peerShard struct {
-	*core.Shard
-	term  uint64
-	epoch uint32
-}
-
-func (n peerShard) Block(id uint64) (*core.MovedBlock, error) {
-	return n.ReadBlock(n.term, n.epoch, id)
-}
-
-func (n peerShard) Slots(ids []core.SlotID, add func(core.SlotPiece) error) error {
-	for _, id := range ids {
-		if err := n.ReadSlot(n.term, n.epoch, id, add); err != nil {
-			return err
-		}
-	}
-	return nil
 }
 
 // giveUp leaves the move to the next leader, who finds it undecided.
@@ -170,12 +153,8 @@ func (n *node) tell() {
 	if n.shard.Ready() {
 		other = n
 	}
-	placed, err := other.shard.View().Model().WithLayout(m.layout)
+	_, err := n.files.Settle(m.term, m.layout, other.shard.View().Model())
 	n.must(err)
-	move := &pb.SetPlacementRequest{Move: &pb.Move{Term: m.term, Epoch: m.layout.Epoch}}
-	if _, err := n.files.Settle(move.GetMove().GetTerm(), move.GetMove().GetEpoch(), placed); err != nil {
-		n.Fatal(err)
-	}
 	clear(n.frozen)
 	if m.phase == decided && m.decidedTo && n == m.to {
 		n.has[m.unit], n.since[m.unit] = m.arriving, m.layout.Epoch

@@ -156,7 +156,7 @@ func TestRetiredTrainerIsFenced(t *testing.T) {
 		t.Errorf("a push to a block: %v, expected it to be fenced", fault)
 	}
 	rows := wire.Rows{Parts: 1, Spans: []wire.Span{{Slot: table.SlotOf(5), Rows: 1}}, IDs: []int64{5}, Values: []float32{1, 1}}
-	if n, err := h.Tables()[0].Update(&rows, gone.Column(0), table.Step{Number: 1, Scale: 1}); err == nil || n != 0 {
+	if n, err := h.Tables()[0].Update(&rows, gone.Trainer, table.Step{Number: 1, Scale: 1}); err == nil || n != 0 {
 		t.Errorf("a push to a row: %d applied, %v: expected it to be refused", n, err)
 	}
 }

@@ -54,7 +54,7 @@ func bytesOfCheckpoints(b *testing.B, rows int, dim, checkpoints, changed int, e
 		for _, id := range ids {
 			step++
 			batch := wire.Rows{Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}, Values: make([]float32, dim)}
-			if _, err := h.Tables()[0].Update(&batch, who.Column(0), table.Step{Number: step, Scale: 1}); err != nil {
+			if _, err := h.Tables()[0].Update(&batch, who.Trainer, table.Step{Number: step, Scale: 1}); err != nil {
 				b.Fatal(err)
 			}
 		}

@@ -3,11 +3,13 @@ package placement
 import (
 	"cmp"
 	"slices"
+
+	"trainmaster/pserver/partition"
 )
 
-// Move is the move of a block to another shard.
+// Move is the move of a partition to another shard.
 type Move struct {
-	Block    uint64
+	partition.ID
 	From, To uint32
 }
 
@@ -15,11 +17,16 @@ type Move struct {
 // not worth a move.
 const evenly = 64
 
-// Balance lists the moves of the blocks of t to shards 0 to shards-1. First the blocks of removed shards move to the shard with the
+// Balance lists the moves of the blocks of t to shards 0 to shards-1, and then those of the slots.
+func (t *Table) Balance(shards int) []Move {
+	return append(t.balanceBlocks(shards), t.balanceSlots(shards)...)
+}
+
+// balanceBlocks lists the moves of the blocks. First the blocks of removed shards move to the shard with the
 // fewest elements, the largest first. Then the fullest shard gives blocks to the emptiest: the largest block that does not make
 // the fuller shard the emptier one. This ends when they differ by less than 1/64 of a fair share or no block is small enough.
 // No block moves twice.
-func (t *Table) Balance(shards int) (moves []Move) {
+func (t *Table) balanceBlocks(shards int) (moves []Move) {
 	blocks := t.Blocks()
 	slices.SortStableFunc(blocks, func(a, b Block) int { return cmp.Compare(b.Len, a.Len) })
 	load := make([]int, max(shards, t.Shards))
@@ -33,7 +40,7 @@ func (t *Table) Balance(shards int) (moves []Move) {
 	}
 	move := func(b Block, from, to int) {
 		load[from], load[to] = load[from]-b.Len, load[to]+b.Len
-		moves = append(moves, Move{b.ID, uint32(from), uint32(to)})
+		moves = append(moves, Move{partition.Block(b.ID), uint32(from), uint32(to)})
 	}
 	for _, b := range blocks {
 		if from := int(t.Owners[b.ID]); from >= shards {

@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 
+	"trainmaster/pserver/partition"
 	"trainmaster/pserver/table"
 )
 
@@ -86,6 +87,14 @@ func (l *Layout) Apply(t *Table) (*Table, error) {
 		moved.SlotOwners = append(moved.SlotOwners, owners)
 	}
 	return moved, moved.Check()
+}
+
+// Owner is the shard of a partition.
+func (l *Layout) Owner(id partition.ID) *uint32 {
+	if id.Table == 0 {
+		return &l.Owners[id.Number]
+	}
+	return &l.Slots[id.Table-1][id.Number]
 }
 
 // Owns reports whether a shard has any block, or slot.

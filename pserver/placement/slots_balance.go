@@ -3,18 +3,14 @@ package placement
 import (
 	"cmp"
 	"slices"
+
+	"trainmaster/pserver/partition"
 )
 
-// SlotMove is the move of a table slot to another shard.
-type SlotMove struct {
-	Table, Slot uint32
-	From, To    uint32
-}
-
-// BalanceSlots lists the moves, table after table, of the slots of t to shards 0 to shards-1, balanced within one for each table. The
+// balanceSlots lists the moves, table after table, of the slots of t to shards 0 to shards-1, balanced within one for each table. The
 // number of moves is minimal: the fullest shards keep the remainder. The last slots of a shard move first, so that shards keep
 // their slots in few runs. All slots of a table count equal, since ids are hashed.
-func (t *Table) BalanceSlots(shards int) (moves []SlotMove) {
+func (t *Table) balanceSlots(shards int) (moves []Move) {
 	total := make([]int, shards) // over all tables so far
 	for k, owners := range t.SlotOwners {
 		count := make([]int, max(shards, t.Shards))
@@ -50,7 +46,7 @@ func (t *Table) BalanceSlots(shards int) (moves []SlotMove) {
 			}
 			room[owner]++
 			room[to]--
-			moves = append(moves, SlotMove{uint32(k), uint32(slot), owner, uint32(to)})
+			moves = append(moves, Move{partition.Slot(k, uint32(slot)), owner, uint32(to)})
 		}
 	}
 	return moves

@@ -3,9 +3,10 @@ package shard
 import (
 	"fmt"
 	"math"
-	"sync"
 
+	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/partition"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
 )
@@ -13,19 +14,21 @@ import (
 // Block is one slice of a tensor with its optimizer state, counters and applied steps.
 type Block struct {
 	placement.Block
-	Local  int // its index among the blocks of the shard
+	Local  int // its index among the blocks of a synchronous shard, which moves none
 	tensor string
 
-	mu      sync.Mutex
+	partition.Partition
 	params  []float32 // nil until the first put.
 	state   []float32 // State of the optimizer: slot after slot, each as long as params.
 	updates uint64    // Updates applied to the parameters.
 	version uint64    // Synchronous: version of the commit. Asynchronous: number of applied pushes.
 	cut     uint64    // Number of the last cut with this block.
 	image   *Image    // Content at that cut, if an update came before the checkpoint writer. Otherwise nil.
+}
 
-	frozen chan struct{} // Closed when the migration that froze the block ends; nil if the block is not frozen.
-	moved  bool          // Whether another shard owns the block.
+// newBlock returns a block of a model, without parameters.
+func newBlock(m *model.Model, b placement.Block) *Block {
+	return &Block{Block: b, tensor: m.Placement.Tensors[b.Tensor].Name}
 }
 
 // Name identifies the block in messages.
@@ -35,8 +38,8 @@ func (b *Block) Name() string {
 
 // fill sets the first parameters. If they are not finite, the block has none.
 func (b *Block) fill(values Values, rule optimizer.Rule) (isFinite bool) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.Lock()
+	defer b.Unlock()
 	if b.params == nil {
 		b.params = make([]float32, b.Len)
 		b.state = make([]float32, len(rule.Slots())*b.Len)
@@ -57,9 +60,18 @@ func (b *Block) slots(lo, hi int) (s optimizer.State) {
 	return s
 }
 
+// restore takes the content of an image, which is not used afterwards.
+func (b *Block) restore(i *Image, rule optimizer.Rule) error {
+	if len(i.Params) != b.Len || len(i.State) != len(rule.Slots())*b.Len {
+		return fmt.Errorf("expected %d parameters with %d slices of state, found %d with %d elements of state", b.Len, len(rule.Slots()), len(i.Params), len(i.State))
+	}
+	b.params, b.state, b.updates, b.version = i.Params, i.State, i.Updates, i.Version
+	return nil
+}
+
 func (b *Block) filled() bool {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.Lock()
+	defer b.Unlock()
 	return b.params != nil
 }
 
@@ -67,11 +79,11 @@ func (b *Block) filled() bool {
 // the update to out, unless out is nil, and can overwrite values with them piece by piece. If the trainer makes values in shared
 // memory non-finite during the call, the elements before them stay applied.
 func (s *Shard) Push(h *View, b *Block, t *Trainer, u Update, values Values, out Sink) (result Result, refused *Refusal) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	fresh, refused := b.admitLocked(t, u.Step)
-	if refused != nil {
-		return result, refused
+	b.Lock()
+	defer b.Unlock()
+	fresh, err := b.Admit(t.Trainer, u.Step)
+	if err != nil {
+		return result, refusalOf(fmt.Errorf("%s: %w", b.Name(), err), t)
 	}
 	var update optimizer.Step
 	var kept *Image
@@ -80,7 +92,7 @@ func (s *Shard) Push(h *View, b *Block, t *Trainer, u Update, values Values, out
 		weight := h.model.Staleness.Weight(age)
 		s.Counters.stale(age, weight)
 		kept = s.preserveLocked(b)
-		t.applied[b.Local] = u.Step
+		b.SetStep(t.Trainer, u.Step)
 		b.version++
 		b.updates++
 		update = h.model.Update(b.updates, u.Step, u.Scale*weight)
@@ -117,19 +129,6 @@ func (s *Shard) Push(h *View, b *Block, t *Trainer, u Update, values Values, out
 	return result, refused
 }
 
-// admitLocked refuses a push of a fenced trainer, or to a block that moves, and reports whether the step is new for the block.
-func (b *Block) admitLocked(t *Trainer, step uint64) (fresh bool, refused *Refusal) {
-	if t.fenced.Load() {
-		return false, Refuse(Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.incarnation, t.ordinal)
-	}
-	if refused := b.movingLocked(); refused != nil {
-		return false, refused
-	}
-	//guard:block-push-once
-	fresh = step > t.applied[b.Local]
-	return fresh, nil
-}
-
 // stalenessLocked is the number of updates since version. It is 0 for a version that the block has not reached, since a restart
 // lost that version.
 func (b *Block) stalenessLocked(version uint32) uint64 {
@@ -139,10 +138,10 @@ func (b *Block) stalenessLocked(version uint32) uint64 {
 
 // Pull passes a copy of the parameters to out.
 func (b *Block) Pull(out Sink) *Refusal {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	if b.moved {
-		return b.movingLocked()
+	b.Lock()
+	defer b.Unlock()
+	if b.Moved() {
+		return Refuse(Moved, "%s: %v", b.Name(), partition.ErrMoved)
 	}
 	out.Begin(Result{Version: b.version}, b.Len)
 	for lo := 0; lo < b.Len; lo += PieceElements {

@@ -123,7 +123,7 @@ func TestRestoredRetirements(t *testing.T) {
 	}
 	var left []uint64
 	for _, t := range s.rosterLocked() {
-		left = append(left, t.incarnation)
+		left = append(left, t.Incarnation())
 	}
 	if !slices.Equal(left, []uint64{2, 3}) {
 		t.Errorf("left are %v, expected 2, which is spared, and 3, which is above the floor", left)

@@ -144,7 +144,7 @@ func (s *Shard) reduce(h *View, version uint64, sums []*stage, records uint64, s
 					return
 				}
 				b := h.blocks[i]
-				b.mu.Lock()
+				b.Lock()
 				kept := s.preserveLocked(b)
 				b.updates++
 				update := h.model.Update(b.updates, version, scale)
@@ -163,7 +163,7 @@ func (s *Shard) reduce(h *View, version uint64, sums []*stage, records uint64, s
 					s.seeBlock(b, lo, hi, wire.Finite(b.params[lo:hi]), slots, "version", version)
 				}
 				b.version = version
-				b.mu.Unlock()
+				b.Unlock()
 			}
 		})
 	}

@@ -53,7 +53,7 @@ func (i *Image) begin(b *Block, c *Cut) {
 	i.Updates, i.Version = b.updates, b.version
 	i.Applied = i.Applied[:0]
 	for _, t := range c.Trainers {
-		i.Applied = append(i.Applied, t.applied[b.Local])
+		i.Applied = append(i.Applied, b.Step(t.Trainer))
 	}
 }
 
@@ -95,10 +95,10 @@ func (s *Shard) StartCut(since func(h *View, table int, number uint64) *table.Cu
 func (s *Shard) EndCut(h *View) {
 	s.cuts.current.Store(nil)
 	for _, b := range h.blocks {
-		b.mu.Lock()
+		b.Lock()
 		i := b.image
 		b.image = nil
-		b.mu.Unlock()
+		b.Unlock()
 		if i != nil {
 			s.cuts.recycle(i)
 		}
@@ -150,8 +150,8 @@ func (s *Shard) Recycle(i *Image) { s.cuts.recycle(i) }
 
 // Collect returns the block as it was at the cut. The image is the caller's until recycle.
 func (s *Shard) Collect(b *Block, c *Cut) *Image {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.Lock()
+	defer b.Unlock()
 	if b.cut == c.number {
 		i := b.image
 		b.image = nil

@@ -5,18 +5,20 @@
 // gets a [Refusal] or one of the errors of this package; the data port and the control service convert them to their codes.
 //
 // A [View] is a model with the blocks and slots that the shard holds. A migration, a rollback and a restart install another view.
+// migration.go has all of a migration: a partition is frozen in Freeze, its steps travel in [Origin], and it is dropped in Settle.
 //
 // # Lock order
 //
 // A goroutine takes locks in this order only, and may leave some out:
 //
-//	checkpoints.mu -> commitMu -> moving.mu -> Shard.mu -> stages.mu -> stage.mu -> Block.mu, table -> cuts.freeMu
+//	Checkpoints.mu -> commitMu -> Shard.mu -> stages.mu -> stage.mu -> rowsMu -> partition -> memory
 //
-// One checkpoint, rollback or change of the placement holds checkpoints.mu, of package pserver, at a time. The commit of a version,
-// the start of a cut and the switch to another placement hold commitMu. A commit also holds rowsMu while it changes rows; a lookup holds rowsMu for
-// one batch. The locks of the version, of the buffers, of the status of checkpoints and of the open connections are never held
-// with another one.
+// One checkpoint, rollback or change of the placement holds Checkpoints.mu, of package persist, at a time. The commit of a version, the
+// start of a cut and a rollback hold commitMu. Shard.mu guards the trainers, the retirement, the claim and the migration; the switch to
+// another placement holds it. A commit also holds rowsMu while it changes rows; a lookup holds rowsMu for one batch. The locks of the
+// version, and of the memory of cuts and of tables, are the last ones. The locks of the buffers, of the status of checkpoints and of the
+// open connections are never held with another one.
 //
-// A push holds the lock of its block, or of one slot of its table at a time, and no other lock. No lock is held while a caller
-// waits for a version or for the end of a migration.
+// The lock of a [partition.Partition] guards a block, or a slot of a table. A push holds the lock of one partition at a time, and no
+// other lock. No lock is held while a caller waits for a version or for the end of a migration.
 package shard

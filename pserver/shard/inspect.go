@@ -9,16 +9,16 @@ func (s *Shard) Trainers() []*Trainer {
 
 // Term is the term of the newest leader that called.
 func (s *Shard) Term() uint64 {
-	s.moving.mu.Lock()
-	defer s.moving.mu.Unlock()
-	return s.moving.term
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.migration.term
 }
 
-// Taken counts the blocks and slots that other shards gave and that wait for their placement.
+// Taken counts the partitions that other shards gave and that wait for their placement.
 func (s *Shard) Taken() int {
-	s.moving.mu.Lock()
-	defer s.moving.mu.Unlock()
-	return len(s.moving.taken) + len(s.moving.slots)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.migration.taken)
 }
 
 // CutRoom counts the copies of blocks that cuts have memory for, by their elements.
@@ -38,11 +38,11 @@ func (h *View) CutNeed() map[int]int { return h.sizes() }
 // Inspect calls see with the parameters of the block, its version and the last step of a trainer, under the lock of the block. t can
 // be nil.
 func (b *Block) Inspect(t *Trainer, see func(params []float32, version, applied uint64)) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
+	b.Lock()
+	defer b.Unlock()
 	applied := uint64(0)
 	if t != nil {
-		applied = t.applied[b.Local]
+		applied = b.Step(t.Trainer)
 	}
 	see(b.params, b.version, applied)
 }

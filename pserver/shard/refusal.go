@@ -1,6 +1,12 @@
 package shard
 
-import "fmt"
+import (
+	"errors"
+	"fmt"
+
+	"trainmaster/pserver/partition"
+	"trainmaster/pserver/table"
+)
 
 // Reason classifies a refusal. It determines what the caller does next.
 type Reason uint8
@@ -49,3 +55,19 @@ func (r *Refusal) Until(retry <-chan struct{}) *Refusal {
 }
 
 func (r *Refusal) Error() string { return r.message }
+
+// refusalOf returns the refusal of an update of a trainer that a partition did not take.
+func refusalOf(err error, t *Trainer) *Refusal {
+	var frozen partition.ErrFrozen
+	switch {
+	case errors.Is(err, partition.ErrEnded):
+		return t.refuse()
+	case errors.Is(err, partition.ErrMoved):
+		return Refuse(Moved, "%v", err)
+	case errors.As(err, &frozen):
+		return Refuse(Frozen, "%v", err).Until(frozen.Until)
+	case errors.Is(err, table.ErrNotFinite):
+		return Refuse(Changed, "%v", err)
+	}
+	return Refuse(BadBatch, "%v", err)
+}

@@ -6,6 +6,7 @@ import (
 	"slices"
 
 	"trainmaster/pserver/model"
+	"trainmaster/pserver/partition"
 	"trainmaster/pserver/table"
 )
 
@@ -14,6 +15,7 @@ type Restoration struct {
 	shard    *Shard
 	view     *View
 	trainers map[uint32]*Trainer
+	found    int // trainers in all checkpoints
 	retired  Retirement
 }
 
@@ -63,11 +65,12 @@ func (r *Restoration) SetUpdates(id, updates uint64) {
 // no longer.
 func (r *Restoration) Trainer(ordinal uint32, incarnation uint64) *Trainer {
 	known := r.trainers[ordinal]
-	if known != nil && known.incarnation == incarnation {
+	if known != nil && known.Incarnation() == incarnation {
 		return known
 	}
-	fresh := r.view.newTrainer(ordinal, incarnation)
-	if known == nil || known.incarnation < incarnation {
+	fresh := &Trainer{Trainer: partition.NewTrainer(r.found, incarnation), ordinal: ordinal}
+	r.found++
+	if known == nil || known.Incarnation() < incarnation {
 		r.trainers[ordinal] = fresh
 	}
 	return fresh
@@ -76,7 +79,7 @@ func (r *Restoration) Trainer(ordinal uint32, incarnation uint64) *Trainer {
 // SetApplied sets the last step of a trainer that a block has, unless the block is of another shard.
 func (r *Restoration) SetApplied(t *Trainer, id, step uint64) {
 	if b := r.view.byID[id]; b != nil {
-		t.applied[b.Local] = step
+		b.SetStep(t.Trainer, step)
 	}
 }
 
@@ -163,8 +166,6 @@ func (s *Shard) Rollback(epoch uint32, load func() error) error {
 func (s *Shard) Exclusively(f func() error) error {
 	s.commitMu.Lock()
 	defer s.commitMu.Unlock()
-	s.moving.mu.Lock()
-	defer s.moving.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return f()

@@ -33,17 +33,15 @@ var ErrNotHeeded = errors.New("not the leader of this job")
 // Retire drops retired trainers: the master has committed that. The call can come once, again, or late. A shard that does not
 // know its job takes it from the first leader that calls; a checkpoint that names another job is of an earlier life.
 func (s *Shard) Retire(term uint64, to Retirement, version *uint64) error {
-	s.moving.mu.Lock()
-	defer s.moving.mu.Unlock()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	switch {
 	case s.JobID != "" && to.Job != s.JobID:
 		return fmt.Errorf("%w: the trainers are of job %s, shard %d is of job %s: look the addresses up again", ErrNotHeeded, to.Job, s.index, s.JobID)
-	case term < s.moving.term:
-		return fmt.Errorf("%w: of term %d, shard %d knows of term %d", ErrNotHeeded, term, s.index, s.moving.term)
+	case term < s.migration.term:
+		return fmt.Errorf("%w: of term %d, shard %d knows of term %d", ErrNotHeeded, term, s.index, s.migration.term)
 	}
-	s.JobID, s.moving.term, s.told = to.Job, term, true
+	s.JobID, s.migration.term, s.told = to.Job, term, true
 	if version != nil && (s.unnamed.Job != to.Job || to.Floor > s.unnamed.Floor) {
 		s.unnamed, s.unnamedAfter = to, *version
 	}
@@ -63,7 +61,7 @@ func (s *Shard) Retire(term uint64, to Retirement, version *uint64) error {
 // dropLocked drops the retired trainers, and counts them.
 func (s *Shard) dropLocked(fence func(*Trainer)) (n int) {
 	for ordinal, t := range s.trainers {
-		if s.retired.over(t.incarnation) {
+		if s.retired.over(t.Incarnation()) {
 			fence(t)
 			delete(s.trainers, ordinal)
 			n++

@@ -54,8 +54,8 @@ type Shard struct {
 	commitMu sync.Mutex
 	cuts     cuts
 
-	moving moving
-	over   chan error // receives once: nil when this shard is no longer of the job
+	migration migration
+	over      chan error // receives once: nil when this shard is no longer of the job
 
 	rowsMu sync.RWMutex // held while a commit changes rows of tables and the version, read by lookups
 }
@@ -160,7 +160,7 @@ func (s *Shard) View() *View { return s.view.Load() }
 func (s *Shard) Over() <-chan error { return s.over }
 
 // AwaitsPlacement reports whether the shard started without a block, in a job whose blocks are moved, and has no placement yet.
-func (s *Shard) AwaitsPlacement() bool { return s.moving.joins && s.view.Load() == nil }
+func (s *Shard) AwaitsPlacement() bool { return s.migration.joins && s.view.Load() == nil }
 
 // RewoundTo is the job epoch of the last rollback of this process, or 0.
 func (s *Shard) RewoundTo() uint32 { return s.rewound.Load() }
@@ -190,7 +190,8 @@ func (s *Shard) Changes() uint64 {
 func newView(m *model.Model, index int) *View {
 	h := &View{model: m, byID: map[uint64]*Block{}}
 	for i, b := range m.Placement.Owned(index) {
-		blk := &Block{Block: b, Local: i, tensor: m.Placement.Tensors[b.Tensor].Name}
+		blk := newBlock(m, b)
+		blk.Local = i
 		h.blocks = append(h.blocks, blk)
 		h.byID[b.ID] = blk
 	}

@@ -110,10 +110,10 @@ func (g *stage) newest() (sequence uint64) {
 
 // openStage returns the trainer's stage at the version of a frame, locked, if the frame is neither late nor early.
 func (s *Shard) openStage(t *Trainer, by Gradient) (*stage, *Refusal) {
-	if t.fenced.Load() {
-		return nil, Refuse(Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.incarnation, t.ordinal)
+	if t.Ended() {
+		return nil, t.refuse()
 	}
-	g := s.stages.of(t.incarnation, &s.view)
+	g := s.stages.of(t.Incarnation(), &s.view)
 	now := s.version.Load()
 	var refused *Refusal
 	switch {

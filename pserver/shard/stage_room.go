@@ -55,7 +55,7 @@ func (s *Shard) withRoom(h *View, t *Trainer, more int64, stage func() *Refusal)
 	live := map[uint64]bool{}
 	s.mu.Lock()
 	for _, t := range s.trainers {
-		live[t.incarnation] = !t.fenced.Load() && t.connections.Load() > 0
+		live[t.Incarnation()] = !t.Ended() && t.connections.Load() > 0
 	}
 	s.mu.Unlock()
 	trainers, rows := s.stages.held(live)
@@ -73,7 +73,7 @@ func (s *Shard) withRoom(h *View, t *Trainer, more int64, stage func() *Refusal)
 	if now.since.Sub(since.since) < s.StageWait {
 		return refused
 	}
-	s.stages.drop(t.incarnation)
+	s.stages.drop(t.Incarnation())
 	return Refuse(NoRoom, "shard %d: expected at most %d bytes of staged gradients (--stage-bytes), found %d trainers with %d bytes each and %d bytes of rows: start the parameter servers with a greater --stage-bytes, or the job with fewer trainers",
 		s.index, s.stages.limit, trainers, need, rows+more)
 }

@@ -7,6 +7,7 @@ import (
 
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/partition"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
@@ -77,7 +78,7 @@ func stageFrame(s *Shard, h *View, f frameOfRow) *Refusal {
 	rows.Spans[0], rows.IDs[0] = wire.Span{Slot: slot, Rows: 1}, idOf(slot)
 	copy(rows.Values, []float32{12, 12})
 	by := Gradient{Version: f.version, Records: f.records, Sequence: f.sequence}
-	return s.stageRows(h, 0, &rows, &Trainer{incarnation: f.incarnation}, by)
+	return s.stageRows(h, 0, &rows, &Trainer{Trainer: partition.NewTrainer(0, f.incarnation)}, by)
 }
 
 // A frame of an attempt that was given up comes when a later one, with another number of records, is there: that one stays.

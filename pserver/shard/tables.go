@@ -1,8 +1,6 @@
 package shard
 
 import (
-	"errors"
-
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/staleness"
 	"trainmaster/pserver/table"
@@ -40,14 +38,25 @@ func (s *Shard) newView(m *model.Model) *View {
 	return h
 }
 
-// newColumns returns the table columns of a trainer without pushes.
-func (h *View) newColumns() []*table.Column {
-	columns := make([]*table.Column, len(h.tables))
-	for k := range columns {
-		columns[k] = &table.Column{}
+// newEmptyView is a view of a model that holds nothing.
+func (s *Shard) newEmptyView(m *model.Model) *View {
+	h := &View{model: m}
+	for k := range m.Placement.Sparse {
+		h.tables = append(h.tables, s.newTable(m, k, nil))
 	}
-	return columns
+	return h
 }
+
+// slotsHeld counts the slots of all tables.
+func (h *View) slotsHeld() (n int) {
+	for _, t := range h.tables {
+		n += len(t.Held())
+	}
+	return n
+}
+
+// isEmpty reports whether nothing of the model is here.
+func (h *View) isEmpty() bool { return len(h.blocks)+h.slotsHeld() == 0 }
 
 // cutTables is what a cut fixes of the tables.
 func (s *Shard) cutTables(c *Cut, since func(h *View, table int, number uint64) *table.Cut) []*table.Cut {
@@ -58,7 +67,7 @@ func (s *Shard) cutTables(c *Cut, since func(h *View, table int, number uint64) 
 			list[k].Since = since(c.view, k, c.number)
 		}
 		for _, t := range c.Trainers {
-			list[k].Columns = append(list[k].Columns, t.columns[k])
+			list[k].Trainers = append(list[k].Trainers, t.Trainer)
 		}
 	}
 	return list
@@ -76,12 +85,12 @@ func (h *View) RowsHeld() (n int) {
 func (s *Shard) Lookup(h *View, by *Trainer, number int, rows *wire.Rows, dst []float32) (version uint64, refused *Refusal) {
 	t := h.tables[number]
 	if h.model.Staleness.Policy == staleness.Scale {
-		t.Look(rows, by.columns[number])
+		t.Look(rows, by.Trainer)
 	}
 	s.rowsMu.RLock()
 	defer s.rowsMu.RUnlock()
 	if err := t.Lookup(rows, dst); err != nil {
-		return 0, refuseRows(err, t, rows)
+		return 0, refusalOf(err, by)
 	}
 	return s.version.Load(), nil
 }
@@ -91,7 +100,7 @@ func (h *View) Scan(number int, slot, row uint32, rows *wire.Rows) (nextSlot, ne
 	t := h.tables[number]
 	next, err := t.Scan(table.Place{Slot: slot, Row: row}, rows)
 	if err != nil {
-		return 0, 0, refuseRows(err, t, rows)
+		return 0, 0, refusalOf(err, nil)
 	}
 	return next.Slot, next.Row, nil
 }
@@ -105,26 +114,10 @@ func (s *Shard) PushRows(h *View, t *Trainer, number int, u Update, rows *wire.R
 	if bound := h.model.Staleness; bound.Policy == staleness.Scale {
 		weight = bound.Weight
 	}
-	applied, err := tbl.UpdateStale(rows, t.columns[number], step, weight)
+	applied, err := tbl.UpdateStale(rows, t.Trainer, step, weight)
 	s.seeTable(tbl, "step", step.Number)
-	if errors.Is(err, table.ErrEnded) {
-		return applied, Refuse(Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.incarnation, t.ordinal)
-	}
 	if err != nil {
-		return applied, refuseRows(err, tbl, rows)
+		return applied, refusalOf(err, t)
 	}
 	return applied, nil
-}
-
-// refuseRows refuses a batch with a slot that took no update or has no rows.
-func refuseRows(err error, t *table.Table, rows *wire.Rows) *Refusal {
-	switch {
-	case errors.Is(err, table.ErrMoved):
-		return Refuse(Moved, "%v", err)
-	case errors.Is(err, table.ErrFrozen):
-		return Refuse(Frozen, "%v", err).Until(t.Frozen(rows))
-	case errors.Is(err, table.ErrNotFinite):
-		return Refuse(Changed, "%v", err)
-	}
-	return Refuse(BadBatch, "%v", err)
 }

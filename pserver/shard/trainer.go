@@ -6,31 +6,19 @@ import (
 	"slices"
 	"sync/atomic"
 
-	"trainmaster/pserver/table"
+	"trainmaster/pserver/partition"
 )
 
 // Trainer is one incarnation of a trainer, as a shard knows it.
-//
-// applied[i] is guarded by the lock of block i; so is the effect of fenced, since
-// fence passes through every lock after setting it.
 type Trainer struct {
+	*partition.Trainer
 	ordinal     uint32
-	incarnation uint64
-	fenced      atomic.Bool
 	crowded     atomic.Pointer[crowd]
-	connections atomic.Int32    // open ones
-	applied     []uint64        // by local block: the last step applied
-	columns     []*table.Column // by table
+	connections atomic.Int32 // open ones
 }
 
 // Ordinal is the number of the trainer.
 func (t *Trainer) Ordinal() uint32 { return t.ordinal }
-
-// Incarnation is the number of this start of the trainer.
-func (t *Trainer) Incarnation() uint64 { return t.incarnation }
-
-// Column is what a table knows of the trainer.
-func (t *Trainer) Column(k int) *table.Column { return t.columns[k] }
 
 // Connected counts a connection of the trainer, until Disconnected.
 func (t *Trainer) Connected() { t.connections.Add(1) }
@@ -38,9 +26,30 @@ func (t *Trainer) Connected() { t.connections.Add(1) }
 // Disconnected ends a connection of the trainer.
 func (t *Trainer) Disconnected() { t.connections.Add(-1) }
 
-// newTrainer is one that has pushed nothing.
-func (h *View) newTrainer(ordinal uint32, incarnation uint64) *Trainer {
-	return &Trainer{ordinal: ordinal, incarnation: incarnation, applied: make([]uint64, len(h.blocks)), columns: h.newColumns()}
+// refuse refuses a trainer that has ended.
+func (t *Trainer) refuse() *Refusal {
+	return Refuse(Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.Incarnation(), t.ordinal)
+}
+
+// newTrainerLocked makes the trainer of an ordinal, without steps. Its number is the smallest that no trainer of the shard has, and none
+// of the cut in progress, which may still read steps of a trainer that has ended.
+func (s *Shard) newTrainerLocked(ordinal uint32, incarnation uint64) *Trainer {
+	used := map[int]bool{}
+	for _, t := range s.trainers {
+		used[t.Number()] = true
+	}
+	if c := s.cuts.current.Load(); c != nil {
+		for _, t := range c.Trainers {
+			used[t.Number()] = true
+		}
+	}
+	number := 0
+	for used[number] {
+		number++
+	}
+	t := &Trainer{Trainer: partition.NewTrainer(number, incarnation), ordinal: ordinal}
+	s.trainers[ordinal] = t
+	return t
 }
 
 // Join finds or makes the trainer of a data connection. digest is that of its placement, and epoch the epoch of the placement.
@@ -49,7 +58,7 @@ func (s *Shard) Join(ordinal uint32, incarnation uint64, digest [sha256.Size]byt
 		return nil, nil, Refuse(NotReady, "shard %d waits: %s", s.index, text)
 	}
 	h := s.view.Load()
-	if h == nil && s.moving.joins {
+	if h == nil && s.migration.joins {
 		return nil, nil, Refuse(NotReady, "shard %d does not have its placement yet", s.index)
 	}
 	if h == nil {
@@ -83,10 +92,10 @@ func (s *Shard) greet(h *View, ordinal uint32, incarnation uint64) (*Trainer, *R
 	}
 	old := s.trainers[ordinal]
 	switch {
-	case old != nil && old.incarnation == incarnation:
+	case old != nil && old.Incarnation() == incarnation:
 		return old, nil
-	case old != nil && old.incarnation > incarnation:
-		return nil, Refuse(Fenced, "trainer %d is at incarnation %d, this is %d", ordinal, old.incarnation, incarnation)
+	case old != nil && old.Incarnation() > incarnation:
+		return nil, Refuse(Fenced, "trainer %d is at incarnation %d, this is %d", ordinal, old.Incarnation(), incarnation)
 	case s.retired.over(incarnation) && !s.told:
 		return nil, Refuse(NotReady, "shard %d has not received the sessions of the trainers yet: its checkpoint has incarnation %d as retired", s.index, incarnation)
 	//guard:retired-trainer-refused
@@ -94,21 +103,15 @@ func (s *Shard) greet(h *View, ordinal uint32, incarnation uint64) (*Trainer, *R
 		return nil, Refuse(Fenced, "incarnation %d of trainer %d is retired: it has no session", incarnation, ordinal)
 	case old != nil:
 		fence(h, old)
-		s.Log.WithField("trainer", ordinal).WithField("incarnation", incarnation).WithField("fenced", old.incarnation).Info("trainer returned")
+		s.Log.WithField("trainer", ordinal).WithField("incarnation", incarnation).WithField("fenced", old.Incarnation()).Info("trainer returned")
 	}
-	t := h.newTrainer(ordinal, incarnation)
-	s.trainers[ordinal] = t
-	return t, nil
+	return s.newTrainerLocked(ordinal, incarnation), nil
 }
 
-// fence returns when no push of t will be applied any more: a push looks at the
-// flag under its block's lock, and every lock was free once after the flag was set.
+// fence returns when no push of t will be applied any more.
 func fence(h *View, t *Trainer) {
-	h.shut(t)
-	for _, b := range h.blocks {
-		b.mu.Lock()
-		b.mu.Unlock() //nolint:staticcheck // empty on purpose: it waits for requests inside the block
-	}
+	t.End()
+	h.each((*partition.Partition).Drain)
 }
 
 // rosterLocked lists the trainers by ordinal.

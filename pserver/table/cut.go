@@ -3,14 +3,16 @@ package table
 import (
 	"fmt"
 	"sync"
+
+	"trainmaster/pserver/partition"
 )
 
 // Cut is a consistent state of a table: of every slot, it has the updates before the cut and none after it.
 // The owner of a cut collects every slot of a table, one after the other, and ends with EndCut.
 type Cut struct {
-	Number  uint64    // from 1, growing
-	Since   *Cut      // the full cut: this cut has the rows that changed since; nil: all rows. See MaxDistance
-	Columns []*Column // whose steps it has; a later column has none
+	Number   uint64               // from 1, growing
+	Since    *Cut                 // the full cut: this cut has the rows that changed since; nil: all rows. See MaxDistance
+	Trainers []*partition.Trainer // whose steps it has; a later trainer has none
 
 	rows, words []uint32 // copies of the last Collect: row numbers, and the rows in sequence
 	unchanged   []uint32 // row numbers of the last Collect
@@ -36,7 +38,7 @@ type Image struct {
 
 	Unchanged  []byte      // a bit for each row of the image of the full cut: it is unchanged and in use. Only if the table has an expiry
 	Candidates []Candidate // ids without a row, ascending, all of them
-	Steps      []uint64    // last applied, by column of the cut
+	Steps      []uint64    // last applied, by trainer of the cut
 }
 
 // Candidate is an id that needs more updates to have a row.
@@ -79,8 +81,8 @@ type Sizes struct{ Rows, Unchanged, Candidates int }
 // Sizes returns the sizes of the result of Collect for a slot.
 func (t *Table) Sizes(number uint32, c *Cut) Sizes {
 	s := t.slots[number]
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Lock()
+	defer s.Unlock()
 	p := s.saved
 	if s.cut != c.Number {
 		p = t.saveLocked(number, c)
@@ -95,26 +97,26 @@ func (t *Table) Sizes(number uint32, c *Cut) Sizes {
 // EndCut frees preserved rows that were not collected and ends the current cut.
 func (t *Table) EndCut() {
 	for _, i := range t.held {
-		t.slots[i].mu.Lock()
+		t.slots[i].Lock()
 		t.slots[i].saved = nil
-		t.slots[i].mu.Unlock()
+		t.slots[i].Unlock()
 	}
 	if c := t.cut.Swap(nil); c != nil {
 		t.arena.give(c.memory)
-		c.memory, c.keeps, c.rows, c.words, c.unchanged, c.Columns = nil, 0, nil, nil, nil, nil // a full cut may stay, for Since
+		c.memory, c.keeps, c.rows, c.words, c.unchanged, c.Trainers = nil, 0, nil, nil, nil, nil // a full cut may stay, for Since
 	}
 }
 
 // Restore puts an image of a full cut into an unused slot, optionally followed by an image of the changes since that cut.
-// columns belong to the cut. After an error the slot is unusable.
-func (t *Table) Restore(number uint32, m *Image, columns []*Column) error {
+// trainers are those of the cut. After an error the slot is unusable.
+func (t *Table) Restore(number uint32, m *Image, trainers []*partition.Trainer) error {
 	s := t.slots[number]
-	if err := t.checkImage(number, m, len(columns)); err != nil {
+	if err := t.checkImage(number, m, len(trainers)); err != nil {
 		return err
 	}
 	if len(m.Unchanged) != 0 {
 		if err := s.retain(m); err != nil {
-			return fmt.Errorf("table %q, slot %d: %w", t.cfg.Name, number, err)
+			return t.slotError(number, err)
 		}
 	}
 	s.clock = m.Clock
@@ -128,8 +130,8 @@ func (t *Table) Restore(number uint32, m *Image, columns []*Column) error {
 	if err := t.addCandidates(s, number, m.Candidates); err != nil {
 		return err
 	}
-	for i, column := range columns {
-		column.steps[number] = m.Steps[i]
+	for i, by := range trainers {
+		s.SetStep(by, m.Steps[i])
 	}
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/partition"
 )
 
 // deltaModel takes cuts of a table and of a naive table. A cut is kept, dropped before or during its collection, or collected and
@@ -20,7 +21,7 @@ type deltaModel struct {
 	current atomic.Pointer[Cut]
 	table   *Table
 	want    *naive
-	column  *Column
+	column  *partition.Trainer
 	ids     []int64
 	step    uint64
 
@@ -77,7 +78,7 @@ func restoredState(t *Table) map[int64]string {
 
 func (m *deltaModel) cut(ending string, isFull bool) {
 	m.number++
-	c := &Cut{Number: m.number, Since: m.fullCut, Columns: []*Column{m.column}}
+	c := &Cut{Number: m.number, Since: m.fullCut, Trainers: []*partition.Trainer{m.column}}
 	if far := c.Since != nil && m.number-c.Since.Number > MaxDistance; isFull || far {
 		c.Since = nil
 		if far {
@@ -111,11 +112,11 @@ func (m *deltaModel) cut(ending string, isFull bool) {
 	again := New(m.cfg, m.o, m.table.Held(), noCut)
 	for _, slot := range again.Held() {
 		if c.Since != nil {
-			if err := again.Restore(slot, m.full[slot], []*Column{{}}); err != nil {
+			if err := again.Restore(slot, m.full[slot], []*partition.Trainer{trainer(0)}); err != nil {
 				m.Fatalf("full cut: %t, cut %d, at step %d: full cut: %v", c.Since == nil, c.Number, steps, err)
 			}
 		}
-		if err := again.Restore(slot, images[slot], []*Column{{}}); err != nil {
+		if err := again.Restore(slot, images[slot], []*partition.Trainer{trainer(0)}); err != nil {
 			m.Fatalf("full cut: %t, cut %d, at step %d: %v", c.Since == nil, c.Number, steps, err)
 		}
 	}
@@ -140,7 +141,7 @@ func TestDeltaHasAllChangesSinceFullCut(t *testing.T) {
 		for seed := range uint64(4) {
 			t.Run(fmt.Sprint(cfg.Name, seed), func(t *testing.T) {
 				cfg, o := valid(t, cfg), validRule(t, optimizer.Config{Kind: optimizer.Adam})
-				m := &deltaModel{T: t, r: rand.New(rand.NewPCG(seed, 8)), cfg: cfg, o: o, want: newNaive(cfg, o), column: &Column{}}
+				m := &deltaModel{T: t, r: rand.New(rand.NewPCG(seed, 8)), cfg: cfg, o: o, want: newNaive(cfg, o), column: trainer(0)}
 				m.table = New(cfg, o, []uint32{3, 500, 1023}, m.current.Load)
 				m.ids = universe(m.r, 40)
 				for range 1500 {

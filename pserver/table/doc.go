@@ -32,8 +32,8 @@
 //
 // # Repeated updates
 //
-// A [Column] stores for one trainer the step last applied in each slot. An update of a slot with that step or an earlier one changes
-// nothing.
+// A slot is a [partition.Partition], which stores the step of each trainer that was applied last. An update of a slot with that step or an
+// earlier one changes nothing.
 //
 // # Cuts
 //

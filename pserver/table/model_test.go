@@ -4,9 +4,11 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"sync/atomic"
 	"testing"
 
 	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/partition"
 	"trainmaster/pserver/wire"
 )
 
@@ -17,7 +19,14 @@ type naive struct {
 	rows    map[int64]*naiveRow
 	waiting map[int64]*naiveRow
 	clocks  [Slots]uint64
-	applied map[*Column]map[uint32]uint64
+	applied map[*partition.Trainer]map[uint32]uint64
+}
+
+var incarnations atomic.Uint64
+
+// trainer is a new incarnation with a number.
+func trainer(number int) *partition.Trainer {
+	return partition.NewTrainer(number, incarnations.Add(1))
 }
 
 type naiveRow struct {
@@ -28,7 +37,7 @@ type naiveRow struct {
 }
 
 func newNaive(cfg Config, o optimizer.Config) *naive {
-	return &naive{cfg: cfg, o: o, rows: map[int64]*naiveRow{}, waiting: map[int64]*naiveRow{}, applied: map[*Column]map[uint32]uint64{}}
+	return &naive{cfg: cfg, o: o, rows: map[int64]*naiveRow{}, waiting: map[int64]*naiveRow{}, applied: map[*partition.Trainer]map[uint32]uint64{}}
 }
 
 func (n *naive) initial(id int64) []float32 {
@@ -45,7 +54,7 @@ func (n *naive) lookup(id int64) []float32 {
 }
 
 // push applies a batch, slot by slot.
-func (n *naive) push(ids []int64, grads []float32, c *Column, step uint64, scale float32) {
+func (n *naive) push(ids []int64, grads []float32, c *partition.Trainer, step uint64, scale float32) {
 	bySlot := map[uint32][]int{}
 	for k, id := range ids {
 		bySlot[SlotOf(id)] = append(bySlot[SlotOf(id)], k)
@@ -211,7 +220,7 @@ func TestTableIsTheNaiveOne(t *testing.T) {
 func compare(t *testing.T, cfg Config, o optimizer.Config) {
 	r := rand.New(rand.NewPCG(1, uint64(len(cfg.Name))))
 	table, want := New(cfg, o, held(1, 0), noCut), newNaive(cfg, o)
-	columns := []*Column{{}, {}}
+	columns := []*partition.Trainer{trainer(0), trainer(1)}
 	sometimes := universe(r, 40) // few slots, so that a slot has many ids and its clock advances
 	steps := []uint64{0, 0}
 	for round := range 120 {
@@ -325,7 +334,7 @@ func TestShardsMakeNoDifference(t *testing.T) {
 	cfg := valid(t, Config{Name: "t", Dim: 4, Init: Normal, Scale: 0.3, Seed: 9, Expiry: 12})
 	o := validRule(t, optimizer.Config{Kind: optimizer.Adam})
 	r := rand.New(rand.NewPCG(2, 2))
-	whole, column := New(cfg, o, held(1, 0), noCut), &Column{}
+	whole, column := New(cfg, o, held(1, 0), noCut), trainer(0)
 	var parts []*Table
 	for i := range 3 {
 		parts = append(parts, New(cfg, o, held(3, i), noCut))
@@ -347,7 +356,7 @@ func TestShardsMakeNoDifference(t *testing.T) {
 				}
 			}
 			batch, _ := grouped(mine, g, 4)
-			if _, err := part.Update(&batch, &Column{}, Step{step, 1}); err != nil {
+			if _, err := part.Update(&batch, trainer(0), Step{step, 1}); err != nil {
 				t.Fatal(err)
 			}
 		}

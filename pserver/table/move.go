@@ -1,126 +1,37 @@
 package table
 
 import (
-	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
-	"trainmaster/pserver/wire"
+	"trainmaster/pserver/partition"
 )
-
-// Errors of a slot during a migration.
-var (
-	ErrFrozen = errors.New("slot is frozen for a migration")
-	ErrMoved  = errors.New("slot is on another shard now")
-)
-
-// Freeze keeps updates away from a slot, until Thaw or Leave. Freezing it again changes nothing.
-// Of the three only one is called at a time.
-func (t *Table) Freeze(number uint32) error {
-	s, err := t.slot(number)
-	if err != nil {
-		return err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.frozen == nil {
-		s.frozen = make(chan struct{})
-	}
-	return nil
-}
-
-// Thaw permits updates of all slots again.
-func (t *Table) Thaw() {
-	for _, i := range t.held {
-		s := t.slots[i]
-		s.mu.Lock()
-		s.thawLocked()
-		s.mu.Unlock()
-	}
-}
-
-func (s *slot) thawLocked() {
-	if s.frozen != nil {
-		close(s.frozen)
-		s.frozen = nil
-	}
-}
-
-// Frozen closes when the first frozen slot of a checked batch is not frozen any more; nil if none is.
-func (t *Table) Frozen(rows *wire.Rows) (until <-chan struct{}) {
-	for _, span := range rows.Spans {
-		s := t.slots[span.Slot]
-		s.mu.Lock()
-		frozen := s.frozen
-		s.mu.Unlock()
-		if frozen != nil {
-			return frozen
-		}
-	}
-	return nil
-}
-
-// movingLocked returns an error if the slot is frozen or moved.
-func (t *Table) movingLocked(number uint32) error {
-	switch s := t.slots[number]; {
-	case s.moved:
-		return fmt.Errorf("table %q, slot %d: %w", t.cfg.Name, number, ErrMoved)
-	case s.frozen != nil:
-		return fmt.Errorf("table %q, slot %d: %w", t.cfg.Name, number, ErrFrozen)
-	}
-	return nil
-}
-
-func (t *Table) slot(number uint32) (*slot, error) {
-	if number >= Slots || t.slots[number] == nil {
-		return nil, fmt.Errorf("table %q, slot %d: %w", t.cfg.Name, number, ErrNotHeld)
-	}
-	return t.slots[number], nil
-}
 
 // Outgoing reads a frozen slot, a piece at a time.
 type Outgoing struct {
-	table  *Table
-	number uint32
-	frozen chan struct{} // as it was at the first piece: another one is another move
-	row    uint32
-	ids    []int64 // that wait for a row, ascending, from the last piece of rows on
-	rows   bool    // all of them were read
+	table *Table
+	slot  *slot
+	row   uint32
+	ids   []int64 // of candidates, ascending, from the last piece of rows on
+	rows  bool    // all of them were read
 }
 
-// Send begins to read a frozen slot.
-func (t *Table) Send(number uint32) (*Outgoing, error) {
-	s, err := t.slot(number)
-	if err != nil {
-		return nil, err
-	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.frozen == nil {
-		return nil, fmt.Errorf("table %q, slot %d is not frozen: %w", t.cfg.Name, number, ErrMoved)
-	}
-	return &Outgoing{table: t, number: number, frozen: s.frozen}, nil
-}
+// Send begins to read a slot that is held.
+func (t *Table) Send(number uint32) *Outgoing { return &Outgoing{table: t, slot: t.slots[number]} }
 
-// Next returns the next piece, with at most the given number of rows and candidates, and whether it is the last piece. It has no steps.
-// It fails if the slot is not frozen any more.
-func (o *Outgoing) Next(most int) (m *Image, last bool, err error) {
-	t := o.table
-	s := t.slots[o.number]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.frozen != o.frozen {
-		return nil, false, fmt.Errorf("table %q, slot %d is not frozen any more: %w", t.cfg.Name, o.number, ErrMoved)
-	}
+// Next returns the next piece, with at most the given number of rows and candidates, and whether it is the last piece. It has no
+// steps. The caller holds the lock of the partition, which is frozen from the first piece to the last.
+func (o *Outgoing) Next(most int) (m *Image, last bool) {
+	s := o.slot
 	m = &Image{Clock: s.clock, LiveRows: s.liveRows}
 	for ; o.row < s.end && len(m.IDs) < most; o.row++ {
 		if r := s.at(o.row); *r.version() != 0 {
-			t.addRow(m, r)
+			o.table.addRow(m, r)
 		}
 	}
 	if o.row < s.end {
-		return m, false, nil
+		return m, false
 	}
 	if !o.rows {
 		o.rows, o.ids = true, slices.Sorted(maps.Keys(s.candidates))
@@ -128,15 +39,7 @@ func (o *Outgoing) Next(most int) (m *Image, last bool, err error) {
 	n := min(most-len(m.IDs), len(o.ids))
 	m.Candidates = s.candidatesLocked(o.ids[:n])
 	o.ids = o.ids[n:]
-	return m, len(o.ids) == 0, nil
-}
-
-// Step is the step of a column that was last applied in the slot.
-func (o *Outgoing) Step(c *Column) uint64 {
-	s := o.table.slots[o.number]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return c.steps[o.number]
+	return m, len(o.ids) == 0
 }
 
 // Incoming is a slot of another shard in transfer. It is filled separately from the held slots, see Placed.
@@ -172,6 +75,9 @@ func (in *Incoming) Add(m *Image) error {
 // Rows returns the current number of rows.
 func (in *Incoming) Rows() int { return in.slot.liveRows }
 
+// Partition returns the partition of the slot.
+func (in *Incoming) Partition() *partition.Partition { return &in.slot.Partition }
+
 // Placed returns the share of the table after a move. Slots that are held before and after the move are the same in both; the
 // other slots come from arrived. The error names a slot in neither.
 func (t *Table) Placed(held []uint32, arrived func(number uint32) *Incoming) (*Table, error) {
@@ -191,27 +97,18 @@ func (t *Table) Placed(held []uint32, arrived func(number uint32) *Incoming) (*T
 	return placed, nil
 }
 
-// Leave frees the slots that another shard owns after the move. Later operations on them fail with ErrMoved.
+// Leave frees the slots that another shard owns after the move. Later operations on them fail with [partition.ErrMoved].
 func (t *Table) Leave(after *Table) {
 	for _, i := range t.held {
-		if after.slots[i] == t.slots[i] {
+		s := t.slots[i]
+		if after.slots[i] == s {
 			continue
 		}
-		s := t.slots[i]
-		s.mu.Lock()
-		chunks := s.chunks
-		s.thawLocked()
-		s.moved = true
-		s.index, s.chunks, s.free, s.candidates, s.saved, s.liveRows, s.end = nil, nil, nil, nil, nil, 0, 0
-		s.mu.Unlock()
+		var chunks []chunk
+		s.Leave(func() {
+			chunks = s.chunks
+			s.index, s.chunks, s.free, s.candidates, s.saved, s.liveRows, s.end = nil, nil, nil, nil, nil, 0, 0
+		})
 		t.arena.give(chunks)
 	}
-}
-
-// Mark says that a slot has a step of the column's trainer, and none after it.
-func (t *Table) Mark(number uint32, c *Column, step uint64) {
-	s := t.slots[number]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	c.steps[number] = step
 }

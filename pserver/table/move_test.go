@@ -8,29 +8,23 @@ import (
 	"testing"
 
 	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/partition"
 )
 
 // send moves slots from one shard of a table to another, in pieces of at most most rows, and returns their shares after it.
-func send(t testing.TB, from, to *Table, slots []uint32, most int, columns []*Column, theirs []*Column) (after, taken *Table) {
+func send(t testing.TB, from, to *Table, slots []uint32, most int, columns []*partition.Trainer, theirs []*partition.Trainer) (after, taken *Table) {
 	t.Helper()
 	arrived := map[uint32]*Incoming{}
 	steps := map[uint32][]uint64{}
 	for _, slot := range slots {
-		if err := from.Freeze(slot); err != nil {
-			t.Fatal(err)
-		}
-		out, err := from.Send(slot)
-		if err != nil {
-			t.Fatal(err)
-		}
+		from.Partition(slot).Freeze()
+		out := from.Send(slot)
 		arrived[slot] = to.Receive(slot)
 		liveRows := 0
 		for last := false; !last; {
 			var m *Image
-			if m, last, err = out.Next(most); err == nil {
-				err = arrived[slot].Add(m)
-			}
-			if err != nil || len(m.IDs)+len(m.Candidates) > most {
+			m, last = out.Next(most)
+			if err := arrived[slot].Add(m); err != nil || len(m.IDs)+len(m.Candidates) > most {
 				t.Fatalf("a piece of %d rows and %d candidates: %v", len(m.IDs), len(m.Candidates), err)
 			}
 			liveRows = m.LiveRows
@@ -39,7 +33,7 @@ func send(t testing.TB, from, to *Table, slots []uint32, most int, columns []*Co
 			t.Fatalf("slot %d arrived with %d rows, expected %d", slot, got, liveRows)
 		}
 		for _, c := range columns {
-			steps[slot] = append(steps[slot], out.Step(c))
+			steps[slot] = append(steps[slot], from.Partition(slot).Step(c))
 		}
 	}
 	kept := slices.DeleteFunc(slices.Clone(from.Held()), func(slot uint32) bool { return arrived[slot] != nil })
@@ -51,7 +45,7 @@ func send(t testing.TB, from, to *Table, slots []uint32, most int, columns []*Co
 	}
 	for slot, list := range steps {
 		for i, step := range list {
-			taken.Mark(slot, theirs[i], step)
+			taken.Partition(slot).SetStep(theirs[i], step)
 		}
 	}
 	if after, err = from.Placed(kept, nil); err != nil {
@@ -67,9 +61,9 @@ func TestMovedSlotsAreTheNaiveOnes(t *testing.T) {
 	for _, o := range []optimizer.Config{plain, {Kind: optimizer.Adam}} {
 		cfg, o := valid(t, Config{Name: "t", Dim: 2, Init: Uniform, Scale: 1, Expiry: 40, Admission: 2}), validRule(t, o)
 		shards := [2]*Table{New(cfg, o, held(2, 0), noCut), New(cfg, o, held(2, 1), noCut)}
-		columns := [2][]*Column{{{}, {}}, {{}, {}}}
+		columns := [2][]*partition.Trainer{{trainer(0), trainer(1)}, {trainer(0), trainer(1)}}
 		want := newNaive(cfg, o)
-		naiveColumns := []*Column{{}, {}}
+		naiveColumns := []*partition.Trainer{trainer(0), trainer(1)}
 		r := rand.New(rand.NewPCG(1, 2))
 		ids := universe(r, 12)
 		steps := [2]uint64{}
@@ -152,7 +146,7 @@ func TestMemoryOfSlotsThatLeft(t *testing.T) {
 	ids, others = ids[:3*chunkRows], others[:3*chunkRows]
 	push := func(to *Table, ids []int64) {
 		batch, _ := grouped(ids, slices.Repeat([]float32{1}, 4*len(ids)), 4)
-		if _, err := to.Update(&batch, &Column{}, Step{1, 1}); err != nil {
+		if _, err := to.Update(&batch, trainer(0), Step{1, 1}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -179,9 +173,9 @@ func TestSlotsOnTheirWay(t *testing.T) {
 	table := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros}, plain, noCut)
 	id := int64(5)
 	slot := SlotOf(id)
-	batch := func() (c *Column, err error) {
+	batch := func() (c *partition.Trainer, err error) {
 		rows, _ := grouped([]int64{id}, []float32{1}, 1)
-		c = &Column{}
+		c = trainer(0)
 		_, err = table.Update(&rows, c, Step{1, 1})
 		return c, err
 	}
@@ -189,47 +183,37 @@ func TestSlotsOnTheirWay(t *testing.T) {
 		t.Fatal(err)
 	}
 	before := lookup(table, []int64{id})
-	if _, err := table.Send(slot); !errors.Is(err, ErrMoved) {
-		t.Errorf("a slot that is not frozen is sent: %v", err)
-	}
-	if err := table.Freeze(slot); err != nil {
-		t.Fatal(err)
-	}
-	rows, _ := grouped([]int64{id}, nil, 1)
-	until := table.Frozen(&rows)
-	if c, err := batch(); !errors.Is(err, ErrFrozen) || c.steps[slot] != 0 || !slices.Equal(lookup(table, []int64{id}), before) {
+	p := table.Partition(slot)
+	p.Freeze()
+	var frozen partition.ErrFrozen
+	if c, err := batch(); !errors.As(err, &frozen) || p.Step(c) != 0 || !slices.Equal(lookup(table, []int64{id}), before) {
 		t.Errorf("a push to a frozen slot: %v", err)
 	}
-	out, err := table.Send(slot)
-	if err != nil {
-		t.Fatal(err)
+	p.Thaw()
+	<-frozen.Until
+	p.Freeze() // for another move
+	until := p.Frozen()
+	if until == frozen.Until {
+		t.Error("two migrations end at the same time")
 	}
-	table.Thaw()
-	<-until
-	if err := table.Freeze(slot); err != nil { // for another move
-		t.Fatal(err)
-	}
-	if _, _, err := out.Next(9); !errors.Is(err, ErrMoved) {
-		t.Errorf("a piece of an ended move: %v", err)
-	}
-	until = table.Frozen(&rows)
+	rows, _ := grouped([]int64{id}, nil, 1)
 	other := New(table.Config(), plain, nil, noCut)
 	send(t, table, other, []uint32{slot}, 9, nil, nil)
 	<-until
-	if _, err := batch(); !errors.Is(err, ErrMoved) {
+	if _, err := batch(); !errors.Is(err, partition.ErrMoved) {
 		t.Errorf("a push to a slot that has left: %v", err)
 	}
-	if err := table.Lookup(&rows, make([]float32, 1)); !errors.Is(err, ErrMoved) {
+	if err := table.Lookup(&rows, make([]float32, 1)); !errors.Is(err, partition.ErrMoved) {
 		t.Errorf("a look-up in a slot that has left: %v", err)
 	}
-	if _, err := table.Scan(Place{}, &rows); !errors.Is(err, ErrMoved) {
+	if _, err := table.Scan(Place{}, &rows); !errors.Is(err, partition.ErrMoved) {
 		t.Errorf("a scan over a slot that has left: %v", err)
 	}
 	if _, err := table.Scan(Place{Slot: slot + 1}, &rows); err != nil {
 		t.Errorf("a scan that is past it: %v", err)
 	}
-	if err := New(table.Config(), plain, nil, noCut).Freeze(slot); !errors.Is(err, ErrNotHeld) {
-		t.Errorf("a slot that is not here is frozen: %v", err)
+	if p := New(table.Config(), plain, nil, noCut).Partition(slot); p != nil {
+		t.Errorf("a slot that is not here has a partition")
 	}
 }
 

@@ -55,8 +55,8 @@ func (t *Table) saveLocked(number uint32, c *Cut) *saved {
 	s := t.slots[number]
 	s.cut = c.Number
 	m := &Image{Clock: s.clock, LiveRows: s.liveRows}
-	for _, column := range c.Columns {
-		m.Steps = append(m.Steps, column.steps[number])
+	for _, by := range c.Trainers {
+		m.Steps = append(m.Steps, s.Step(by))
 	}
 	p := &saved{cut: c, arena: t.arena, image: m, listed: c.Since != nil && t.cfg.Expiry > 0, waited: len(s.candidates), due: make([]uint64, (s.end+63)/64)}
 	for i := range p.due {
@@ -153,9 +153,9 @@ func (s *slot) copyDue(p *saved, row uint32) (next uint32, more bool) {
 
 // pause releases the lock for other goroutines.
 func (s *slot) pause() {
-	s.mu.Unlock()
+	s.Unlock()
 	runtime.Gosched()
-	s.mu.Lock()
+	s.Lock()
 }
 
 // Collect returns a slot as it was at the cut, once. Updates continue: the lock is held for one piece at a time.
@@ -164,18 +164,18 @@ func (t *Table) Collect(number uint32, c *Cut) *Image { return t.CollectInto(num
 // CollectInto is Collect into an image whose memory is used again: fresh pages may take the system longer than the copy.
 func (t *Table) CollectInto(number uint32, c *Cut, into *Image) *Image {
 	s := t.slots[number]
-	s.mu.Lock()
+	s.Lock()
 	p := s.saved
 	if s.cut != c.Number {
 		p = t.saveLocked(number, c)
 	}
 	n := s.countLocked(p)
-	s.mu.Unlock()
+	s.Unlock()
 	c.rows, c.words, c.unchanged = slices.Grow(c.rows[:0], n), slices.Grow(c.words[:0], n*t.arena.words()), c.unchanged[:0] // no lock: it may take long
 	if p.listed {
 		c.unchanged = slices.Grow(c.unchanged, max(0, p.image.LiveRows-n))
 	}
-	s.mu.Lock()
+	s.Lock()
 	for row, more := s.copyDue(p, 0); more; row, more = s.copyDue(p, row) {
 		s.pause()
 	}
@@ -190,7 +190,7 @@ func (t *Table) CollectInto(number uint32, c *Cut, into *Image) *Image {
 		}
 	}
 	s.saved = nil
-	s.mu.Unlock()
+	s.Unlock()
 	m := p.image
 	m.IDs, m.Versions, m.Updates, m.Values, m.Unchanged = into.IDs[:0], into.Versions[:0], into.Updates[:0], into.Values[:0], into.Unchanged[:0]
 	*into = *m

@@ -9,10 +9,11 @@ import (
 	"testing"
 
 	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/partition"
 )
 
 // fillSlot makes a row for each id of a slot, and returns the batch that updates some of them.
-func fillSlot(t *testing.T, table *Table, column *Column, ids []int64) {
+func fillSlot(t *testing.T, table *Table, column *partition.Trainer, ids []int64) {
 	t.Helper()
 	r, _ := grouped(ids, make([]float32, len(ids)*table.cfg.Dim), table.cfg.Dim)
 	if n, err := table.Update(&r, column, Step{Number: 1, Scale: 1}); n != 1 || err != nil {
@@ -23,12 +24,12 @@ func fillSlot(t *testing.T, table *Table, column *Column, ids []int64) {
 // The first update of a slot after a full cut copies the rows that it changes and no others, whatever the slot has.
 func TestFirstUpdateAfterFullCutCopiesItsRowsOnly(t *testing.T) {
 	var current atomic.Pointer[Cut]
-	table, column := newTable(t, Config{Name: "t", Dim: 4, Init: Zeros, Admission: 2}, plain, current.Load), &Column{}
+	table, column := newTable(t, Config{Name: "t", Dim: 4, Init: Zeros, Admission: 2}, plain, current.Load), trainer(0)
 	ids := idsOf(9, 3000)
 	fillSlot(t, table, column, ids)
-	column.steps[9] = 0
+	table.Partition(9).SetStep(column, 0)
 	fillSlot(t, table, column, ids[:2500]) // the others wait for their second update
-	cut := &Cut{Number: 1, Columns: []*Column{column}}
+	cut := &Cut{Number: 1, Trainers: []*partition.Trainer{column}}
 	current.Store(cut)
 	r, _ := grouped([]int64{ids[5], ids[2499], ids[5], ids[2600], ids[2999]}, make([]float32, 5*4), 4)
 	for step := range uint64(2) {
@@ -60,7 +61,7 @@ func TestCollectDuringUpdatesReturnsStateAtCut(t *testing.T) {
 		table, twin := New(cfg, o, slot, current.Load), New(cfg, o, slot, early.Load)
 		ids := idsOf(9, 4000)
 		r := rand.New(rand.NewPCG(4, 4))
-		column, second := &Column{}, &Column{}
+		column, second := trainer(0), trainer(0)
 		push := func(step uint64, to ...*Table) {
 			some, grads := make([]int64, 800), make([]float32, 800*cfg.Dim)
 			for k := range some {
@@ -87,8 +88,8 @@ func TestCollectDuringUpdatesReturnsStateAtCut(t *testing.T) {
 				step++
 				push(step, table, twin)
 			}
-			cut := &Cut{Number: number, Columns: []*Column{column}}
-			twinCut := &Cut{Number: number, Columns: []*Column{second}}
+			cut := &Cut{Number: number, Trainers: []*partition.Trainer{column}}
+			twinCut := &Cut{Number: number, Trainers: []*partition.Trainer{second}}
 			if full || number%3 == 1 {
 				fullCut, twinFull = cut, twinCut
 			} else {

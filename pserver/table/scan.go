@@ -1,6 +1,9 @@
 package table
 
-import "trainmaster/pserver/wire"
+import (
+	"trainmaster/pserver/partition"
+	"trainmaster/pserver/wire"
+)
 
 // Place is a position in the scan of a table: a row of a slot. The zero value is the start; at the end the
 // slot is Slots.
@@ -8,7 +11,7 @@ type Place struct{ Slot, Row uint32 }
 
 // Scan reads rows from a position on until a frame is full, and returns the next position. A row that exists from the first call to
 // the last is read once, with the values at some point between. Rows that appear or expire during the scan can be missing. rows
-// keeps its memory. The error is ErrMoved.
+// keeps its memory. The error is [partition.ErrMoved].
 func (t *Table) Scan(from Place, rows *wire.Rows) (next Place, err error) {
 	rows.Spans, rows.IDs, rows.Values = rows.Spans[:0], rows.IDs[:0], rows.Values[:0]
 	for _, number := range t.held {
@@ -35,10 +38,10 @@ func (t *Table) scanSlot(from Place, rows *wire.Rows) (at uint32, whole bool, er
 			rows.Spans = append(rows.Spans, wire.Span{Slot: from.Slot, Rows: uint32(n)})
 		}
 	}()
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.moved {
-		return 0, false, t.movingLocked(from.Slot)
+	s.Lock()
+	defer s.Unlock()
+	if s.Moved() {
+		return 0, false, t.slotError(from.Slot, partition.ErrMoved)
 	}
 	for row := from.Row; row < s.end; row++ {
 		r := s.at(row)

@@ -2,7 +2,8 @@ package table
 
 import (
 	"fmt"
-	"sync"
+
+	"trainmaster/pserver/partition"
 )
 
 const (
@@ -18,10 +19,9 @@ const (
 	maxClock = marked - 1
 )
 
-// slot is a share of a table. mu guards everything, the columns' entries for
-// this slot too.
+// slot is a share of a table. The lock of the partition guards everything.
 type slot struct {
-	mu       sync.Mutex
+	partition.Partition
 	key      Key // of the table
 	index    []uint32
 	chunks   []chunk
@@ -36,9 +36,6 @@ type slot struct {
 
 	cut   uint64 // Number of the last cut of this slot.
 	saved *saved // Rows preserved for that cut, nil without any.
-
-	frozen chan struct{} // closed when the migration that froze the slot ends; nil if the slot is not frozen
-	moved  bool          // whether another shard owns the slot
 }
 
 // candidate is an id without a row.

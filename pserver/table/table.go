@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 
 	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/partition"
 	"trainmaster/pserver/wire"
 )
 
@@ -18,8 +19,6 @@ var (
 	ErrFull      = errors.New("slot is full")
 	// ErrNotFinite: the sender changed a gradient in shared memory after it was checked.
 	ErrNotFinite = errors.New("gradient in shared memory is no longer finite: the trainer changed it before the reply")
-	// ErrEnded: the column was closed.
-	ErrEnded = errors.New("the trainer has been replaced by a newer incarnation")
 )
 
 // Table is the share of a table that a shard holds.
@@ -90,9 +89,9 @@ func (t *Table) Holds(slot uint32) bool { return slot < Slots && t.slots[slot] !
 func (t *Table) Rows() (n int) {
 	for _, i := range t.held {
 		s := t.slots[i]
-		s.mu.Lock()
+		s.Lock()
 		n += s.liveRows
-		s.mu.Unlock()
+		s.Unlock()
 	}
 	return n
 }
@@ -103,22 +102,17 @@ func (t *Table) Bytes() int { return t.Rows() * t.RowBytes() }
 // RowBytes is the size of one row.
 func (t *Table) RowBytes() int { return 4 * t.arena.words() }
 
-// Column is the state of one trainer in a table: the step last applied, by slot.
-type Column struct {
-	steps [Slots]uint64 // each guarded by the slot's lock
-
-	// seen is 1 + the number of updates of the slot at the trainer's last lookup or update, or 0. It is guarded like steps.
-	seen  [Slots]uint32
-	ended atomic.Bool // its effect too, since Close passes through every lock
+// Partition returns the partition of a slot, nil if the slot is not held.
+func (t *Table) Partition(slot uint32) *partition.Partition {
+	if !t.Holds(slot) {
+		return nil
+	}
+	return &t.slots[slot].Partition
 }
 
-// Close returns when no update of the column will be applied any more.
-func (t *Table) Close(c *Column) {
-	c.ended.Store(true)
-	for _, i := range t.held {
-		t.slots[i].mu.Lock()
-		t.slots[i].mu.Unlock() //nolint:staticcheck // empty on purpose: it waits for the current holder
-	}
+// slotError adds the slot to an error.
+func (t *Table) slotError(slot uint32, err error) error {
+	return fmt.Errorf("table %q, slot %d: %w", t.cfg.Name, slot, err)
 }
 
 // scratch is the memory of a call. Its slices are as long as the batch.
@@ -140,8 +134,8 @@ func grown[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
 func (t *Table) Check(rows *wire.Rows) error {
 	k := 0
 	for _, span := range rows.Spans {
-		if span.Slot >= Slots || t.slots[span.Slot] == nil {
-			return fmt.Errorf("table %q, slot %d: %w", t.cfg.Name, span.Slot, ErrNotHeld)
+		if !t.Holds(span.Slot) {
+			return t.slotError(span.Slot, ErrNotHeld)
 		}
 		for _, id := range rows.IDs[k : k+int(span.Rows)] {
 			if slot := t.cfg.SlotOf(id); slot != span.Slot {
@@ -154,7 +148,7 @@ func (t *Table) Check(rows *wire.Rows) error {
 }
 
 // Lookup fills dst, of shape [ids, dim], with the values of the ids of a checked batch.
-// All rows of a slot come from one state. The error is ErrMoved.
+// All rows of a slot come from one state. The error is [partition.ErrMoved].
 func (t *Table) Lookup(rows *wire.Rows, dst []float32) error {
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
@@ -173,10 +167,10 @@ func (t *Table) lookup(number uint32, ids []int64, dst []float32, sc *scratch) e
 	dim := t.cfg.Dim
 	sc.rows = grown(sc.rows, len(ids))
 	s := t.slots[number]
-	s.mu.Lock()
-	if s.moved {
-		s.mu.Unlock()
-		return t.movingLocked(number)
+	s.Lock()
+	if s.Moved() {
+		s.Unlock()
+		return t.slotError(number, partition.ErrMoved)
 	}
 	s.findAll(ids, sc.rows, sc)
 	for k, row := range sc.rows {
@@ -184,7 +178,7 @@ func (t *Table) lookup(number uint32, ids []int64, dst []float32, sc *scratch) e
 			copy(dst[k*dim:(k+1)*dim], t.arena.floats(s.at(row)))
 		}
 	}
-	s.mu.Unlock()
+	s.Unlock()
 	for k, row := range sc.rows {
 		if row == noRow {
 			t.init.fill(dst[k*dim:(k+1)*dim], ids[k])

@@ -16,6 +16,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/partition"
 	"trainmaster/pserver/wire"
 )
 
@@ -119,19 +120,19 @@ func TestCheckRefuses(t *testing.T) {
 	}
 }
 
-// A closed column changes nothing any more.
-func TestClosedColumn(t *testing.T) {
-	table, column := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros}, plain, noCut), &Column{}
+// A trainer that has ended changes nothing any more.
+func TestUpdateByEndedTrainer(t *testing.T) {
+	table, column := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros}, plain, noCut), trainer(0)
 	batch, _ := grouped([]int64{1}, []float32{1}, 1)
-	table.Close(column)
-	if _, err := table.Update(&batch, column, Step{1, 1}); !errors.Is(err, ErrEnded) || table.Rows() != 0 {
+	column.End()
+	if _, err := table.Update(&batch, column, Step{1, 1}); !errors.Is(err, partition.ErrEnded) || table.Rows() != 0 {
 		t.Errorf("%v, and %d rows", err, table.Rows())
 	}
 }
 
 // A slot that has no room for a batch takes none of it.
 func TestFullSlot(t *testing.T) {
-	table, column := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros}, plain, noCut), &Column{}
+	table, column := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros}, plain, noCut), trainer(0)
 	s := table.slots[SlotOf(1)]
 	s.liveRows = maxRows // as if
 	batch, _ := grouped([]int64{1}, []float32{1}, 1)
@@ -169,9 +170,9 @@ func TestConcurrency(t *testing.T) {
 		return true
 	}
 	var pushers, others sync.WaitGroup
-	var columns []*Column
-	for range trainers {
-		column := &Column{}
+	var columns []*partition.Trainer
+	for i := range trainers {
+		column := trainer(i)
 		columns = append(columns, column)
 		pushers.Go(func() {
 			for step := uint64(1); step <= steps; step++ {
@@ -200,7 +201,7 @@ func TestConcurrency(t *testing.T) {
 	others.Go(func() {
 		var full *Cut
 		for number := uint64(1); ; number++ {
-			cut := &Cut{Number: number, Since: full, Columns: columns}
+			cut := &Cut{Number: number, Since: full, Trainers: columns}
 			if number%3 == 1 {
 				cut.Since, full = nil, cut
 			}
@@ -246,7 +247,7 @@ func TestFullAndChangesRestore(t *testing.T) {
 		cfg := valid(t, Config{Name: "t", Dim: 2, Init: Normal, Scale: 1, Expiry: 8, Admission: 2})
 		o := validRule(t, o)
 		var current atomic.Pointer[Cut]
-		table, want, column := New(cfg, o, held(1, 0), current.Load), newNaive(cfg, o), &Column{}
+		table, want, column := New(cfg, o, held(1, 0), current.Load), newNaive(cfg, o), trainer(0)
 		r := rand.New(rand.NewPCG(3, 3))
 		ids := universe(r, 30)
 		push := func(step uint64, tables ...*Table) {
@@ -260,13 +261,13 @@ func TestFullAndChangesRestore(t *testing.T) {
 			want.push(some, grads, column, step, 1)
 			for _, to := range tables {
 				batch, _ := grouped(some, grads, 2)
-				if _, err := to.Update(&batch, &Column{}, Step{step, 1}); err != nil {
+				if _, err := to.Update(&batch, trainer(0), Step{step, 1}); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
 		collect := func(number uint64, since *Cut) (cut *Cut, images [Slots]*Image) {
-			cut = &Cut{Number: number, Since: since, Columns: []*Column{column}}
+			cut = &Cut{Number: number, Since: since, Trainers: []*partition.Trainer{column}}
 			current.Store(cut)
 			for _, slot := range table.Held() {
 				z := table.Sizes(slot, cut)
@@ -300,7 +301,7 @@ func TestFullAndChangesRestore(t *testing.T) {
 					}
 				}
 				for _, m := range []*Image{full[slot], changes[slot]} {
-					if err := again.Restore(slot, m, []*Column{{}}); err != nil {
+					if err := again.Restore(slot, m, []*partition.Trainer{trainer(0)}); err != nil {
 						t.Fatal(err)
 					}
 				}
@@ -421,7 +422,7 @@ func BenchmarkTable(b *testing.B) {
 			report(b, processorTime(b)-began)
 		})
 		b.Run(name+"/update", func(b *testing.B) {
-			column := &Column{}
+			column := trainer(0)
 			began := processorTime(b)
 			for i := 0; b.Loop(); i++ {
 				if _, err := table.Update(&batches[i%len(batches)], column, Step{uint64(i) + 1, 1}); err != nil {
@@ -445,7 +446,7 @@ func processorTime(b *testing.B) time.Duration {
 // An update after a cut is not in the cut, whether pushed or committed.
 func TestCutIsAMoment(t *testing.T) {
 	var current atomic.Pointer[Cut]
-	table, column := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros}, plain, current.Load), &Column{}
+	table, column := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros}, plain, current.Load), trainer(0)
 	push := func(step uint64) {
 		batch, _ := grouped([]int64{1}, []float32{-1}, 1)
 		if _, err := table.Update(&batch, column, Step{step, 1}); err != nil {
@@ -454,7 +455,7 @@ func TestCutIsAMoment(t *testing.T) {
 	}
 	push(1)
 	for number, change := range []func(){func() { push(2) }, func() { table.Commit(SlotOf(1), []Share{{[]int64{1}, []float32{-1}}}, 1, Step{3, 1}) }} {
-		cut := &Cut{Number: uint64(number) + 1, Columns: []*Column{column}}
+		cut := &Cut{Number: uint64(number) + 1, Trainers: []*partition.Trainer{column}}
 		current.Store(cut)
 		before := lookup(table, []int64{1})[0]
 		change()
@@ -482,9 +483,9 @@ func idsOf(slot uint32, n int) (ids []int64) {
 func TestUpdateBySlowTrainerKeepsRow(t *testing.T) {
 	table := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros, Expiry: 100}, plain, noCut)
 	admits := newTable(t, Config{Name: "a", Dim: 1, Init: Zeros, Expiry: 100, Admission: 2}, plain, noCut)
-	fast, slow := map[*Table]*Column{table: {}, admits: {}}, map[*Table]*Column{table: {}, admits: {}}
+	fast, slow := map[*Table]*partition.Trainer{table: trainer(0), admits: trainer(0)}, map[*Table]*partition.Trainer{table: trainer(1), admits: trainer(1)}
 	ids := idsOf(0, 4)
-	update := func(of *Table, c map[*Table]*Column, step uint64, id int64) {
+	update := func(of *Table, c map[*Table]*partition.Trainer, step uint64, id int64) {
 		t.Helper()
 		r, _ := grouped([]int64{id}, []float32{-1}, 1)
 		if n, err := of.Update(&r, c[of], Step{Number: step, Scale: 1}); n != 1 || err != nil {
@@ -560,7 +561,7 @@ func TestChosenIDsAreSpreadByTheKey(t *testing.T) {
 			t.Errorf("key %x: %d of %d ids share a slot, and %d a place", key, slot, n, index)
 		}
 		cfg := Config{Name: "t", Dim: 1, Init: Zeros, Key: key}
-		table, column := newTable(t, cfg, plain, noCut), &Column{}
+		table, column := newTable(t, cfg, plain, noCut), trainer(0)
 		bySlot := map[uint32][]int64{}
 		for _, id := range ids {
 			bySlot[cfg.SlotOf(id)] = append(bySlot[cfg.SlotOf(id)], id)

@@ -1,11 +1,10 @@
 package table
 
 import (
-	"fmt"
-
 	"gonum.org/v1/gonum/blas/blas32"
 
 	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/partition"
 	"trainmaster/pserver/wire"
 )
 
@@ -17,34 +16,34 @@ type Step struct {
 
 // Look notes that a trainer is about to look up rows of the slots of a checked batch. Later pushes of others make its next
 // gradients stale.
-func (t *Table) Look(rows *wire.Rows, column *Column) {
+func (t *Table) Look(rows *wire.Rows, by *partition.Trainer) {
 	for _, span := range rows.Spans {
 		s := t.slots[span.Slot]
-		s.mu.Lock()
-		column.seen[span.Slot] = s.pushed + 1
-		s.mu.Unlock()
+		s.Lock()
+		s.See(by, s.pushed)
+		s.Unlock()
 	}
 }
 
 // missed is how many of the updates of a slot came after the trainer looked rows of it up, or updated it. A trainer of which nothing is
 // known, as after a restart, missed none.
-func (c *Column) missed(slot, pushed uint32) uint64 {
-	if c.seen[slot] == 0 {
-		return 0
+func (s *slot) missed(by *partition.Trainer) uint64 {
+	if seen, known := s.Seen(by); known {
+		return uint64(s.pushed - min(seen, s.pushed))
 	}
-	return uint64(pushed - min(c.seen[slot]-1, pushed))
+	return 0
 }
 
 // Update applies the gradients of a checked batch for a trainer's step, slot by slot, and overwrites the gradients. It skips slots
-// that have the step; applied is the number of the others. After ErrFrozen, ErrMoved or ErrNotFinite some slots may have
-// the step.
-func (t *Table) Update(rows *wire.Rows, column *Column, step Step) (applied int, err error) {
-	return t.UpdateStale(rows, column, step, nil)
+// that have the step; applied is the number of the others. After [partition.ErrFrozen], [partition.ErrMoved] or ErrNotFinite some
+// slots may have the step.
+func (t *Table) Update(rows *wire.Rows, by *partition.Trainer, step Step) (applied int, err error) {
+	return t.UpdateStale(rows, by, step, nil)
 }
 
 // UpdateStale is Update with another factor for the learning rate: the weight of the number of updates of a slot by others since the
 // trainer looked up rows of it, see Look. No weight is 1.
-func (t *Table) UpdateStale(rows *wire.Rows, column *Column, step Step, weight func(staleness uint64) float32) (applied int, err error) {
+func (t *Table) UpdateStale(rows *wire.Rows, by *partition.Trainer, step Step, weight func(staleness uint64) float32) (applied int, err error) {
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
 	k := 0
@@ -55,11 +54,11 @@ func (t *Table) UpdateStale(rows *wire.Rows, column *Column, step Step, weight f
 		if rows.Shared {
 			sc.sums = grown(sc.sums, len(grads))
 			if !wire.CopyFinite(sc.sums, grads) {
-				return applied, fmt.Errorf("table %q, slot %d: %w", t.cfg.Name, span.Slot, ErrNotFinite)
+				return applied, t.slotError(span.Slot, ErrNotFinite)
 			}
 			grads = sc.sums
 		}
-		fresh, err := t.push(span.Slot, rows.IDs[k:k+n], grads, column, step, weight, sc)
+		fresh, err := t.push(span.Slot, rows.IDs[k:k+n], grads, by, step, weight, sc)
 		if err != nil {
 			return applied, err
 		}
@@ -71,32 +70,28 @@ func (t *Table) UpdateStale(rows *wire.Rows, column *Column, step Step, weight f
 	return applied, nil
 }
 
-func (t *Table) push(number uint32, ids []int64, grads []float32, column *Column, step Step, weight func(uint64) float32, sc *scratch) (fresh bool, err error) {
+func (t *Table) push(number uint32, ids []int64, grads []float32, by *partition.Trainer, step Step, weight func(uint64) float32, sc *scratch) (fresh bool, err error) {
 	s := t.slots[number]
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if column.ended.Load() {
-		return false, ErrEnded
+	s.Lock()
+	defer s.Unlock()
+	if fresh, err = s.Admit(by, step.Number); err == nil && fresh {
+		err = s.checkRoom(len(ids))
 	}
-	if err := t.movingLocked(number); err != nil {
-		return false, err
+	if err != nil {
+		return false, t.slotError(number, err)
 	}
-	//guard:row-push-once
-	if step.Number <= column.steps[number] {
+	if !fresh {
 		return false, nil
-	}
-	if err := s.checkRoom(len(ids)); err != nil {
-		return false, fmt.Errorf("table %q, slot %d: %w", t.cfg.Name, number, err)
 	}
 	//guard:cut-copies-before-update
 	t.preserveLocked(number)
-	column.steps[number] = step.Number
+	s.SetStep(by, step.Number)
 	if weight != nil {
 		//guard:row-staleness
-		step.Scale *= weight(column.missed(number, s.pushed))
+		step.Scale *= weight(s.missed(by))
 	}
 	s.pushed++
-	column.seen[number] = s.pushed + 1
+	s.See(by, s.pushed)
 	t.updateLocked(s, ids, grads, 1, step, sc)
 	return true, nil
 }
@@ -104,10 +99,10 @@ func (t *Table) push(number uint32, ids []int64, grads []float32, column *Column
 // CheckRoom reports whether a slot has room for as many more rows.
 func (t *Table) CheckRoom(number uint32, more int) error {
 	s := t.slots[number]
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Lock()
+	defer s.Unlock()
 	if err := s.checkRoom(more); err != nil {
-		return fmt.Errorf("table %q, slot %d: %w", t.cfg.Name, number, err)
+		return t.slotError(number, err)
 	}
 	return nil
 }
@@ -129,8 +124,8 @@ func (t *Table) Commit(number uint32, shares []Share, factor float32, step Step)
 	}
 	sc.ids, sc.sums = ids, sums
 	s := t.slots[number]
-	s.mu.Lock()
-	defer s.mu.Unlock()
+	s.Lock()
+	defer s.Unlock()
 	t.preserveLocked(number)
 	t.updateLocked(s, ids, sums, factor, step, sc)
 }

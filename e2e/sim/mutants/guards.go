@@ -457,7 +457,7 @@ var guards = []guard{
 	{"F53", "pserver.TestKilledServerTakesItsPart", mutant{"part of a set treated as a checkpoint", "set-part-is-not-a-checkpoint",
 		text("m.Set != 0", "false"),
 		"a server starts from an unfinished set"}},
-	{"F54", "pserver.TestRepeatedPushIsAppliedOnce", mutant{"repeated push treated as new", "block-push-once",
+	{"F54", "pserver.TestRepeatedPushIsAppliedOnce", mutant{"repeated push treated as new", "push-once",
 		value("$1 > 0"),
 		"a gradient is applied twice"}},
 	{"F54", "pserver.TestKilledAtEveryStepOfACheckpoint", mutant{"pushed steps not restored", "applied-pushes-restored",

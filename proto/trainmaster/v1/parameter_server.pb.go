@@ -2249,29 +2249,30 @@ func (x *Move) GetTerm() uint64 {
 	return 0
 }
 
-type FreezeBlocksRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Move          *Move                  `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
-	Blocks        []uint64               `protobuf:"varint,2,rep,packed,name=blocks,proto3" json:"blocks,omitempty"`
-	Slots         []*TableSlots          `protobuf:"bytes,3,rep,name=slots,proto3" json:"slots,omitempty"`
+// Partitions are dense blocks, or slots of one embedding table.
+type Partitions struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 0: blocks; otherwise 1 + number of the table in the order of names.
+	Table         uint32   `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
+	Numbers       []uint64 `protobuf:"varint,2,rep,packed,name=numbers,proto3" json:"numbers,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *FreezeBlocksRequest) Reset() {
-	*x = FreezeBlocksRequest{}
+func (x *Partitions) Reset() {
+	*x = Partitions{}
 	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *FreezeBlocksRequest) String() string {
+func (x *Partitions) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*FreezeBlocksRequest) ProtoMessage() {}
+func (*Partitions) ProtoMessage() {}
 
-func (x *FreezeBlocksRequest) ProtoReflect() protoreflect.Message {
+func (x *Partitions) ProtoReflect() protoreflect.Message {
 	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2283,145 +2284,48 @@ func (x *FreezeBlocksRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use FreezeBlocksRequest.ProtoReflect.Descriptor instead.
-func (*FreezeBlocksRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use Partitions.ProtoReflect.Descriptor instead.
+func (*Partitions) Descriptor() ([]byte, []int) {
 	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{29}
 }
 
-func (x *FreezeBlocksRequest) GetMove() *Move {
-	if x != nil {
-		return x.Move
-	}
-	return nil
-}
-
-func (x *FreezeBlocksRequest) GetBlocks() []uint64 {
-	if x != nil {
-		return x.Blocks
-	}
-	return nil
-}
-
-func (x *FreezeBlocksRequest) GetSlots() []*TableSlots {
-	if x != nil {
-		return x.Slots
-	}
-	return nil
-}
-
-// TableSlots are slots of one embedding table.
-type TableSlots struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Number of the table in the order of names.
-	Table         uint32   `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
-	Slots         []uint32 `protobuf:"varint,2,rep,packed,name=slots,proto3" json:"slots,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *TableSlots) Reset() {
-	*x = TableSlots{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[30]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *TableSlots) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*TableSlots) ProtoMessage() {}
-
-func (x *TableSlots) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[30]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use TableSlots.ProtoReflect.Descriptor instead.
-func (*TableSlots) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{30}
-}
-
-func (x *TableSlots) GetTable() uint32 {
+func (x *Partitions) GetTable() uint32 {
 	if x != nil {
 		return x.Table
 	}
 	return 0
 }
 
-func (x *TableSlots) GetSlots() []uint32 {
+func (x *Partitions) GetNumbers() []uint64 {
 	if x != nil {
-		return x.Slots
+		return x.Numbers
 	}
 	return nil
 }
 
-type FreezeBlocksReply struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *FreezeBlocksReply) Reset() {
-	*x = FreezeBlocksReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[31]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *FreezeBlocksReply) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*FreezeBlocksReply) ProtoMessage() {}
-
-func (x *FreezeBlocksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[31]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use FreezeBlocksReply.ProtoReflect.Descriptor instead.
-func (*FreezeBlocksReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{31}
-}
-
-type ReadBlockRequest struct {
+type FreezeRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Move          *Move                  `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
-	Block         uint64                 `protobuf:"varint,2,opt,name=block,proto3" json:"block,omitempty"`
+	Partitions    []*Partitions          `protobuf:"bytes,2,rep,name=partitions,proto3" json:"partitions,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ReadBlockRequest) Reset() {
-	*x = ReadBlockRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[32]
+func (x *FreezeRequest) Reset() {
+	*x = FreezeRequest{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ReadBlockRequest) String() string {
+func (x *FreezeRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ReadBlockRequest) ProtoMessage() {}
+func (*FreezeRequest) ProtoMessage() {}
 
-func (x *ReadBlockRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[32]
+func (x *FreezeRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2432,56 +2336,149 @@ func (x *ReadBlockRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ReadBlockRequest.ProtoReflect.Descriptor instead.
-func (*ReadBlockRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{32}
+// Deprecated: Use FreezeRequest.ProtoReflect.Descriptor instead.
+func (*FreezeRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{30}
 }
 
-func (x *ReadBlockRequest) GetMove() *Move {
+func (x *FreezeRequest) GetMove() *Move {
 	if x != nil {
 		return x.Move
 	}
 	return nil
 }
 
-func (x *ReadBlockRequest) GetBlock() uint64 {
+func (x *FreezeRequest) GetPartitions() []*Partitions {
 	if x != nil {
-		return x.Block
+		return x.Partitions
 	}
-	return 0
+	return nil
 }
 
-type ReadBlockReply struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	// Little-endian float32: parameters, and the state of the optimizer in the order of its slots.
-	Parameters []byte `protobuf:"bytes,1,opt,name=parameters,proto3" json:"parameters,omitempty"`
-	State      []byte `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
-	Updates    uint64 `protobuf:"varint,3,opt,name=updates,proto3" json:"updates,omitempty"`
-	Version    uint64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
-	// Last step of every known trainer.
-	Applied []*AppliedStep `protobuf:"bytes,5,rep,name=applied,proto3" json:"applied,omitempty"`
-	// SHA-256 of parameters, then state.
-	Sha256 []byte `protobuf:"bytes,6,opt,name=sha256,proto3" json:"sha256,omitempty"`
-	// Retired trainers; absent: none.
-	Retired       *Retirement `protobuf:"bytes,10,opt,name=retired,proto3" json:"retired,omitempty"`
+type FreezeReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *ReadBlockReply) Reset() {
-	*x = ReadBlockReply{}
+func (x *FreezeReply) Reset() {
+	*x = FreezeReply{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[31]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *FreezeReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*FreezeReply) ProtoMessage() {}
+
+func (x *FreezeReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[31]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use FreezeReply.ProtoReflect.Descriptor instead.
+func (*FreezeReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{31}
+}
+
+type ReadRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Move          *Move                  `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
+	Partitions    []*Partitions          `protobuf:"bytes,2,rep,name=partitions,proto3" json:"partitions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReadRequest) Reset() {
+	*x = ReadRequest{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[32]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReadRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReadRequest) ProtoMessage() {}
+
+func (x *ReadRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[32]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReadRequest.ProtoReflect.Descriptor instead.
+func (*ReadRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{32}
+}
+
+func (x *ReadRequest) GetMove() *Move {
+	if x != nil {
+		return x.Move
+	}
+	return nil
+}
+
+func (x *ReadRequest) GetPartitions() []*Partitions {
+	if x != nil {
+		return x.Partitions
+	}
+	return nil
+}
+
+// PartitionPiece is a part of a partition, in the order of ReadRequest.
+type PartitionPiece struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// As in Partitions.
+	Table  uint32 `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
+	Number uint64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	// Types that are valid to be assigned to Content:
+	//
+	//	*PartitionPiece_Block
+	//	*PartitionPiece_Slot
+	Content isPartitionPiece_Content `protobuf_oneof:"content"`
+	// The last piece of the partition. It has the last step of every known trainer, and the retired trainers.
+	Last    bool           `protobuf:"varint,5,opt,name=last,proto3" json:"last,omitempty"`
+	Applied []*AppliedStep `protobuf:"bytes,6,rep,name=applied,proto3" json:"applied,omitempty"`
+	// Absent: none.
+	Retired *Retirement `protobuf:"bytes,7,opt,name=retired,proto3" json:"retired,omitempty"`
+	// SHA-256 of the encoded message without this field.
+	Sha256        []byte `protobuf:"bytes,8,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PartitionPiece) Reset() {
+	*x = PartitionPiece{}
 	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *ReadBlockReply) String() string {
+func (x *PartitionPiece) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*ReadBlockReply) ProtoMessage() {}
+func (*PartitionPiece) ProtoMessage() {}
 
-func (x *ReadBlockReply) ProtoReflect() protoreflect.Message {
+func (x *PartitionPiece) ProtoReflect() protoreflect.Message {
 	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -2493,58 +2490,274 @@ func (x *ReadBlockReply) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use ReadBlockReply.ProtoReflect.Descriptor instead.
-func (*ReadBlockReply) Descriptor() ([]byte, []int) {
+// Deprecated: Use PartitionPiece.ProtoReflect.Descriptor instead.
+func (*PartitionPiece) Descriptor() ([]byte, []int) {
 	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{33}
 }
 
-func (x *ReadBlockReply) GetParameters() []byte {
+func (x *PartitionPiece) GetTable() uint32 {
 	if x != nil {
-		return x.Parameters
-	}
-	return nil
-}
-
-func (x *ReadBlockReply) GetState() []byte {
-	if x != nil {
-		return x.State
-	}
-	return nil
-}
-
-func (x *ReadBlockReply) GetUpdates() uint64 {
-	if x != nil {
-		return x.Updates
+		return x.Table
 	}
 	return 0
 }
 
-func (x *ReadBlockReply) GetVersion() uint64 {
+func (x *PartitionPiece) GetNumber() uint64 {
 	if x != nil {
-		return x.Version
+		return x.Number
 	}
 	return 0
 }
 
-func (x *ReadBlockReply) GetApplied() []*AppliedStep {
+func (x *PartitionPiece) GetContent() isPartitionPiece_Content {
+	if x != nil {
+		return x.Content
+	}
+	return nil
+}
+
+func (x *PartitionPiece) GetBlock() *BlockContent {
+	if x != nil {
+		if x, ok := x.Content.(*PartitionPiece_Block); ok {
+			return x.Block
+		}
+	}
+	return nil
+}
+
+func (x *PartitionPiece) GetSlot() *SlotContent {
+	if x != nil {
+		if x, ok := x.Content.(*PartitionPiece_Slot); ok {
+			return x.Slot
+		}
+	}
+	return nil
+}
+
+func (x *PartitionPiece) GetLast() bool {
+	if x != nil {
+		return x.Last
+	}
+	return false
+}
+
+func (x *PartitionPiece) GetApplied() []*AppliedStep {
 	if x != nil {
 		return x.Applied
 	}
 	return nil
 }
 
-func (x *ReadBlockReply) GetSha256() []byte {
+func (x *PartitionPiece) GetRetired() *Retirement {
+	if x != nil {
+		return x.Retired
+	}
+	return nil
+}
+
+func (x *PartitionPiece) GetSha256() []byte {
 	if x != nil {
 		return x.Sha256
 	}
 	return nil
 }
 
-func (x *ReadBlockReply) GetRetired() *Retirement {
+type isPartitionPiece_Content interface {
+	isPartitionPiece_Content()
+}
+
+type PartitionPiece_Block struct {
+	Block *BlockContent `protobuf:"bytes,3,opt,name=block,proto3,oneof"`
+}
+
+type PartitionPiece_Slot struct {
+	Slot *SlotContent `protobuf:"bytes,4,opt,name=slot,proto3,oneof"`
+}
+
+func (*PartitionPiece_Block) isPartitionPiece_Content() {}
+
+func (*PartitionPiece_Slot) isPartitionPiece_Content() {}
+
+type BlockContent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Little-endian float32: parameters, and the state of the optimizer in the order of its slots.
+	Parameters    []byte `protobuf:"bytes,1,opt,name=parameters,proto3" json:"parameters,omitempty"`
+	State         []byte `protobuf:"bytes,2,opt,name=state,proto3" json:"state,omitempty"`
+	Updates       uint64 `protobuf:"varint,3,opt,name=updates,proto3" json:"updates,omitempty"`
+	Version       uint64 `protobuf:"varint,4,opt,name=version,proto3" json:"version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *BlockContent) Reset() {
+	*x = BlockContent{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *BlockContent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*BlockContent) ProtoMessage() {}
+
+func (x *BlockContent) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
 	if x != nil {
-		return x.Retired
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use BlockContent.ProtoReflect.Descriptor instead.
+func (*BlockContent) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{34}
+}
+
+func (x *BlockContent) GetParameters() []byte {
+	if x != nil {
+		return x.Parameters
 	}
 	return nil
+}
+
+func (x *BlockContent) GetState() []byte {
+	if x != nil {
+		return x.State
+	}
+	return nil
+}
+
+func (x *BlockContent) GetUpdates() uint64 {
+	if x != nil {
+		return x.Updates
+	}
+	return 0
+}
+
+func (x *BlockContent) GetVersion() uint64 {
+	if x != nil {
+		return x.Version
+	}
+	return 0
+}
+
+type SlotContent struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Rows: ids, steps of their last updates, numbers of updates if the rule counts them, and for each row the parameters
+	// followed by the state of the optimizer, as little-endian float32.
+	Ids      []int64  `protobuf:"fixed64,1,rep,packed,name=ids,proto3" json:"ids,omitempty"`
+	Versions []uint32 `protobuf:"fixed32,2,rep,packed,name=versions,proto3" json:"versions,omitempty"`
+	Updates  []uint32 `protobuf:"fixed32,3,rep,packed,name=updates,proto3" json:"updates,omitempty"`
+	Values   []byte   `protobuf:"bytes,4,opt,name=values,proto3" json:"values,omitempty"`
+	// Ids without a row, their number of updates, and the step of the last update.
+	WaitingIds      []int64  `protobuf:"fixed64,5,rep,packed,name=waiting_ids,json=waitingIds,proto3" json:"waiting_ids,omitempty"`
+	WaitingUpdates  []uint32 `protobuf:"fixed32,6,rep,packed,name=waiting_updates,json=waitingUpdates,proto3" json:"waiting_updates,omitempty"`
+	WaitingVersions []uint32 `protobuf:"fixed32,7,rep,packed,name=waiting_versions,json=waitingVersions,proto3" json:"waiting_versions,omitempty"`
+	// The greatest applied step.
+	Clock uint32 `protobuf:"varint,8,opt,name=clock,proto3" json:"clock,omitempty"`
+	// Rows in the slot.
+	Rows          uint32 `protobuf:"varint,9,opt,name=rows,proto3" json:"rows,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SlotContent) Reset() {
+	*x = SlotContent{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SlotContent) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SlotContent) ProtoMessage() {}
+
+func (x *SlotContent) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SlotContent.ProtoReflect.Descriptor instead.
+func (*SlotContent) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{35}
+}
+
+func (x *SlotContent) GetIds() []int64 {
+	if x != nil {
+		return x.Ids
+	}
+	return nil
+}
+
+func (x *SlotContent) GetVersions() []uint32 {
+	if x != nil {
+		return x.Versions
+	}
+	return nil
+}
+
+func (x *SlotContent) GetUpdates() []uint32 {
+	if x != nil {
+		return x.Updates
+	}
+	return nil
+}
+
+func (x *SlotContent) GetValues() []byte {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+func (x *SlotContent) GetWaitingIds() []int64 {
+	if x != nil {
+		return x.WaitingIds
+	}
+	return nil
+}
+
+func (x *SlotContent) GetWaitingUpdates() []uint32 {
+	if x != nil {
+		return x.WaitingUpdates
+	}
+	return nil
+}
+
+func (x *SlotContent) GetWaitingVersions() []uint32 {
+	if x != nil {
+		return x.WaitingVersions
+	}
+	return nil
+}
+
+func (x *SlotContent) GetClock() uint32 {
+	if x != nil {
+		return x.Clock
+	}
+	return 0
+}
+
+func (x *SlotContent) GetRows() uint32 {
+	if x != nil {
+		return x.Rows
+	}
+	return 0
 }
 
 type RetireRequest struct {
@@ -2561,7 +2774,7 @@ type RetireRequest struct {
 
 func (x *RetireRequest) Reset() {
 	*x = RetireRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2573,7 +2786,7 @@ func (x *RetireRequest) String() string {
 func (*RetireRequest) ProtoMessage() {}
 
 func (x *RetireRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2586,7 +2799,7 @@ func (x *RetireRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetireRequest.ProtoReflect.Descriptor instead.
 func (*RetireRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{34}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RetireRequest) GetRetired() *Retirement {
@@ -2618,7 +2831,7 @@ type RetireReply struct {
 
 func (x *RetireReply) Reset() {
 	*x = RetireReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2630,7 +2843,7 @@ func (x *RetireReply) String() string {
 func (*RetireReply) ProtoMessage() {}
 
 func (x *RetireReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2643,7 +2856,7 @@ func (x *RetireReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetireReply.ProtoReflect.Descriptor instead.
 func (*RetireReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{35}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{37}
 }
 
 // Retirement has the incarnations that have ended: all below `floor` that are not in `spared`.
@@ -2660,7 +2873,7 @@ type Retirement struct {
 
 func (x *Retirement) Reset() {
 	*x = Retirement{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2672,7 +2885,7 @@ func (x *Retirement) String() string {
 func (*Retirement) ProtoMessage() {}
 
 func (x *Retirement) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2685,7 +2898,7 @@ func (x *Retirement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Retirement.ProtoReflect.Descriptor instead.
 func (*Retirement) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{36}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *Retirement) GetJob() []byte {
@@ -2721,7 +2934,7 @@ type AppliedStep struct {
 
 func (x *AppliedStep) Reset() {
 	*x = AppliedStep{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2733,7 +2946,7 @@ func (x *AppliedStep) String() string {
 func (*AppliedStep) ProtoMessage() {}
 
 func (x *AppliedStep) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2746,7 +2959,7 @@ func (x *AppliedStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppliedStep.ProtoReflect.Descriptor instead.
 func (*AppliedStep) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{37}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *AppliedStep) GetOrdinal() uint32 {
@@ -2770,247 +2983,30 @@ func (x *AppliedStep) GetStep() uint64 {
 	return 0
 }
 
-type ReadSlotsRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Move          *Move                  `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
-	Slots         []*TableSlots          `protobuf:"bytes,2,rep,name=slots,proto3" json:"slots,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *ReadSlotsRequest) Reset() {
-	*x = ReadSlotsRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *ReadSlotsRequest) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*ReadSlotsRequest) ProtoMessage() {}
-
-func (x *ReadSlotsRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use ReadSlotsRequest.ProtoReflect.Descriptor instead.
-func (*ReadSlotsRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{38}
-}
-
-func (x *ReadSlotsRequest) GetMove() *Move {
-	if x != nil {
-		return x.Move
-	}
-	return nil
-}
-
-func (x *ReadSlotsRequest) GetSlots() []*TableSlots {
-	if x != nil {
-		return x.Slots
-	}
-	return nil
-}
-
-// SlotPiece is a part of a slot, in the order of ReadSlotsRequest.
-type SlotPiece struct {
-	state protoimpl.MessageState `protogen:"open.v1"`
-	Table uint32                 `protobuf:"varint,1,opt,name=table,proto3" json:"table,omitempty"`
-	Slot  uint32                 `protobuf:"varint,2,opt,name=slot,proto3" json:"slot,omitempty"`
-	// Rows: ids, steps of their last updates, numbers of updates if the rule counts them, and for each row the parameters
-	// followed by the state of the optimizer, as little-endian float32.
-	Ids      []int64  `protobuf:"fixed64,3,rep,packed,name=ids,proto3" json:"ids,omitempty"`
-	Versions []uint32 `protobuf:"fixed32,4,rep,packed,name=versions,proto3" json:"versions,omitempty"`
-	Updates  []uint32 `protobuf:"fixed32,5,rep,packed,name=updates,proto3" json:"updates,omitempty"`
-	Values   []byte   `protobuf:"bytes,6,opt,name=values,proto3" json:"values,omitempty"`
-	// Ids without a row, their number of updates, and the step of the last update.
-	WaitingIds      []int64  `protobuf:"fixed64,7,rep,packed,name=waiting_ids,json=waitingIds,proto3" json:"waiting_ids,omitempty"`
-	WaitingUpdates  []uint32 `protobuf:"fixed32,8,rep,packed,name=waiting_updates,json=waitingUpdates,proto3" json:"waiting_updates,omitempty"`
-	WaitingVersions []uint32 `protobuf:"fixed32,9,rep,packed,name=waiting_versions,json=waitingVersions,proto3" json:"waiting_versions,omitempty"`
-	// The greatest applied step.
-	Clock uint32 `protobuf:"varint,10,opt,name=clock,proto3" json:"clock,omitempty"`
-	// Rows in the slot.
-	Rows uint32 `protobuf:"varint,11,opt,name=rows,proto3" json:"rows,omitempty"`
-	// The last part of the slot. It has the steps of all known trainers, and the retired trainers.
-	Last    bool           `protobuf:"varint,12,opt,name=last,proto3" json:"last,omitempty"`
-	Applied []*AppliedStep `protobuf:"bytes,13,rep,name=applied,proto3" json:"applied,omitempty"`
-	Retired *Retirement    `protobuf:"bytes,15,opt,name=retired,proto3" json:"retired,omitempty"`
-	// SHA-256 of values, ids, versions, updates, and waiting ids, updates and versions, all little-endian.
-	Sha256        []byte `protobuf:"bytes,14,opt,name=sha256,proto3" json:"sha256,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
-}
-
-func (x *SlotPiece) Reset() {
-	*x = SlotPiece{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
-	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-	ms.StoreMessageInfo(mi)
-}
-
-func (x *SlotPiece) String() string {
-	return protoimpl.X.MessageStringOf(x)
-}
-
-func (*SlotPiece) ProtoMessage() {}
-
-func (x *SlotPiece) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
-	if x != nil {
-		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
-		if ms.LoadMessageInfo() == nil {
-			ms.StoreMessageInfo(mi)
-		}
-		return ms
-	}
-	return mi.MessageOf(x)
-}
-
-// Deprecated: Use SlotPiece.ProtoReflect.Descriptor instead.
-func (*SlotPiece) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{39}
-}
-
-func (x *SlotPiece) GetTable() uint32 {
-	if x != nil {
-		return x.Table
-	}
-	return 0
-}
-
-func (x *SlotPiece) GetSlot() uint32 {
-	if x != nil {
-		return x.Slot
-	}
-	return 0
-}
-
-func (x *SlotPiece) GetIds() []int64 {
-	if x != nil {
-		return x.Ids
-	}
-	return nil
-}
-
-func (x *SlotPiece) GetVersions() []uint32 {
-	if x != nil {
-		return x.Versions
-	}
-	return nil
-}
-
-func (x *SlotPiece) GetUpdates() []uint32 {
-	if x != nil {
-		return x.Updates
-	}
-	return nil
-}
-
-func (x *SlotPiece) GetValues() []byte {
-	if x != nil {
-		return x.Values
-	}
-	return nil
-}
-
-func (x *SlotPiece) GetWaitingIds() []int64 {
-	if x != nil {
-		return x.WaitingIds
-	}
-	return nil
-}
-
-func (x *SlotPiece) GetWaitingUpdates() []uint32 {
-	if x != nil {
-		return x.WaitingUpdates
-	}
-	return nil
-}
-
-func (x *SlotPiece) GetWaitingVersions() []uint32 {
-	if x != nil {
-		return x.WaitingVersions
-	}
-	return nil
-}
-
-func (x *SlotPiece) GetClock() uint32 {
-	if x != nil {
-		return x.Clock
-	}
-	return 0
-}
-
-func (x *SlotPiece) GetRows() uint32 {
-	if x != nil {
-		return x.Rows
-	}
-	return 0
-}
-
-func (x *SlotPiece) GetLast() bool {
-	if x != nil {
-		return x.Last
-	}
-	return false
-}
-
-func (x *SlotPiece) GetApplied() []*AppliedStep {
-	if x != nil {
-		return x.Applied
-	}
-	return nil
-}
-
-func (x *SlotPiece) GetRetired() *Retirement {
-	if x != nil {
-		return x.Retired
-	}
-	return nil
-}
-
-func (x *SlotPiece) GetSha256() []byte {
-	if x != nil {
-		return x.Sha256
-	}
-	return nil
-}
-
-type TakeBlocksRequest struct {
-	state  protoimpl.MessageState `protogen:"open.v1"`
-	Move   *Move                  `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
-	Blocks []uint64               `protobuf:"varint,2,rep,packed,name=blocks,proto3" json:"blocks,omitempty"`
+type TakeRequest struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Move       *Move                  `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
+	Partitions []*Partitions          `protobuf:"bytes,2,rep,name=partitions,proto3" json:"partitions,omitempty"`
 	// Address of the source shard.
-	Source        string        `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
-	Slots         []*TableSlots `protobuf:"bytes,4,rep,name=slots,proto3" json:"slots,omitempty"`
+	Source        string `protobuf:"bytes,3,opt,name=source,proto3" json:"source,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *TakeBlocksRequest) Reset() {
-	*x = TakeBlocksRequest{}
+func (x *TakeRequest) Reset() {
+	*x = TakeRequest{}
 	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *TakeBlocksRequest) String() string {
+func (x *TakeRequest) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*TakeBlocksRequest) ProtoMessage() {}
+func (*TakeRequest) ProtoMessage() {}
 
-func (x *TakeBlocksRequest) ProtoReflect() protoreflect.Message {
+func (x *TakeRequest) ProtoReflect() protoreflect.Message {
 	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -3022,59 +3018,52 @@ func (x *TakeBlocksRequest) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use TakeBlocksRequest.ProtoReflect.Descriptor instead.
-func (*TakeBlocksRequest) Descriptor() ([]byte, []int) {
+// Deprecated: Use TakeRequest.ProtoReflect.Descriptor instead.
+func (*TakeRequest) Descriptor() ([]byte, []int) {
 	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{40}
 }
 
-func (x *TakeBlocksRequest) GetMove() *Move {
+func (x *TakeRequest) GetMove() *Move {
 	if x != nil {
 		return x.Move
 	}
 	return nil
 }
 
-func (x *TakeBlocksRequest) GetBlocks() []uint64 {
+func (x *TakeRequest) GetPartitions() []*Partitions {
 	if x != nil {
-		return x.Blocks
+		return x.Partitions
 	}
 	return nil
 }
 
-func (x *TakeBlocksRequest) GetSource() string {
+func (x *TakeRequest) GetSource() string {
 	if x != nil {
 		return x.Source
 	}
 	return ""
 }
 
-func (x *TakeBlocksRequest) GetSlots() []*TableSlots {
-	if x != nil {
-		return x.Slots
-	}
-	return nil
-}
-
-type TakeBlocksReply struct {
+type TakeReply struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *TakeBlocksReply) Reset() {
-	*x = TakeBlocksReply{}
+func (x *TakeReply) Reset() {
+	*x = TakeReply{}
 	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *TakeBlocksReply) String() string {
+func (x *TakeReply) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*TakeBlocksReply) ProtoMessage() {}
+func (*TakeReply) ProtoMessage() {}
 
-func (x *TakeBlocksReply) ProtoReflect() protoreflect.Message {
+func (x *TakeReply) ProtoReflect() protoreflect.Message {
 	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -3086,18 +3075,19 @@ func (x *TakeBlocksReply) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use TakeBlocksReply.ProtoReflect.Descriptor instead.
-func (*TakeBlocksReply) Descriptor() ([]byte, []int) {
+// Deprecated: Use TakeReply.ProtoReflect.Descriptor instead.
+func (*TakeReply) Descriptor() ([]byte, []int) {
 	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{41}
 }
 
 type SetPlacementRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Its epoch is the epoch of the committed placement.
-	Move *Move `protobuf:"bytes,1,opt,name=move,proto3" json:"move,omitempty"`
-	// For a shard with an earlier placement; absent: the call only asks whether the shard needs it.
-	Model         *ParameterModel     `protobuf:"bytes,2,opt,name=model,proto3" json:"model,omitempty"`
-	Placement     *ParameterPlacement `protobuf:"bytes,3,opt,name=placement,proto3" json:"placement,omitempty"`
+	// Term of the leader: the create revision of its lock.
+	Term uint64 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
+	// The committed placement as stored in etcd.
+	Placement []byte `protobuf:"bytes,2,opt,name=placement,proto3" json:"placement,omitempty"`
+	// The call is repeated after SetPlacementReply.wanted: the shard switches, with this model if it has none.
+	Model         *ParameterModel `protobuf:"bytes,3,opt,name=model,proto3" json:"model,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -3132,9 +3122,16 @@ func (*SetPlacementRequest) Descriptor() ([]byte, []int) {
 	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{42}
 }
 
-func (x *SetPlacementRequest) GetMove() *Move {
+func (x *SetPlacementRequest) GetTerm() uint64 {
 	if x != nil {
-		return x.Move
+		return x.Term
+	}
+	return 0
+}
+
+func (x *SetPlacementRequest) GetPlacement() []byte {
+	if x != nil {
+		return x.Placement
 	}
 	return nil
 }
@@ -3146,16 +3143,10 @@ func (x *SetPlacementRequest) GetModel() *ParameterModel {
 	return nil
 }
 
-func (x *SetPlacementRequest) GetPlacement() *ParameterPlacement {
-	if x != nil {
-		return x.Placement
-	}
-	return nil
-}
-
 type SetPlacementReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// The shard has an earlier placement and needs this placement.
+	// The shard needs the model, or it only gives partitions away: the call must be repeated with the model when the other shards have
+	// the placement.
 	Wanted        bool `protobuf:"varint,1,opt,name=wanted,proto3" json:"wanted,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3487,31 +3478,50 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x0ePruneSetsReply\"0\n" +
 	"\x04Move\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +
-	"\x04term\x18\x02 \x01(\x04R\x04term\"\x89\x01\n" +
-	"\x13FreezeBlocksRequest\x12(\n" +
-	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12\x16\n" +
-	"\x06blocks\x18\x02 \x03(\x04R\x06blocks\x120\n" +
-	"\x05slots\x18\x03 \x03(\v2\x1a.trainmaster.v1.TableSlotsR\x05slots\"8\n" +
+	"\x04term\x18\x02 \x01(\x04R\x04term\"<\n" +
 	"\n" +
-	"TableSlots\x12\x14\n" +
-	"\x05table\x18\x01 \x01(\rR\x05table\x12\x14\n" +
-	"\x05slots\x18\x02 \x03(\rR\x05slots\"\x13\n" +
-	"\x11FreezeBlocksReply\"R\n" +
-	"\x10ReadBlockRequest\x12(\n" +
-	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12\x14\n" +
-	"\x05block\x18\x02 \x01(\x04R\x05block\"\xa4\x02\n" +
-	"\x0eReadBlockReply\x12\x1e\n" +
+	"Partitions\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\rR\x05table\x12\x18\n" +
+	"\anumbers\x18\x02 \x03(\x04R\anumbers\"u\n" +
+	"\rFreezeRequest\x12(\n" +
+	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12:\n" +
+	"\n" +
+	"partitions\x18\x02 \x03(\v2\x1a.trainmaster.v1.PartitionsR\n" +
+	"partitions\"\r\n" +
+	"\vFreezeReply\"s\n" +
+	"\vReadRequest\x12(\n" +
+	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12:\n" +
+	"\n" +
+	"partitions\x18\x02 \x03(\v2\x1a.trainmaster.v1.PartitionsR\n" +
+	"partitions\"\xcb\x02\n" +
+	"\x0ePartitionPiece\x12\x14\n" +
+	"\x05table\x18\x01 \x01(\rR\x05table\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06number\x124\n" +
+	"\x05block\x18\x03 \x01(\v2\x1c.trainmaster.v1.BlockContentH\x00R\x05block\x121\n" +
+	"\x04slot\x18\x04 \x01(\v2\x1b.trainmaster.v1.SlotContentH\x00R\x04slot\x12\x12\n" +
+	"\x04last\x18\x05 \x01(\bR\x04last\x125\n" +
+	"\aapplied\x18\x06 \x03(\v2\x1b.trainmaster.v1.AppliedStepR\aapplied\x124\n" +
+	"\aretired\x18\a \x01(\v2\x1a.trainmaster.v1.RetirementR\aretired\x12\x16\n" +
+	"\x06sha256\x18\b \x01(\fR\x06sha256B\t\n" +
+	"\acontent\"x\n" +
+	"\fBlockContent\x12\x1e\n" +
 	"\n" +
 	"parameters\x18\x01 \x01(\fR\n" +
 	"parameters\x12\x14\n" +
 	"\x05state\x18\x02 \x01(\fR\x05state\x12\x18\n" +
 	"\aupdates\x18\x03 \x01(\x04R\aupdates\x12\x18\n" +
-	"\aversion\x18\x04 \x01(\x04R\aversion\x125\n" +
-	"\aapplied\x18\x05 \x03(\v2\x1b.trainmaster.v1.AppliedStepR\aapplied\x12\x16\n" +
-	"\x06sha256\x18\x06 \x01(\fR\x06sha256\x124\n" +
-	"\aretired\x18\n" +
-	" \x01(\v2\x1a.trainmaster.v1.RetirementR\aretiredJ\x04\b\a\x10\n" +
-	"R\tjob_epochR\areachedR\tstaged_by\"\x84\x01\n" +
+	"\aversion\x18\x04 \x01(\x04R\aversion\"\x8c\x02\n" +
+	"\vSlotContent\x12\x10\n" +
+	"\x03ids\x18\x01 \x03(\x10R\x03ids\x12\x1a\n" +
+	"\bversions\x18\x02 \x03(\aR\bversions\x12\x18\n" +
+	"\aupdates\x18\x03 \x03(\aR\aupdates\x12\x16\n" +
+	"\x06values\x18\x04 \x01(\fR\x06values\x12\x1f\n" +
+	"\vwaiting_ids\x18\x05 \x03(\x10R\n" +
+	"waitingIds\x12'\n" +
+	"\x0fwaiting_updates\x18\x06 \x03(\aR\x0ewaitingUpdates\x12)\n" +
+	"\x10waiting_versions\x18\a \x03(\aR\x0fwaitingVersions\x12\x14\n" +
+	"\x05clock\x18\b \x01(\rR\x05clock\x12\x12\n" +
+	"\x04rows\x18\t \x01(\rR\x04rows\"\x84\x01\n" +
 	"\rRetireRequest\x124\n" +
 	"\aretired\x18\x01 \x01(\v2\x1a.trainmaster.v1.RetirementR\aretired\x12\x12\n" +
 	"\x04term\x18\x02 \x01(\x04R\x04term\x12\x1d\n" +
@@ -3527,38 +3537,18 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\vAppliedStep\x12\x18\n" +
 	"\aordinal\x18\x01 \x01(\rR\aordinal\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\x12\x12\n" +
-	"\x04step\x18\x03 \x01(\x04R\x04step\"n\n" +
-	"\x10ReadSlotsRequest\x12(\n" +
-	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x120\n" +
-	"\x05slots\x18\x02 \x03(\v2\x1a.trainmaster.v1.TableSlotsR\x05slots\"\xef\x03\n" +
-	"\tSlotPiece\x12\x14\n" +
-	"\x05table\x18\x01 \x01(\rR\x05table\x12\x12\n" +
-	"\x04slot\x18\x02 \x01(\rR\x04slot\x12\x10\n" +
-	"\x03ids\x18\x03 \x03(\x10R\x03ids\x12\x1a\n" +
-	"\bversions\x18\x04 \x03(\aR\bversions\x12\x18\n" +
-	"\aupdates\x18\x05 \x03(\aR\aupdates\x12\x16\n" +
-	"\x06values\x18\x06 \x01(\fR\x06values\x12\x1f\n" +
-	"\vwaiting_ids\x18\a \x03(\x10R\n" +
-	"waitingIds\x12'\n" +
-	"\x0fwaiting_updates\x18\b \x03(\aR\x0ewaitingUpdates\x12)\n" +
-	"\x10waiting_versions\x18\t \x03(\aR\x0fwaitingVersions\x12\x14\n" +
-	"\x05clock\x18\n" +
-	" \x01(\rR\x05clock\x12\x12\n" +
-	"\x04rows\x18\v \x01(\rR\x04rows\x12\x12\n" +
-	"\x04last\x18\f \x01(\bR\x04last\x125\n" +
-	"\aapplied\x18\r \x03(\v2\x1b.trainmaster.v1.AppliedStepR\aapplied\x124\n" +
-	"\aretired\x18\x0f \x01(\v2\x1a.trainmaster.v1.RetirementR\aretired\x12\x16\n" +
-	"\x06sha256\x18\x0e \x01(\fR\x06sha256J\x04\b\x10\x10\x13R\x06stagedR\tjob_epochR\areached\"\x9f\x01\n" +
-	"\x11TakeBlocksRequest\x12(\n" +
-	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12\x16\n" +
-	"\x06blocks\x18\x02 \x03(\x04R\x06blocks\x12\x16\n" +
-	"\x06source\x18\x03 \x01(\tR\x06source\x120\n" +
-	"\x05slots\x18\x04 \x03(\v2\x1a.trainmaster.v1.TableSlotsR\x05slots\"\x11\n" +
-	"\x0fTakeBlocksReply\"\xc8\x01\n" +
-	"\x13SetPlacementRequest\x12(\n" +
-	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x124\n" +
-	"\x05model\x18\x02 \x01(\v2\x1e.trainmaster.v1.ParameterModelR\x05model\x12@\n" +
-	"\tplacement\x18\x03 \x01(\v2\".trainmaster.v1.ParameterPlacementR\tplacementJ\x04\b\x04\x10\x05R\tjob_epoch\"+\n" +
+	"\x04step\x18\x03 \x01(\x04R\x04step\"\x8b\x01\n" +
+	"\vTakeRequest\x12(\n" +
+	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12:\n" +
+	"\n" +
+	"partitions\x18\x02 \x03(\v2\x1a.trainmaster.v1.PartitionsR\n" +
+	"partitions\x12\x16\n" +
+	"\x06source\x18\x03 \x01(\tR\x06source\"\v\n" +
+	"\tTakeReply\"}\n" +
+	"\x13SetPlacementRequest\x12\x12\n" +
+	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x1c\n" +
+	"\tplacement\x18\x02 \x01(\fR\tplacement\x124\n" +
+	"\x05model\x18\x03 \x01(\v2\x1e.trainmaster.v1.ParameterModelR\x05model\"+\n" +
 	"\x11SetPlacementReply\x12\x16\n" +
 	"\x06wanted\x18\x01 \x01(\bR\x06wanted\"p\n" +
 	"\rRewindRequest\x12\x12\n" +
@@ -3571,8 +3561,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"UpdateMode\x12\x1b\n" +
 	"\x17UPDATE_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11UPDATE_MODE_ASYNC\x10\x01\x12\x14\n" +
-	"\x10UPDATE_MODE_SYNC\x10\x022\x87\n" +
-	"\n" +
+	"\x10UPDATE_MODE_SYNC\x10\x022\x8f\t\n" +
 	"\x0fParameterServer\x12J\n" +
 	"\bDescribe\x12\x1f.trainmaster.v1.DescribeRequest\x1a\x1d.trainmaster.v1.DescribeReply\x12\\\n" +
 	"\x0eInitParameters\x12%.trainmaster.v1.InitParametersRequest\x1a#.trainmaster.v1.InitParametersReply\x12P\n" +
@@ -3584,12 +3573,10 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\bWriteCut\x12\x1f.trainmaster.v1.WriteCutRequest\x1a\x1d.trainmaster.v1.WriteCutReply\x12J\n" +
 	"\bAbortCut\x12\x1f.trainmaster.v1.AbortCutRequest\x1a\x1d.trainmaster.v1.AbortCutReply\x12J\n" +
 	"\bWriteSet\x12\x1f.trainmaster.v1.WriteSetRequest\x1a\x1d.trainmaster.v1.WriteSetReply\x12M\n" +
-	"\tPruneSets\x12 .trainmaster.v1.PruneSetsRequest\x1a\x1e.trainmaster.v1.PruneSetsReply\x12V\n" +
-	"\fFreezeBlocks\x12#.trainmaster.v1.FreezeBlocksRequest\x1a!.trainmaster.v1.FreezeBlocksReply\x12M\n" +
-	"\tReadBlock\x12 .trainmaster.v1.ReadBlockRequest\x1a\x1e.trainmaster.v1.ReadBlockReply\x12J\n" +
-	"\tReadSlots\x12 .trainmaster.v1.ReadSlotsRequest\x1a\x19.trainmaster.v1.SlotPiece0\x01\x12P\n" +
-	"\n" +
-	"TakeBlocks\x12!.trainmaster.v1.TakeBlocksRequest\x1a\x1f.trainmaster.v1.TakeBlocksReply\x12V\n" +
+	"\tPruneSets\x12 .trainmaster.v1.PruneSetsRequest\x1a\x1e.trainmaster.v1.PruneSetsReply\x12D\n" +
+	"\x06Freeze\x12\x1d.trainmaster.v1.FreezeRequest\x1a\x1b.trainmaster.v1.FreezeReply\x12E\n" +
+	"\x04Read\x12\x1b.trainmaster.v1.ReadRequest\x1a\x1e.trainmaster.v1.PartitionPiece0\x01\x12>\n" +
+	"\x04Take\x12\x1b.trainmaster.v1.TakeRequest\x1a\x19.trainmaster.v1.TakeReply\x12V\n" +
 	"\fSetPlacement\x12#.trainmaster.v1.SetPlacementRequest\x1a!.trainmaster.v1.SetPlacementReply\x12D\n" +
 	"\x06Rewind\x12\x1d.trainmaster.v1.RewindRequest\x1a\x1b.trainmaster.v1.RewindReply\x12D\n" +
 	"\x06Retire\x12\x1d.trainmaster.v1.RetireRequest\x1a\x1b.trainmaster.v1.RetireReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
@@ -3641,19 +3628,19 @@ var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(*PruneSetsRequest)(nil),         // 29: trainmaster.v1.PruneSetsRequest
 	(*PruneSetsReply)(nil),           // 30: trainmaster.v1.PruneSetsReply
 	(*Move)(nil),                     // 31: trainmaster.v1.Move
-	(*FreezeBlocksRequest)(nil),      // 32: trainmaster.v1.FreezeBlocksRequest
-	(*TableSlots)(nil),               // 33: trainmaster.v1.TableSlots
-	(*FreezeBlocksReply)(nil),        // 34: trainmaster.v1.FreezeBlocksReply
-	(*ReadBlockRequest)(nil),         // 35: trainmaster.v1.ReadBlockRequest
-	(*ReadBlockReply)(nil),           // 36: trainmaster.v1.ReadBlockReply
-	(*RetireRequest)(nil),            // 37: trainmaster.v1.RetireRequest
-	(*RetireReply)(nil),              // 38: trainmaster.v1.RetireReply
-	(*Retirement)(nil),               // 39: trainmaster.v1.Retirement
-	(*AppliedStep)(nil),              // 40: trainmaster.v1.AppliedStep
-	(*ReadSlotsRequest)(nil),         // 41: trainmaster.v1.ReadSlotsRequest
-	(*SlotPiece)(nil),                // 42: trainmaster.v1.SlotPiece
-	(*TakeBlocksRequest)(nil),        // 43: trainmaster.v1.TakeBlocksRequest
-	(*TakeBlocksReply)(nil),          // 44: trainmaster.v1.TakeBlocksReply
+	(*Partitions)(nil),               // 32: trainmaster.v1.Partitions
+	(*FreezeRequest)(nil),            // 33: trainmaster.v1.FreezeRequest
+	(*FreezeReply)(nil),              // 34: trainmaster.v1.FreezeReply
+	(*ReadRequest)(nil),              // 35: trainmaster.v1.ReadRequest
+	(*PartitionPiece)(nil),           // 36: trainmaster.v1.PartitionPiece
+	(*BlockContent)(nil),             // 37: trainmaster.v1.BlockContent
+	(*SlotContent)(nil),              // 38: trainmaster.v1.SlotContent
+	(*RetireRequest)(nil),            // 39: trainmaster.v1.RetireRequest
+	(*RetireReply)(nil),              // 40: trainmaster.v1.RetireReply
+	(*Retirement)(nil),               // 41: trainmaster.v1.Retirement
+	(*AppliedStep)(nil),              // 42: trainmaster.v1.AppliedStep
+	(*TakeRequest)(nil),              // 43: trainmaster.v1.TakeRequest
+	(*TakeReply)(nil),                // 44: trainmaster.v1.TakeReply
 	(*SetPlacementRequest)(nil),      // 45: trainmaster.v1.SetPlacementRequest
 	(*SetPlacementReply)(nil),        // 46: trainmaster.v1.SetPlacementReply
 	(*RewindRequest)(nil),            // 47: trainmaster.v1.RewindRequest
@@ -3682,58 +3669,53 @@ var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	20, // 19: trainmaster.v1.AbortCutRequest.cut:type_name -> trainmaster.v1.Cut
 	20, // 20: trainmaster.v1.WriteSetRequest.cut:type_name -> trainmaster.v1.Cut
 	20, // 21: trainmaster.v1.PruneSetsRequest.cut:type_name -> trainmaster.v1.Cut
-	31, // 22: trainmaster.v1.FreezeBlocksRequest.move:type_name -> trainmaster.v1.Move
-	33, // 23: trainmaster.v1.FreezeBlocksRequest.slots:type_name -> trainmaster.v1.TableSlots
-	31, // 24: trainmaster.v1.ReadBlockRequest.move:type_name -> trainmaster.v1.Move
-	40, // 25: trainmaster.v1.ReadBlockReply.applied:type_name -> trainmaster.v1.AppliedStep
-	39, // 26: trainmaster.v1.ReadBlockReply.retired:type_name -> trainmaster.v1.Retirement
-	39, // 27: trainmaster.v1.RetireRequest.retired:type_name -> trainmaster.v1.Retirement
-	31, // 28: trainmaster.v1.ReadSlotsRequest.move:type_name -> trainmaster.v1.Move
-	33, // 29: trainmaster.v1.ReadSlotsRequest.slots:type_name -> trainmaster.v1.TableSlots
-	40, // 30: trainmaster.v1.SlotPiece.applied:type_name -> trainmaster.v1.AppliedStep
-	39, // 31: trainmaster.v1.SlotPiece.retired:type_name -> trainmaster.v1.Retirement
-	31, // 32: trainmaster.v1.TakeBlocksRequest.move:type_name -> trainmaster.v1.Move
-	33, // 33: trainmaster.v1.TakeBlocksRequest.slots:type_name -> trainmaster.v1.TableSlots
-	31, // 34: trainmaster.v1.SetPlacementRequest.move:type_name -> trainmaster.v1.Move
-	7,  // 35: trainmaster.v1.SetPlacementRequest.model:type_name -> trainmaster.v1.ParameterModel
-	9,  // 36: trainmaster.v1.SetPlacementRequest.placement:type_name -> trainmaster.v1.ParameterPlacement
-	10, // 37: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
-	13, // 38: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
-	15, // 39: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
-	17, // 40: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
-	21, // 41: trainmaster.v1.ParameterServer.BeginCut:input_type -> trainmaster.v1.BeginCutRequest
-	23, // 42: trainmaster.v1.ParameterServer.WriteCut:input_type -> trainmaster.v1.WriteCutRequest
-	25, // 43: trainmaster.v1.ParameterServer.AbortCut:input_type -> trainmaster.v1.AbortCutRequest
-	27, // 44: trainmaster.v1.ParameterServer.WriteSet:input_type -> trainmaster.v1.WriteSetRequest
-	29, // 45: trainmaster.v1.ParameterServer.PruneSets:input_type -> trainmaster.v1.PruneSetsRequest
-	32, // 46: trainmaster.v1.ParameterServer.FreezeBlocks:input_type -> trainmaster.v1.FreezeBlocksRequest
-	35, // 47: trainmaster.v1.ParameterServer.ReadBlock:input_type -> trainmaster.v1.ReadBlockRequest
-	41, // 48: trainmaster.v1.ParameterServer.ReadSlots:input_type -> trainmaster.v1.ReadSlotsRequest
-	43, // 49: trainmaster.v1.ParameterServer.TakeBlocks:input_type -> trainmaster.v1.TakeBlocksRequest
-	45, // 50: trainmaster.v1.ParameterServer.SetPlacement:input_type -> trainmaster.v1.SetPlacementRequest
-	47, // 51: trainmaster.v1.ParameterServer.Rewind:input_type -> trainmaster.v1.RewindRequest
-	37, // 52: trainmaster.v1.ParameterServer.Retire:input_type -> trainmaster.v1.RetireRequest
-	11, // 53: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
-	14, // 54: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
-	16, // 55: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
-	19, // 56: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
-	22, // 57: trainmaster.v1.ParameterServer.BeginCut:output_type -> trainmaster.v1.BeginCutReply
-	24, // 58: trainmaster.v1.ParameterServer.WriteCut:output_type -> trainmaster.v1.WriteCutReply
-	26, // 59: trainmaster.v1.ParameterServer.AbortCut:output_type -> trainmaster.v1.AbortCutReply
-	28, // 60: trainmaster.v1.ParameterServer.WriteSet:output_type -> trainmaster.v1.WriteSetReply
-	30, // 61: trainmaster.v1.ParameterServer.PruneSets:output_type -> trainmaster.v1.PruneSetsReply
-	34, // 62: trainmaster.v1.ParameterServer.FreezeBlocks:output_type -> trainmaster.v1.FreezeBlocksReply
-	36, // 63: trainmaster.v1.ParameterServer.ReadBlock:output_type -> trainmaster.v1.ReadBlockReply
-	42, // 64: trainmaster.v1.ParameterServer.ReadSlots:output_type -> trainmaster.v1.SlotPiece
-	44, // 65: trainmaster.v1.ParameterServer.TakeBlocks:output_type -> trainmaster.v1.TakeBlocksReply
-	46, // 66: trainmaster.v1.ParameterServer.SetPlacement:output_type -> trainmaster.v1.SetPlacementReply
-	48, // 67: trainmaster.v1.ParameterServer.Rewind:output_type -> trainmaster.v1.RewindReply
-	38, // 68: trainmaster.v1.ParameterServer.Retire:output_type -> trainmaster.v1.RetireReply
-	53, // [53:69] is the sub-list for method output_type
-	37, // [37:53] is the sub-list for method input_type
-	37, // [37:37] is the sub-list for extension type_name
-	37, // [37:37] is the sub-list for extension extendee
-	0,  // [0:37] is the sub-list for field type_name
+	31, // 22: trainmaster.v1.FreezeRequest.move:type_name -> trainmaster.v1.Move
+	32, // 23: trainmaster.v1.FreezeRequest.partitions:type_name -> trainmaster.v1.Partitions
+	31, // 24: trainmaster.v1.ReadRequest.move:type_name -> trainmaster.v1.Move
+	32, // 25: trainmaster.v1.ReadRequest.partitions:type_name -> trainmaster.v1.Partitions
+	37, // 26: trainmaster.v1.PartitionPiece.block:type_name -> trainmaster.v1.BlockContent
+	38, // 27: trainmaster.v1.PartitionPiece.slot:type_name -> trainmaster.v1.SlotContent
+	42, // 28: trainmaster.v1.PartitionPiece.applied:type_name -> trainmaster.v1.AppliedStep
+	41, // 29: trainmaster.v1.PartitionPiece.retired:type_name -> trainmaster.v1.Retirement
+	41, // 30: trainmaster.v1.RetireRequest.retired:type_name -> trainmaster.v1.Retirement
+	31, // 31: trainmaster.v1.TakeRequest.move:type_name -> trainmaster.v1.Move
+	32, // 32: trainmaster.v1.TakeRequest.partitions:type_name -> trainmaster.v1.Partitions
+	7,  // 33: trainmaster.v1.SetPlacementRequest.model:type_name -> trainmaster.v1.ParameterModel
+	10, // 34: trainmaster.v1.ParameterServer.Describe:input_type -> trainmaster.v1.DescribeRequest
+	13, // 35: trainmaster.v1.ParameterServer.InitParameters:input_type -> trainmaster.v1.InitParametersRequest
+	15, // 36: trainmaster.v1.ParameterServer.FinishInit:input_type -> trainmaster.v1.FinishInitRequest
+	17, // 37: trainmaster.v1.ParameterServer.CommitStep:input_type -> trainmaster.v1.CommitStepRequest
+	21, // 38: trainmaster.v1.ParameterServer.BeginCut:input_type -> trainmaster.v1.BeginCutRequest
+	23, // 39: trainmaster.v1.ParameterServer.WriteCut:input_type -> trainmaster.v1.WriteCutRequest
+	25, // 40: trainmaster.v1.ParameterServer.AbortCut:input_type -> trainmaster.v1.AbortCutRequest
+	27, // 41: trainmaster.v1.ParameterServer.WriteSet:input_type -> trainmaster.v1.WriteSetRequest
+	29, // 42: trainmaster.v1.ParameterServer.PruneSets:input_type -> trainmaster.v1.PruneSetsRequest
+	33, // 43: trainmaster.v1.ParameterServer.Freeze:input_type -> trainmaster.v1.FreezeRequest
+	35, // 44: trainmaster.v1.ParameterServer.Read:input_type -> trainmaster.v1.ReadRequest
+	43, // 45: trainmaster.v1.ParameterServer.Take:input_type -> trainmaster.v1.TakeRequest
+	45, // 46: trainmaster.v1.ParameterServer.SetPlacement:input_type -> trainmaster.v1.SetPlacementRequest
+	47, // 47: trainmaster.v1.ParameterServer.Rewind:input_type -> trainmaster.v1.RewindRequest
+	39, // 48: trainmaster.v1.ParameterServer.Retire:input_type -> trainmaster.v1.RetireRequest
+	11, // 49: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
+	14, // 50: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
+	16, // 51: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
+	19, // 52: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
+	22, // 53: trainmaster.v1.ParameterServer.BeginCut:output_type -> trainmaster.v1.BeginCutReply
+	24, // 54: trainmaster.v1.ParameterServer.WriteCut:output_type -> trainmaster.v1.WriteCutReply
+	26, // 55: trainmaster.v1.ParameterServer.AbortCut:output_type -> trainmaster.v1.AbortCutReply
+	28, // 56: trainmaster.v1.ParameterServer.WriteSet:output_type -> trainmaster.v1.WriteSetReply
+	30, // 57: trainmaster.v1.ParameterServer.PruneSets:output_type -> trainmaster.v1.PruneSetsReply
+	34, // 58: trainmaster.v1.ParameterServer.Freeze:output_type -> trainmaster.v1.FreezeReply
+	36, // 59: trainmaster.v1.ParameterServer.Read:output_type -> trainmaster.v1.PartitionPiece
+	44, // 60: trainmaster.v1.ParameterServer.Take:output_type -> trainmaster.v1.TakeReply
+	46, // 61: trainmaster.v1.ParameterServer.SetPlacement:output_type -> trainmaster.v1.SetPlacementReply
+	48, // 62: trainmaster.v1.ParameterServer.Rewind:output_type -> trainmaster.v1.RewindReply
+	40, // 63: trainmaster.v1.ParameterServer.Retire:output_type -> trainmaster.v1.RetireReply
+	49, // [49:64] is the sub-list for method output_type
+	34, // [34:49] is the sub-list for method input_type
+	34, // [34:34] is the sub-list for extension type_name
+	34, // [34:34] is the sub-list for extension extendee
+	0,  // [0:34] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_parameter_server_proto_init() }
@@ -3742,7 +3724,11 @@ func file_trainmaster_v1_parameter_server_proto_init() {
 		return
 	}
 	file_trainmaster_v1_parameter_server_proto_msgTypes[10].OneofWrappers = []any{}
-	file_trainmaster_v1_parameter_server_proto_msgTypes[34].OneofWrappers = []any{}
+	file_trainmaster_v1_parameter_server_proto_msgTypes[33].OneofWrappers = []any{
+		(*PartitionPiece_Block)(nil),
+		(*PartitionPiece_Slot)(nil),
+	}
+	file_trainmaster_v1_parameter_server_proto_msgTypes[36].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{

@@ -28,10 +28,9 @@ const (
 	ParameterServer_AbortCut_FullMethodName       = "/trainmaster.v1.ParameterServer/AbortCut"
 	ParameterServer_WriteSet_FullMethodName       = "/trainmaster.v1.ParameterServer/WriteSet"
 	ParameterServer_PruneSets_FullMethodName      = "/trainmaster.v1.ParameterServer/PruneSets"
-	ParameterServer_FreezeBlocks_FullMethodName   = "/trainmaster.v1.ParameterServer/FreezeBlocks"
-	ParameterServer_ReadBlock_FullMethodName      = "/trainmaster.v1.ParameterServer/ReadBlock"
-	ParameterServer_ReadSlots_FullMethodName      = "/trainmaster.v1.ParameterServer/ReadSlots"
-	ParameterServer_TakeBlocks_FullMethodName     = "/trainmaster.v1.ParameterServer/TakeBlocks"
+	ParameterServer_Freeze_FullMethodName         = "/trainmaster.v1.ParameterServer/Freeze"
+	ParameterServer_Read_FullMethodName           = "/trainmaster.v1.ParameterServer/Read"
+	ParameterServer_Take_FullMethodName           = "/trainmaster.v1.ParameterServer/Take"
 	ParameterServer_SetPlacement_FullMethodName   = "/trainmaster.v1.ParameterServer/SetPlacement"
 	ParameterServer_Rewind_FullMethodName         = "/trainmaster.v1.ParameterServer/Rewind"
 	ParameterServer_Retire_FullMethodName         = "/trainmaster.v1.ParameterServer/Retire"
@@ -72,17 +71,15 @@ type ParameterServerClient interface {
 	WriteSet(ctx context.Context, in *WriteSetRequest, opts ...grpc.CallOption) (*WriteSetReply, error)
 	// PruneSets removes the sets that are older than the newest `keep` sets, and the checkpoints of this shard without a set.
 	PruneSets(ctx context.Context, in *PruneSetsRequest, opts ...grpc.CallOption) (*PruneSetsReply, error)
-	// FreezeBlocks freezes blocks and slots of tables before a move; pushes to them wait. Only SetPlacement ends the freeze,
-	// because the move can be committed. A shard of a synchronous job rejects moves: Rewind has the placement.
-	FreezeBlocks(ctx context.Context, in *FreezeBlocksRequest, opts ...grpc.CallOption) (*FreezeBlocksReply, error)
-	// ReadBlock returns a frozen block with its state.
-	ReadBlock(ctx context.Context, in *ReadBlockRequest, opts ...grpc.CallOption) (*ReadBlockReply, error)
-	// ReadSlots returns frozen slots of tables in sequence, each in parts of about 1 MiB.
-	ReadSlots(ctx context.Context, in *ReadSlotsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SlotPiece], error)
-	// TakeBlocks reads frozen blocks and slots from another shard. They are unused until SetPlacement assigns them.
-	TakeBlocks(ctx context.Context, in *TakeBlocksRequest, opts ...grpc.CallOption) (*TakeBlocksReply, error)
-	// SetPlacement sets the committed placement and ends a move. Frozen blocks are used again or dropped, and blocks of
-	// TakeBlocks are used or dropped. The call may be repeated.
+	// Freeze freezes partitions before a move; pushes to them wait. Only SetPlacement ends the freeze, because the move can be
+	// committed. A shard of a synchronous job rejects moves: Rewind has the placement.
+	Freeze(ctx context.Context, in *FreezeRequest, opts ...grpc.CallOption) (*FreezeReply, error)
+	// Read returns frozen partitions in sequence: a block in one piece, a slot in pieces of about 1 MiB.
+	Read(ctx context.Context, in *ReadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PartitionPiece], error)
+	// Take reads frozen partitions from another shard. They are unused until SetPlacement assigns them.
+	Take(ctx context.Context, in *TakeRequest, opts ...grpc.CallOption) (*TakeReply, error)
+	// SetPlacement sets the committed placement and ends a move. Frozen partitions are used again or dropped, and partitions of Take
+	// are used or dropped. The call may be repeated.
 	SetPlacement(ctx context.Context, in *SetPlacementRequest, opts ...grpc.CallOption) (*SetPlacementReply, error)
 	// Rewind loads a set, or removes all parameters, in a new job epoch. Requests of older epochs are rejected afterwards. Data
 	// connections are closed. A repeated call in the same epoch does nothing.
@@ -190,33 +187,23 @@ func (c *parameterServerClient) PruneSets(ctx context.Context, in *PruneSetsRequ
 	return out, nil
 }
 
-func (c *parameterServerClient) FreezeBlocks(ctx context.Context, in *FreezeBlocksRequest, opts ...grpc.CallOption) (*FreezeBlocksReply, error) {
+func (c *parameterServerClient) Freeze(ctx context.Context, in *FreezeRequest, opts ...grpc.CallOption) (*FreezeReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(FreezeBlocksReply)
-	err := c.cc.Invoke(ctx, ParameterServer_FreezeBlocks_FullMethodName, in, out, cOpts...)
+	out := new(FreezeReply)
+	err := c.cc.Invoke(ctx, ParameterServer_Freeze_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *parameterServerClient) ReadBlock(ctx context.Context, in *ReadBlockRequest, opts ...grpc.CallOption) (*ReadBlockReply, error) {
+func (c *parameterServerClient) Read(ctx context.Context, in *ReadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PartitionPiece], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(ReadBlockReply)
-	err := c.cc.Invoke(ctx, ParameterServer_ReadBlock_FullMethodName, in, out, cOpts...)
+	stream, err := c.cc.NewStream(ctx, &ParameterServer_ServiceDesc.Streams[0], ParameterServer_Read_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	return out, nil
-}
-
-func (c *parameterServerClient) ReadSlots(ctx context.Context, in *ReadSlotsRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SlotPiece], error) {
-	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	stream, err := c.cc.NewStream(ctx, &ParameterServer_ServiceDesc.Streams[0], ParameterServer_ReadSlots_FullMethodName, cOpts...)
-	if err != nil {
-		return nil, err
-	}
-	x := &grpc.GenericClientStream[ReadSlotsRequest, SlotPiece]{ClientStream: stream}
+	x := &grpc.GenericClientStream[ReadRequest, PartitionPiece]{ClientStream: stream}
 	if err := x.ClientStream.SendMsg(in); err != nil {
 		return nil, err
 	}
@@ -227,12 +214,12 @@ func (c *parameterServerClient) ReadSlots(ctx context.Context, in *ReadSlotsRequ
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type ParameterServer_ReadSlotsClient = grpc.ServerStreamingClient[SlotPiece]
+type ParameterServer_ReadClient = grpc.ServerStreamingClient[PartitionPiece]
 
-func (c *parameterServerClient) TakeBlocks(ctx context.Context, in *TakeBlocksRequest, opts ...grpc.CallOption) (*TakeBlocksReply, error) {
+func (c *parameterServerClient) Take(ctx context.Context, in *TakeRequest, opts ...grpc.CallOption) (*TakeReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
-	out := new(TakeBlocksReply)
-	err := c.cc.Invoke(ctx, ParameterServer_TakeBlocks_FullMethodName, in, out, cOpts...)
+	out := new(TakeReply)
+	err := c.cc.Invoke(ctx, ParameterServer_Take_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -304,17 +291,15 @@ type ParameterServerServer interface {
 	WriteSet(context.Context, *WriteSetRequest) (*WriteSetReply, error)
 	// PruneSets removes the sets that are older than the newest `keep` sets, and the checkpoints of this shard without a set.
 	PruneSets(context.Context, *PruneSetsRequest) (*PruneSetsReply, error)
-	// FreezeBlocks freezes blocks and slots of tables before a move; pushes to them wait. Only SetPlacement ends the freeze,
-	// because the move can be committed. A shard of a synchronous job rejects moves: Rewind has the placement.
-	FreezeBlocks(context.Context, *FreezeBlocksRequest) (*FreezeBlocksReply, error)
-	// ReadBlock returns a frozen block with its state.
-	ReadBlock(context.Context, *ReadBlockRequest) (*ReadBlockReply, error)
-	// ReadSlots returns frozen slots of tables in sequence, each in parts of about 1 MiB.
-	ReadSlots(*ReadSlotsRequest, grpc.ServerStreamingServer[SlotPiece]) error
-	// TakeBlocks reads frozen blocks and slots from another shard. They are unused until SetPlacement assigns them.
-	TakeBlocks(context.Context, *TakeBlocksRequest) (*TakeBlocksReply, error)
-	// SetPlacement sets the committed placement and ends a move. Frozen blocks are used again or dropped, and blocks of
-	// TakeBlocks are used or dropped. The call may be repeated.
+	// Freeze freezes partitions before a move; pushes to them wait. Only SetPlacement ends the freeze, because the move can be
+	// committed. A shard of a synchronous job rejects moves: Rewind has the placement.
+	Freeze(context.Context, *FreezeRequest) (*FreezeReply, error)
+	// Read returns frozen partitions in sequence: a block in one piece, a slot in pieces of about 1 MiB.
+	Read(*ReadRequest, grpc.ServerStreamingServer[PartitionPiece]) error
+	// Take reads frozen partitions from another shard. They are unused until SetPlacement assigns them.
+	Take(context.Context, *TakeRequest) (*TakeReply, error)
+	// SetPlacement sets the committed placement and ends a move. Frozen partitions are used again or dropped, and partitions of Take
+	// are used or dropped. The call may be repeated.
 	SetPlacement(context.Context, *SetPlacementRequest) (*SetPlacementReply, error)
 	// Rewind loads a set, or removes all parameters, in a new job epoch. Requests of older epochs are rejected afterwards. Data
 	// connections are closed. A repeated call in the same epoch does nothing.
@@ -359,17 +344,14 @@ func (UnimplementedParameterServerServer) WriteSet(context.Context, *WriteSetReq
 func (UnimplementedParameterServerServer) PruneSets(context.Context, *PruneSetsRequest) (*PruneSetsReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method PruneSets not implemented")
 }
-func (UnimplementedParameterServerServer) FreezeBlocks(context.Context, *FreezeBlocksRequest) (*FreezeBlocksReply, error) {
-	return nil, status.Error(codes.Unimplemented, "method FreezeBlocks not implemented")
+func (UnimplementedParameterServerServer) Freeze(context.Context, *FreezeRequest) (*FreezeReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Freeze not implemented")
 }
-func (UnimplementedParameterServerServer) ReadBlock(context.Context, *ReadBlockRequest) (*ReadBlockReply, error) {
-	return nil, status.Error(codes.Unimplemented, "method ReadBlock not implemented")
+func (UnimplementedParameterServerServer) Read(*ReadRequest, grpc.ServerStreamingServer[PartitionPiece]) error {
+	return status.Error(codes.Unimplemented, "method Read not implemented")
 }
-func (UnimplementedParameterServerServer) ReadSlots(*ReadSlotsRequest, grpc.ServerStreamingServer[SlotPiece]) error {
-	return status.Error(codes.Unimplemented, "method ReadSlots not implemented")
-}
-func (UnimplementedParameterServerServer) TakeBlocks(context.Context, *TakeBlocksRequest) (*TakeBlocksReply, error) {
-	return nil, status.Error(codes.Unimplemented, "method TakeBlocks not implemented")
+func (UnimplementedParameterServerServer) Take(context.Context, *TakeRequest) (*TakeReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Take not implemented")
 }
 func (UnimplementedParameterServerServer) SetPlacement(context.Context, *SetPlacementRequest) (*SetPlacementReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetPlacement not implemented")
@@ -563,67 +545,49 @@ func _ParameterServer_PruneSets_Handler(srv interface{}, ctx context.Context, de
 	return interceptor(ctx, in, info, handler)
 }
 
-func _ParameterServer_FreezeBlocks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(FreezeBlocksRequest)
+func _ParameterServer_Freeze_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(FreezeRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ParameterServerServer).FreezeBlocks(ctx, in)
+		return srv.(ParameterServerServer).Freeze(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: ParameterServer_FreezeBlocks_FullMethodName,
+		FullMethod: ParameterServer_Freeze_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ParameterServerServer).FreezeBlocks(ctx, req.(*FreezeBlocksRequest))
+		return srv.(ParameterServerServer).Freeze(ctx, req.(*FreezeRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _ParameterServer_ReadBlock_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(ReadBlockRequest)
-	if err := dec(in); err != nil {
-		return nil, err
-	}
-	if interceptor == nil {
-		return srv.(ParameterServerServer).ReadBlock(ctx, in)
-	}
-	info := &grpc.UnaryServerInfo{
-		Server:     srv,
-		FullMethod: ParameterServer_ReadBlock_FullMethodName,
-	}
-	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ParameterServerServer).ReadBlock(ctx, req.(*ReadBlockRequest))
-	}
-	return interceptor(ctx, in, info, handler)
-}
-
-func _ParameterServer_ReadSlots_Handler(srv interface{}, stream grpc.ServerStream) error {
-	m := new(ReadSlotsRequest)
+func _ParameterServer_Read_Handler(srv interface{}, stream grpc.ServerStream) error {
+	m := new(ReadRequest)
 	if err := stream.RecvMsg(m); err != nil {
 		return err
 	}
-	return srv.(ParameterServerServer).ReadSlots(m, &grpc.GenericServerStream[ReadSlotsRequest, SlotPiece]{ServerStream: stream})
+	return srv.(ParameterServerServer).Read(m, &grpc.GenericServerStream[ReadRequest, PartitionPiece]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type ParameterServer_ReadSlotsServer = grpc.ServerStreamingServer[SlotPiece]
+type ParameterServer_ReadServer = grpc.ServerStreamingServer[PartitionPiece]
 
-func _ParameterServer_TakeBlocks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
-	in := new(TakeBlocksRequest)
+func _ParameterServer_Take_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TakeRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(ParameterServerServer).TakeBlocks(ctx, in)
+		return srv.(ParameterServerServer).Take(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: ParameterServer_TakeBlocks_FullMethodName,
+		FullMethod: ParameterServer_Take_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(ParameterServerServer).TakeBlocks(ctx, req.(*TakeBlocksRequest))
+		return srv.(ParameterServerServer).Take(ctx, req.(*TakeRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -726,16 +690,12 @@ var ParameterServer_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _ParameterServer_PruneSets_Handler,
 		},
 		{
-			MethodName: "FreezeBlocks",
-			Handler:    _ParameterServer_FreezeBlocks_Handler,
+			MethodName: "Freeze",
+			Handler:    _ParameterServer_Freeze_Handler,
 		},
 		{
-			MethodName: "ReadBlock",
-			Handler:    _ParameterServer_ReadBlock_Handler,
-		},
-		{
-			MethodName: "TakeBlocks",
-			Handler:    _ParameterServer_TakeBlocks_Handler,
+			MethodName: "Take",
+			Handler:    _ParameterServer_Take_Handler,
 		},
 		{
 			MethodName: "SetPlacement",
@@ -752,8 +712,8 @@ var ParameterServer_ServiceDesc = grpc.ServiceDesc{
 	},
 	Streams: []grpc.StreamDesc{
 		{
-			StreamName:    "ReadSlots",
-			Handler:       _ParameterServer_ReadSlots_Handler,
+			StreamName:    "Read",
+			Handler:       _ParameterServer_Read_Handler,
 			ServerStreams: true,
 		},
 	},

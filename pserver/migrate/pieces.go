@@ -1,0 +1,99 @@
+package migrate
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/hex"
+	"fmt"
+
+	"google.golang.org/protobuf/proto"
+
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/partition"
+	"trainmaster/pserver/shard"
+	"trainmaster/pserver/table"
+	"trainmaster/pserver/wire"
+)
+
+func pieceToProto(p *shard.Piece) *pb.PartitionPiece {
+	m := &pb.PartitionPiece{Table: p.Table, Number: p.Number, Last: p.Last, Retired: retirementToProto(&p.Retired)}
+	if b := p.Block; b != nil {
+		m.Content = &pb.PartitionPiece_Block{Block: &pb.BlockContent{
+			Parameters: wire.FloatBytes(b.Params), State: wire.FloatBytes(b.State), Updates: b.Updates, Version: b.Version,
+		}}
+	}
+	if i := p.Rows; i != nil {
+		slot := &pb.SlotContent{
+			Ids: i.IDs, Versions: i.Versions, Updates: i.Updates, Values: wire.FloatBytes(i.Values), Clock: i.Clock, Rows: uint32(i.LiveRows),
+		}
+		for _, w := range i.Candidates {
+			slot.WaitingIds, slot.WaitingUpdates, slot.WaitingVersions = append(slot.WaitingIds, w.ID), append(slot.WaitingUpdates, w.Updates), append(slot.WaitingVersions, w.Version)
+		}
+		m.Content = &pb.PartitionPiece_Slot{Slot: slot}
+	}
+	for _, by := range p.Applied {
+		m.Applied = append(m.Applied, &pb.AppliedStep{Ordinal: by.Ordinal, Incarnation: by.Incarnation, Step: by.Step})
+	}
+	m.Sha256 = digestOf(m)
+	return m
+}
+
+func pieceFromProto(m *pb.PartitionPiece) (*shard.Piece, error) {
+	p := &shard.Piece{ID: partition.ID{Table: m.GetTable(), Number: m.GetNumber()}, Last: m.GetLast()}
+	if !bytes.Equal(digestOf(m), m.GetSha256()) {
+		return nil, fmt.Errorf("%w: %v was damaged in transfer: expected the digest %x, found %x", shard.ErrMismatch, p.ID, m.GetSha256(), digestOf(m))
+	}
+	p.Retired = RetirementFromProto(m.GetRetired())
+	if b := m.GetBlock(); b != nil {
+		p.Block = &shard.Image{Params: floatsOf(b.GetParameters()), State: floatsOf(b.GetState()), Updates: b.GetUpdates(), Version: b.GetVersion()}
+	}
+	if i := m.GetSlot(); i != nil {
+		n := len(i.GetWaitingIds())
+		if len(i.GetWaitingUpdates()) != n || len(i.GetWaitingVersions()) != n {
+			return nil, fmt.Errorf("%w: %v: expected %d counts and versions of ids without a row, found %d and %d", shard.ErrMismatch, p.ID, n, len(i.GetWaitingUpdates()), len(i.GetWaitingVersions()))
+		}
+		p.Rows = &table.Image{
+			Clock: i.GetClock(), LiveRows: int(i.GetRows()), IDs: i.GetIds(), Versions: i.GetVersions(), Updates: i.GetUpdates(), Values: floatsOf(i.GetValues()),
+		}
+		for k, id := range i.GetWaitingIds() {
+			p.Rows.Candidates = append(p.Rows.Candidates, table.Candidate{ID: id, Updates: i.GetWaitingUpdates()[k], Version: i.GetWaitingVersions()[k]})
+		}
+	}
+	for _, by := range m.GetApplied() {
+		p.Applied = append(p.Applied, shard.AppliedStep{Ordinal: by.GetOrdinal(), Incarnation: by.GetIncarnation(), Step: by.GetStep()})
+	}
+	return p, nil
+}
+
+// digestOf is the digest of a piece without its own field.
+func digestOf(m *pb.PartitionPiece) []byte {
+	sum := m.GetSha256()
+	m.Sha256 = nil
+	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
+	m.Sha256 = sum
+	if err != nil {
+		return nil // a message with invalid text, which this one has not
+	}
+	digest := sha256.Sum256(encoded)
+	return digest[:]
+}
+
+func floatsOf(b []byte) []float32 {
+	floats := make([]float32, len(b)/4)
+	copy(wire.FloatBytes(floats), b)
+	return floats
+}
+
+// RetirementFromProto is the retirement that a message describes.
+func RetirementFromProto(r *pb.Retirement) shard.Retirement {
+	return shard.NewRetirement(hex.EncodeToString(r.GetJob()), r.GetFloor(), r.GetSpared())
+}
+
+// retirementToProto returns nil if no incarnation was retired.
+func retirementToProto(r *shard.Retirement) *pb.Retirement {
+	if r.Job == "" {
+		return nil
+	}
+	job, _ := hex.DecodeString(r.Job) // as NewRetirement's caller, or a checkpoint with its digest, has it
+	return &pb.Retirement{Job: job, Floor: r.Floor, Spared: r.SparedList()}
+}

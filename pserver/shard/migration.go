@@ -1,0 +1,475 @@
+package shard
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/pserver/model"
+	"trainmaster/pserver/optimizer"
+	"trainmaster/pserver/partition"
+	"trainmaster/pserver/placement"
+	"trainmaster/pserver/table"
+)
+
+// A partition changes its shard in four steps, which the leader takes:
+//
+//	freeze at the source ──▶ take at the destination ──▶ commit ──▶ send the placement to all, destinations first
+//
+// From the first to the last, no push changes the partition, so that both shards have the same content. The committed placement names
+// the owner. Only the placement that a leader sends ends a freeze: the source cannot know more. A shard that starts in a job whose
+// blocks were moved has all its partitions frozen until it receives the placement, for the same reason.
+//
+// Shard.mu guards the fields.
+type migration struct {
+	joins bool      // started without a partition, in a job whose blocks are moved; never changed
+	term  uint64    // of the newest leader that called
+	since time.Time // of the first freeze of the step in progress
+	epoch uint32    // that the taken partitions wait for
+	taken map[partition.ID]*incoming
+}
+
+// The errors of a migration.
+var (
+	ErrOldMove    = errors.New("migration has ended")
+	ErrBlocksLost = errors.New("blocks lost")
+	ErrRetired    = errors.New("server is decommissioned")
+	ErrSyncMove   = errors.New("a synchronous job moves blocks in a rollback only: see Rewind")
+)
+
+// Move identifies one step of a migration.
+type Move struct {
+	Term  uint64
+	Epoch uint32 // of the resulting placement
+}
+
+// Piece is a part of a partition in a migration. A block is one piece.
+type Piece struct {
+	partition.ID
+	Block *Image       // nil: of a slot
+	Rows  *table.Image // nil: of a block
+
+	Last bool // and then what follows is there too
+	Origin
+}
+
+// Origin is what a partition has of the trainers of its source.
+type Origin struct {
+	Applied []AppliedStep
+	Retired Retirement
+}
+
+// AppliedStep is the last step of a trainer that a partition has.
+type AppliedStep struct {
+	Ordinal     uint32
+	Incarnation uint64
+	Step        uint64
+}
+
+// pieceBytes is about the size of a piece of a slot.
+const PieceBytes = 1 << 20
+
+// CheckRestored is called at the start. Of a job whose blocks were moved a shard has its blocks, or it must not serve.
+func (s *Shard) CheckRestored(l *placement.Layout) error {
+	switch {
+	case l == nil:
+		return nil
+	case !l.Owns(s.index):
+		s.migration.joins = true
+		s.Log.Info("no block of the job is here yet: the leader moves some here")
+		return nil
+	case !s.ready.Load():
+		return fmt.Errorf("%w: shard %d has no checkpoint, and its blocks were moved here: start the job over", ErrBlocksLost, s.index)
+	}
+	if h := s.view.Load(); !h.model.Sync { // a synchronous job is rolled back by its leader
+		h.each((*partition.Partition).Freeze)
+	}
+	return nil
+}
+
+// Follows refuses a leader that was followed by another one.
+func (s *Shard) Follows(term uint64) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.followsLocked(term)
+}
+
+func (s *Shard) followsLocked(term uint64) error {
+	if term < s.migration.term {
+		return fmt.Errorf("%w: of term %d, shard %d knows of term %d", ErrOldMove, term, s.index, s.migration.term)
+	}
+	return nil
+}
+
+// checkMoveLocked refuses a leader that was followed by another one, and a move to another epoch than the next.
+func (s *Shard) checkMoveLocked(m Move) (*View, error) {
+	if err := s.followsLocked(m.Term); err != nil {
+		return nil, err
+	}
+	h := s.view.Load()
+	switch {
+	case h == nil || !s.ready.Load():
+		return nil, fmt.Errorf("%w: shard %d has no parameters yet", ErrIncomplete, s.index)
+	case h.model.Sync:
+		return nil, ErrSyncMove
+	case m.Epoch != h.model.Placement.Epoch+1:
+		return nil, fmt.Errorf("%w: it leads to epoch %d, shard %d is at %d", ErrOldMove, m.Epoch, s.index, h.model.Placement.Epoch)
+	}
+	s.migration.term = m.Term
+	return h, nil
+}
+
+// checkMove is checkMoveLocked.
+func (s *Shard) checkMove(m Move) (*View, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.checkMoveLocked(m)
+}
+
+// partition finds a partition of the shard.
+func (h *View) partition(id partition.ID) (*partition.Partition, error) {
+	var p *partition.Partition
+	switch {
+	case id.Table == 0 && h.byID[id.Number] != nil:
+		p = &h.byID[id.Number].Partition
+	case id.Table > 0 && int(id.Table) <= len(h.tables) && id.Number < table.Slots:
+		p = h.tables[id.Table-1].Partition(uint32(id.Number))
+	}
+	if p == nil {
+		return nil, fmt.Errorf("%w: %v is not here", ErrMismatch, id)
+	}
+	return p, nil
+}
+
+// each calls f with all partitions.
+func (h *View) each(f func(*partition.Partition)) {
+	for _, b := range h.blocks {
+		f(&b.Partition)
+	}
+	for _, t := range h.tables {
+		for _, slot := range t.Held() {
+			f(t.Partition(slot))
+		}
+	}
+}
+
+// Freeze refuses pushes to partitions that are to leave.
+func (s *Shard) Freeze(ctx context.Context, m Move, ids []partition.ID) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	h, err := s.checkMoveLocked(m)
+	if err = cmp.Or(err, ctx.Err()); err != nil {
+		return err
+	}
+	for _, id := range ids {
+		p, err := h.partition(id)
+		if err != nil {
+			return err
+		}
+		p.Freeze()
+	}
+	if s.migration.since.IsZero() {
+		s.migration.since = time.Now()
+	}
+	return nil
+}
+
+// Read gives a frozen partition to send, piece by piece.
+func (s *Shard) Read(m Move, id partition.ID, send func(*Piece) error) error {
+	h, err := s.checkMove(m)
+	if err != nil {
+		return err
+	}
+	p, err := h.partition(id)
+	if err != nil {
+		return err
+	}
+	next := h.reader(id)
+	for until, last := p.Frozen(), false; !last; {
+		piece := &Piece{ID: id}
+		s.mu.Lock() // no trainer joins or ends
+		isFrozen := p.WhileFrozen(until, func() {
+			if next(piece); piece.Last {
+				piece.Origin = s.originLocked(p)
+			}
+		})
+		s.mu.Unlock()
+		if !isFrozen {
+			return fmt.Errorf("%w: %v of shard %d is not frozen", ErrOldMove, id, s.index)
+		}
+		if err := send(piece); err != nil {
+			return err
+		}
+		last = piece.Last
+	}
+	return nil
+}
+
+// reader returns a function that fills one piece after the other. It is called with the lock of the partition held.
+func (h *View) reader(id partition.ID) func(*Piece) {
+	if id.Table == 0 {
+		b := h.byID[id.Number]
+		return func(p *Piece) {
+			p.Block, p.Last = &Image{}, true
+			p.Block.take(b, &Cut{})
+		}
+	}
+	t := h.tables[id.Table-1]
+	out := t.Send(uint32(id.Number))
+	return func(p *Piece) { p.Rows, p.Last = out.Next(max(1, PieceBytes/t.RowBytes())) }
+}
+
+// originLocked lists the last steps of all trainers that a partition has. The caller holds the lock of the partition too.
+func (s *Shard) originLocked(p *partition.Partition) Origin {
+	o := Origin{Retired: s.retired}
+	for _, t := range s.rosterLocked() {
+		o.Applied = append(o.Applied, AppliedStep{t.ordinal, t.Incarnation(), p.Step(t.Trainer)})
+	}
+	return o
+}
+
+// incoming is a partition of another shard in transfer.
+type incoming struct {
+	*partition.Partition
+	block *Block          // nil: a slot
+	rows  *table.Incoming // nil: a block
+	Origin
+}
+
+// receive begins a partition.
+func (h *View) receive(id partition.ID, blocks []placement.Block) (*incoming, error) {
+	switch {
+	case id.Table == 0 && id.Number < uint64(len(blocks)):
+		b := newBlock(h.model, blocks[id.Number])
+		return &incoming{Partition: &b.Partition, block: b}, nil
+	case id.Table > 0 && int(id.Table) <= len(h.tables) && id.Number < table.Slots:
+		rows := h.tables[id.Table-1].Receive(uint32(id.Number))
+		return &incoming{Partition: rows.Partition(), rows: rows}, nil
+	}
+	return nil, fmt.Errorf("%w: the model has no %v", ErrMismatch, id)
+}
+
+// add adds the next piece.
+func (in *incoming) add(p *Piece, rule optimizer.Rule) error {
+	var err error
+	switch {
+	case (in.block != nil) != (p.Block != nil), (in.rows != nil) != (p.Rows != nil):
+		err = errors.New("expected the content of a block or of a slot, found the other")
+	case in.block != nil:
+		err = in.block.restore(p.Block, rule)
+	default:
+		if err = in.rows.Add(p.Rows); err == nil && p.Last && in.rows.Rows() != p.Rows.LiveRows {
+			err = fmt.Errorf("expected %d rows, found %d", p.Rows.LiveRows, in.rows.Rows())
+		}
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %v: %w", ErrMismatch, p.ID, err)
+	}
+	in.Origin = p.Origin
+	return nil
+}
+
+// Take keeps what another shard gives until the placement of the epoch is committed or not. read reads the partitions in their order.
+// Whatever was taken of them before is replaced.
+func (s *Shard) Take(ctx context.Context, m Move, ids []partition.ID, read func(add func(*Piece) error) error) error {
+	h, err := s.checkMove(m)
+	if err != nil {
+		return err
+	}
+	blocks, taken := h.model.Placement.Blocks(), map[partition.ID]*incoming{}
+	var open *incoming
+	if err := read(func(p *Piece) (err error) {
+		if len(ids) == 0 || p.ID != ids[0] {
+			return fmt.Errorf("%w: a piece of %v was not requested", ErrMismatch, p.ID)
+		}
+		if open == nil {
+			if open, err = h.receive(p.ID, blocks); err != nil {
+				return err
+			}
+		}
+		if err = open.add(p, h.model.Rule); err == nil && p.Last {
+			taken[p.ID] = open
+			open, ids = nil, ids[1:]
+		}
+		return err
+	}); err != nil {
+		return err
+	}
+	if len(ids) > 0 {
+		return fmt.Errorf("%w: %d partitions are missing", ErrMismatch, len(ids))
+	}
+	s.mu.Lock() // not during read: two shards may take partitions of each other
+	defer s.mu.Unlock()
+	if _, err := s.checkMoveLocked(m); cmp.Or(err, ctx.Err()) != nil {
+		return cmp.Or(err, ctx.Err())
+	}
+	if s.migration.epoch != m.Epoch || s.migration.taken == nil {
+		s.migration.epoch, s.migration.taken = m.Epoch, map[partition.ID]*incoming{}
+	}
+	maps.Copy(s.migration.taken, taken)
+	return nil
+}
+
+// Settle switches to the committed placement and ends a freeze. wanted reports that the call must be repeated with the model m of the
+// job: the shard has none, or it only gives partitions away, which it keeps until the shards that receive them have switched.
+func (s *Shard) Settle(term uint64, l *placement.Layout, m *model.Model) (wanted bool, err error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if err := s.followsLocked(term); err != nil {
+		return false, err
+	}
+	s.migration.term = term
+	h := s.view.Load()
+	joins := h == nil
+	switch {
+	case s.unrestored.Load() != nil:
+		return false, fmt.Errorf("%w: shard %d waits: %s", ErrIncomplete, s.index, s.Unrestored())
+	case joins && m == nil:
+		return true, nil
+	case joins:
+		h = s.newEmptyView(m)
+	case !s.ready.Load():
+		return false, fmt.Errorf("%w: shard %d has no parameters yet", ErrIncomplete, s.index)
+	}
+	at := h.model.Placement
+	switch {
+	case h.model.Sync:
+		return false, ErrSyncMove
+	case !joins && l.Epoch < at.Epoch:
+		return false, fmt.Errorf("%w: epoch %d, shard %d is at %d", ErrOldMove, l.Epoch, s.index, at.Epoch)
+	case !joins && l.Epoch == at.Epoch:
+		h.each((*partition.Partition).Thaw)
+		s.migration.since = time.Time{}
+	case !joins && m == nil && !l.Gives(at, s.index):
+		return true, nil
+	default:
+		if err := s.switchLocked(h, l); err != nil {
+			return false, err
+		}
+	}
+	s.migration.taken = nil
+	return false, nil
+}
+
+// switchLocked changes to the partitions that a placement gives this shard.
+func (s *Shard) switchLocked(old *View, l *placement.Layout) error {
+	m, err := old.model.WithLayout(l)
+	if err != nil {
+		return fmt.Errorf("%w: %w", ErrMismatch, err)
+	}
+	var arrived []*incoming
+	arrival := func(id partition.ID) *incoming {
+		a := s.migration.taken[id]
+		if a == nil || s.migration.epoch != l.Epoch {
+			return nil
+		}
+		arrived = append(arrived, a)
+		return a
+	}
+	h := newView(m, s.index)
+	for i, b := range h.blocks {
+		kept := old.byID[b.ID]
+		if kept == nil {
+			a := arrival(partition.Block(b.ID))
+			if a == nil {
+				return s.lacks(b.Name())
+			}
+			kept = a.block
+		}
+		h.blocks[i], h.byID[b.ID] = kept, kept
+	}
+	for k, t := range old.tables {
+		placed, err := t.Placed(m.Placement.HeldSlots(k, s.index), func(slot uint32) *table.Incoming {
+			if a := arrival(partition.Slot(k, slot)); a != nil {
+				return a.rows
+			}
+			return nil
+		})
+		if err != nil {
+			return s.lacks(err.Error())
+		}
+		h.tables = append(h.tables, placed)
+	}
+	for _, a := range arrived {
+		s.arriveLocked(old, a)
+	}
+	s.view.Store(h)
+	s.ready.Store(true)
+	for _, b := range old.blocks {
+		if h.byID[b.ID] == nil {
+			b.Leave(func() { b.params, b.state = nil, nil })
+		}
+	}
+	for k, t := range old.tables {
+		t.Leave(h.tables[k])
+	}
+	h.each((*partition.Partition).Thaw)
+	s.Counters.Switched.Add(1)
+	s.logSwitch(old, h)
+	if s.index >= m.Placement.Shards {
+		s.End(nil)
+	}
+	return nil
+}
+
+func (s *Shard) logSwitch(old, h *View) {
+	fields := logrus.Fields{"epoch": h.model.Placement.Epoch, "blocks": len(h.blocks), "before": len(old.blocks)}
+	if len(h.tables) > 0 {
+		fields["slots"] = h.slotsHeld()
+	}
+	if !s.migration.since.IsZero() {
+		fields["frozen"] = time.Since(s.migration.since).Round(time.Millisecond)
+		s.migration.since = time.Time{}
+	}
+	s.Log.WithFields(fields).Info("placement changed")
+}
+
+// arriveLocked gives an arrived partition the steps of its trainers, and drops the trainers that its source has dropped. old is the
+// view in use.
+func (s *Shard) arriveLocked(old *View, a *incoming) {
+	//guard:migration-carries-retired
+	if a.Retired.after(&s.retired) {
+		s.retired = a.Retired
+		s.dropLocked(func(t *Trainer) { fence(old, t) })
+	}
+	for _, by := range a.Applied {
+		if t := s.knownLocked(old, by); t != nil {
+			a.SetStep(t.Trainer, by.Step)
+		}
+	}
+}
+
+// knownLocked is the trainer of a step that came along. If the source has a newer
+// incarnation of it, the older one ends here too. It returns nil for an older or a retired incarnation, whose steps are not needed.
+func (s *Shard) knownLocked(old *View, by AppliedStep) *Trainer {
+	t := s.trainers[by.Ordinal]
+	switch {
+	case s.retired.over(by.Incarnation), t != nil && t.Incarnation() > by.Incarnation:
+		return nil
+	case t != nil && t.Incarnation() == by.Incarnation:
+		return t
+	case t != nil:
+		fence(old, t)
+	}
+	return s.newTrainerLocked(by.Ordinal, by.Incarnation)
+}
+
+// lacks ends a shard that was assigned what it does not have.
+func (s *Shard) lacks(what string) error {
+	err := fmt.Errorf("%w: shard %d was given %s and does not have it: start it again, and it goes on from the last set of checkpoints", ErrBlocksLost, s.index, what)
+	s.End(err)
+	return err
+}
+
+// End has the server end; the first reason counts.
+func (s *Shard) End(err error) {
+	select {
+	case s.over <- err:
+	default:
+	}
+}
