@@ -115,7 +115,7 @@ func (r *reference) values(ids []int64) []float32 {
 	dim := r.Config().Dim
 	dst := make([]float32, len(ids)*dim)
 	for k, id := range ids {
-		r.Lookup(&wire.Rows{Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}}, dst[k*dim:(k+1)*dim])
+		r.Lookup(&wire.Rows{Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}}, nil, dst[k*dim:(k+1)*dim])
 	}
 	return dst
 }

@@ -126,10 +126,9 @@ func (s *scaler) resize(ctx context.Context, servers int) error {
 	case err != nil:
 		return fmt.Errorf("%w: %w", ErrCannotScale, err)
 	}
-	if err := s.commit(ctx, next); err != nil {
+	if err := s.commit(ctx, next, Left{}); err != nil {
 		return err
 	}
-	s.leave(Left{}) // another goal
 	s.box.Post(component.ServersChanged{})
 	return nil
 }
@@ -159,14 +158,22 @@ func (s *scaler) checkEpoch(ctx context.Context) error {
 	return errors.Join(last, err)
 }
 
-func (s *scaler) leave(left Left) {
+// complete notes that the goal of a placement is reached. It returns false if another goal has been stored.
+func (s *scaler) complete(stored []byte) bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.state.Left = left
+	if !bytes.Equal(stored, s.stored) {
+		return false
+	}
+	if !s.state.Done {
+		s.log.WithFields(logrus.Fields{"servers": s.state.Servers, "placement": s.state.Epoch}).Info("block migration complete")
+	}
+	s.state.Done, s.state.Waiting, s.began, s.moved = true, "", false, false
+	return true
 }
 
-// commit stores the placement, and lets as many servers register as it needs.
-func (s *scaler) commit(ctx context.Context, next []byte) error {
+// commit stores the placement, and lets as many servers register as it needs. left is what is not in its place then.
+func (s *scaler) commit(ctx context.Context, next []byte, left Left) error {
 	extent, err := s.term.config.Servers.Extent(next)
 	if err != nil {
 		return err
@@ -174,7 +181,7 @@ func (s *scaler) commit(ctx context.Context, next []byte) error {
 	if err := s.term.publish(ctx, s.keys(next, extent)...); err != nil {
 		return err
 	}
-	s.use(next, extent)
+	s.use(next, extent, left)
 	return nil
 }
 
@@ -185,11 +192,11 @@ func (s *scaler) keys(next []byte, extent Extent) []taskqueue.Write {
 }
 
 // use notes a committed placement.
-func (s *scaler) use(next []byte, extent Extent) {
+func (s *scaler) use(next []byte, extent Extent, left Left) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stored = next
-	s.state.Extent, s.state.Done, s.state.Waiting = extent, false, ""
+	s.state.Extent, s.state.Left, s.state.Done, s.state.Waiting = extent, left, false, ""
 }
 
 // run migrates blocks until the goal is reached, and sends the placement when a server registers and after resendEvery, until ctx ends.
@@ -238,9 +245,7 @@ func (s *scaler) round(ctx context.Context) (more bool, err error) {
 		return false, err
 	}
 	if s.status().Done {
-		s.mu.Lock()
-		s.state.Waiting = ""
-		s.mu.Unlock()
+		s.complete(stored)
 		return false, nil
 	}
 	if !s.began {
@@ -257,14 +262,7 @@ func (s *scaler) round(ctx context.Context) (more bool, err error) {
 			return false, err
 		}
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !bytes.Equal(stored, s.stored) {
-		return true, nil // the target changed meanwhile
-	}
-	s.state.Done, s.state.Waiting, s.began, s.moved = true, "", false, false
-	s.log.WithFields(logrus.Fields{"servers": s.state.Servers, "placement": s.state.Epoch}).Info("block migration complete")
-	return false, nil
+	return !s.complete(stored), nil
 }
 
 // checkpoint takes a set if the servers save checkpoints.
@@ -311,7 +309,7 @@ func (s *scaler) reload(ctx context.Context, stored []byte) error {
 		return err
 	}
 	s.box.Post(component.ServersChanged{}) // look again when this is done
-	return s.term.checkpoints.rollbacks.rollBackTo(ctx, "the number of parameter servers changed", s.keys(next, extent), func() { s.use(next, extent) })
+	return s.term.checkpoints.rollbacks.rollBackTo(ctx, "the number of parameter servers changed", s.keys(next, extent), func() { s.use(next, extent, Left{}) })
 }
 
 // reloaded ends the servers that the placement does not need.
@@ -323,13 +321,7 @@ func (s *scaler) reloaded(ctx context.Context, stored []byte) error {
 	if err := s.term.config.Servers.Dismiss(ctx, uint64(s.term.Number()), epoch, stored); err != nil {
 		return err
 	}
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if !s.state.Done && bytes.Equal(stored, s.stored) {
-		s.log.WithFields(logrus.Fields{"servers": s.state.Servers, "placement": s.state.Epoch}).Info("block migration complete")
-		s.state.Done = true
-	}
-	s.state.Waiting = ""
+	s.complete(stored)
 	return nil
 }
 
@@ -358,11 +350,10 @@ func (s *scaler) step(ctx context.Context) (more bool, err error) {
 	if next == nil {
 		return false, nil
 	}
-	if err := s.commit(ctx, next); err != nil {
+	if err := s.commit(ctx, next, left); err != nil {
 		return false, fmt.Errorf("%w: %w", errNotCommitted, err)
 	}
 	s.moved = true
-	s.leave(left)
 	s.mu.Lock()
 	s.state.Moves++
 	s.mu.Unlock()

@@ -182,13 +182,13 @@ func (c *Checkpoints) writeBlocks(ctx context.Context, w *checkpoint.Writer, h *
 	c.folder.Points.Observe("headers written")
 	marks := newMarks(h, cut)
 	for local, b := range h.Blocks() {
-		i := c.shard.Collect(b, cut)
+		i := b.Collect(cut)
 		_, err := weights.Write(wire.FloatBytes(i.Params))
 		for slot := 0; err == nil && slot < len(i.State)/b.Len; slot++ {
 			_, err = states[slot].Write(wire.FloatBytes(i.State[slot*b.Len : (slot+1)*b.Len]))
 		}
 		setMarks(marks, local, i)
-		c.shard.Recycle(i)
+		b.Recycle(i)
 		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return err
 		}

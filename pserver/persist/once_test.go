@@ -229,7 +229,7 @@ func (n *node) compare(u unit) {
 	values, version := make([]float32, slotTable.Dim), uint64(len(want.updates)) // which rows have none of
 	if u >= unitSlots {
 		id := slotRows[u-unitSlots]
-		if err := h.Tables()[0].Lookup(&wire.Rows{Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}}, values); err != nil {
+		if err := h.Tables()[0].Lookup(&wire.Rows{Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}}, nil, values); err != nil {
 			n.Fatal(err)
 		}
 	} else {

@@ -104,7 +104,7 @@ func (s *tableShard) values() (list []float32) {
 			batch := wire.Rows{Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}}
 			if tbl.Check(&batch) == nil {
 				row := make([]float32, tbl.Config().Dim)
-				tbl.Lookup(&batch, row)
+				tbl.Lookup(&batch, nil, row)
 				list = append(list, row...)
 			}
 		}

@@ -24,6 +24,7 @@ type Block struct {
 	version uint64    // Synchronous: version of the commit. Asynchronous: number of applied pushes.
 	cut     uint64    // Number of the last cut with this block.
 	image   *Image    // Content at that cut, if an update came before the checkpoint writer. Otherwise nil.
+	spare   *Image    // Memory for an image, nil if it is in use or not reserved.
 }
 
 // newBlock returns a block of a model, without parameters.

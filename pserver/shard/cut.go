@@ -2,7 +2,6 @@ package shard
 
 import (
 	"slices"
-	"sync"
 	"sync/atomic"
 
 	"trainmaster/pserver/table"
@@ -16,9 +15,6 @@ import (
 type cuts struct {
 	current atomic.Pointer[Cut] // nil: no checkpoint is being written
 	number  uint64              // of the last cut; one checkpoint is written at a time
-
-	freeMu sync.Mutex
-	free   map[int][]*Image // room that is not in use, by elements. It stays from cut to cut: new pages of the system take longer than the copy
 }
 
 // Cut is what is fixed at the moment.
@@ -96,33 +92,14 @@ func (s *Shard) EndCut(h *View) {
 	s.cuts.current.Store(nil)
 	for _, b := range h.blocks {
 		b.Lock()
-		i := b.image
-		b.image = nil
-		b.Unlock()
-		if i != nil {
-			s.cuts.recycle(i)
+		if b.image != nil {
+			b.image, b.spare = nil, b.image
 		}
+		b.Unlock()
 	}
 	for _, t := range h.tables {
 		t.EndCut()
 	}
-	s.cuts.freeMu.Lock()
-	defer s.cuts.freeMu.Unlock()
-	needed := h.sizes()
-	for size, free := range s.cuts.free {
-		if n := needed[size]; n < len(free) { // some were moved to other shards
-			s.cuts.free[size] = slices.Clone(free[:n])
-		}
-	}
-}
-
-// sizes counts the blocks by their elements.
-func (h *View) sizes() map[int]int {
-	n := map[int]int{}
-	for _, b := range h.blocks {
-		n[b.Len]++
-	}
-	return n
 }
 
 // preserveLocked is called before any change of a block, with its lock held. The image that it returns has to keep all
@@ -132,75 +109,60 @@ func (s *Shard) preserveLocked(b *Block) *Image {
 	if c == nil || b.cut == c.number {
 		return nil
 	}
-	b.cut = c.number
-	b.image = s.cuts.room(b)
-	b.image.begin(b, c)
+	b.image = b.beginImage(c)
 	return b.image
+}
+
+// beginImage begins the image of a cut. The caller holds the lock.
+func (b *Block) beginImage(c *Cut) *Image {
+	i := b.spare
+	if i == nil {
+		i = &Image{}
+	}
+	b.spare, b.cut = nil, c.number
+	i.begin(b, c)
+	return i
+}
+
+// Collect returns the block as it was at the cut. The image is the caller's until Recycle.
+func (b *Block) Collect(c *Cut) *Image {
+	b.Lock()
+	defer b.Unlock()
+	if i := b.image; b.cut == c.number {
+		b.image = nil
+		return i
+	}
+	i := b.beginImage(c)
+	i.keep(b, 0, b.Len)
+	return i
+}
+
+// Recycle takes back the image that Collect returned. Its memory stays from cut to cut: new pages of the system take longer than the
+// copy.
+func (b *Block) Recycle(i *Image) {
+	b.Lock()
+	defer b.Unlock()
+	b.spare = i
 }
 
 // Reserve takes the memory that a cut of all blocks needs at most, so that no update has to wait for it.
 func (s *Shard) Reserve() {
 	if h := s.view.Load(); h != nil {
-		s.cuts.reserve(h)
+		for _, b := range h.blocks {
+			b.reserve()
+		}
 	}
 }
 
-// Recycle takes back an image that collect returned.
-func (s *Shard) Recycle(i *Image) { s.cuts.recycle(i) }
-
-// Collect returns the block as it was at the cut. The image is the caller's until recycle.
-func (s *Shard) Collect(b *Block, c *Cut) *Image {
+func (b *Block) reserve() {
 	b.Lock()
 	defer b.Unlock()
-	if b.cut == c.number {
-		i := b.image
-		b.image = nil
-		return i
+	if b.spare != nil || b.image != nil {
+		return
 	}
-	b.cut = c.number
-	i := s.cuts.room(b)
-	i.take(b, c)
-	return i
-}
-
-func (cs *cuts) room(b *Block) *Image {
-	cs.freeMu.Lock()
-	defer cs.freeMu.Unlock()
-	free := cs.free[b.Len]
-	if n := len(free); n > 0 {
-		cs.free[b.Len] = free[:n-1]
-		return free[n-1]
+	b.spare = &Image{}
+	b.spare.size(b)
+	for _, values := range [][]float32{b.spare.Params, b.spare.State} {
+		clear(values[:cap(values)]) // the system gives pages when they are written
 	}
-	return &Image{}
-}
-
-// reserve takes the memory of a cut of all blocks.
-func (cs *cuts) reserve(h *View) {
-	cs.freeMu.Lock()
-	defer cs.freeMu.Unlock()
-	needed := h.sizes()
-	for _, b := range h.blocks {
-		if len(cs.free[b.Len]) >= needed[b.Len] {
-			continue
-		}
-		i := &Image{}
-		i.size(b)
-		for _, values := range [][]float32{i.Params, i.State} {
-			clear(values[:cap(values)]) // the system gives pages when they are written
-		}
-		cs.giveLocked(i)
-	}
-}
-
-func (cs *cuts) recycle(i *Image) {
-	cs.freeMu.Lock()
-	defer cs.freeMu.Unlock()
-	cs.giveLocked(i)
-}
-
-func (cs *cuts) giveLocked(i *Image) {
-	if cs.free == nil {
-		cs.free = map[int][]*Image{}
-	}
-	cs.free[len(i.Params)] = append(cs.free[len(i.Params)], i)
 }

@@ -16,7 +16,7 @@
 // One checkpoint, rollback or change of the placement holds Checkpoints.mu, of package persist, at a time. The commit of a version, the
 // start of a cut and a rollback hold commitMu. Shard.mu guards the trainers, the retirement, the claim and the migration; the switch to
 // another placement holds it. A commit also holds rowsMu while it changes rows; a lookup holds rowsMu for one batch. The locks of the
-// version, and of the memory of cuts and of tables, are the last ones. The locks of the buffers, of the status of checkpoints and of the
+// version, and of the memory of a table, are the last ones. The locks of the buffers, of the status of checkpoints and of the
 // open connections are never held with another one.
 //
 // The lock of a [partition.Partition] guards a block, or a slot of a table. A push holds the lock of one partition at a time, and no

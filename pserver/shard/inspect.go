@@ -1,5 +1,7 @@
 package shard
 
+import "slices"
+
 // Trainers are the known trainers by ordinal, the newest incarnation of each.
 func (s *Shard) Trainers() []*Trainer {
 	s.mu.Lock()
@@ -21,19 +23,14 @@ func (s *Shard) Taken() int {
 	return len(s.migration.taken)
 }
 
-// CutRoom counts the copies of blocks that cuts have memory for, by their elements.
-func (s *Shard) CutRoom() map[int]int {
-	s.cuts.freeMu.Lock()
-	defer s.cuts.freeMu.Unlock()
-	room := map[int]int{}
-	for size, free := range s.cuts.free {
-		room[size] = len(free)
-	}
-	return room
+// HasCutRoom reports whether each block has the memory of a copy for a cut.
+func (h *View) HasCutRoom() bool {
+	return !slices.ContainsFunc(h.blocks, func(b *Block) bool {
+		b.Lock()
+		defer b.Unlock()
+		return b.spare == nil
+	})
 }
-
-// CutNeed counts the blocks by their elements, as CutRoom does.
-func (h *View) CutNeed() map[int]int { return h.sizes() }
 
 // Inspect calls see with the parameters of the block, its version and the last step of a trainer, under the lock of the block. t can
 // be nil.

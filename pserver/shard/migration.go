@@ -402,7 +402,7 @@ func (s *Shard) switchLocked(old *View, l *placement.Layout) error {
 	s.ready.Store(true)
 	for _, b := range old.blocks {
 		if h.byID[b.ID] == nil {
-			b.Leave(func() { b.params, b.state = nil, nil })
+			b.Leave(func() { b.params, b.state, b.spare = nil, nil, nil })
 		}
 	}
 	for k, t := range old.tables {

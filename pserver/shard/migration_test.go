@@ -54,7 +54,7 @@ func TestCutHasStepsOfEndedTrainer(t *testing.T) {
 	mustJoin(t, s, 0, 11)
 	another := mustJoin(t, s, 1, 12)
 	push(another, 1)
-	if image := s.Collect(h.blocks[0], cut); len(image.Applied) != 1 || image.Applied[0] != 4 {
+	if image := h.blocks[0].Collect(cut); len(image.Applied) != 1 || image.Applied[0] != 4 {
 		t.Errorf("expected step 4 of the trainer in the cut, found %v", image.Applied)
 	}
 	s.EndCut(h)

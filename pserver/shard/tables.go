@@ -2,6 +2,7 @@ package shard
 
 import (
 	"trainmaster/pserver/model"
+	"trainmaster/pserver/partition"
 	"trainmaster/pserver/staleness"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
@@ -83,13 +84,13 @@ func (h *View) RowsHeld() (n int) {
 
 // Lookup fills dst with rows of one version. If stale gradients have a lower learning rate, the table notes what the trainer saw.
 func (s *Shard) Lookup(h *View, by *Trainer, number int, rows *wire.Rows, dst []float32) (version uint64, refused *Refusal) {
-	t := h.tables[number]
+	var looks *partition.Trainer
 	if h.model.Staleness.Policy == staleness.Scale {
-		t.Look(rows, by.Trainer)
+		looks = by.Trainer
 	}
 	s.rowsMu.RLock()
 	defer s.rowsMu.RUnlock()
-	if err := t.Lookup(rows, dst); err != nil {
+	if err := h.tables[number].Lookup(rows, looks, dst); err != nil {
 		return 0, refusalOf(err, by)
 	}
 	return s.version.Load(), nil

@@ -189,7 +189,7 @@ func lookup(table *Table, ids []int64) []float32 {
 	dim := table.Config().Dim
 	r, order := grouped(ids, nil, dim)
 	got := make([]float32, len(ids)*dim)
-	table.Lookup(&r, got)
+	table.Lookup(&r, nil, got)
 	out := make([]float32, len(got))
 	for i, k := range order {
 		copy(out[k*dim:(k+1)*dim], got[i*dim:])

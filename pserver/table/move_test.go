@@ -203,7 +203,7 @@ func TestSlotsOnTheirWay(t *testing.T) {
 	if _, err := batch(); !errors.Is(err, partition.ErrMoved) {
 		t.Errorf("a push to a slot that has left: %v", err)
 	}
-	if err := table.Lookup(&rows, make([]float32, 1)); !errors.Is(err, partition.ErrMoved) {
+	if err := table.Lookup(&rows, nil, make([]float32, 1)); !errors.Is(err, partition.ErrMoved) {
 		t.Errorf("a look-up in a slot that has left: %v", err)
 	}
 	if _, err := table.Scan(Place{}, &rows); !errors.Is(err, partition.ErrMoved) {

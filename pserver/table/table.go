@@ -147,15 +147,16 @@ func (t *Table) Check(rows *wire.Rows) error {
 	return nil
 }
 
-// Lookup fills dst, of shape [ids, dim], with the values of the ids of a checked batch.
-// All rows of a slot come from one state. The error is [partition.ErrMoved].
-func (t *Table) Lookup(rows *wire.Rows, dst []float32) error {
+// Lookup fills dst, of shape [ids, dim], with the values of the ids of a checked batch. All rows of a slot come from one state. Later
+// updates by others make the next gradients of the trainer stale; by is nil if staleness does not count. The error is
+// [partition.ErrMoved].
+func (t *Table) Lookup(rows *wire.Rows, by *partition.Trainer, dst []float32) error {
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
 	k := 0
 	for _, span := range rows.Spans {
 		ids := rows.IDs[k : k+int(span.Rows)]
-		if err := t.lookup(span.Slot, ids, dst[k*t.cfg.Dim:], sc); err != nil {
+		if err := t.lookup(span.Slot, ids, by, dst[k*t.cfg.Dim:], sc); err != nil {
 			return err
 		}
 		k += len(ids)
@@ -163,7 +164,7 @@ func (t *Table) Lookup(rows *wire.Rows, dst []float32) error {
 	return nil
 }
 
-func (t *Table) lookup(number uint32, ids []int64, dst []float32, sc *scratch) error {
+func (t *Table) lookup(number uint32, ids []int64, by *partition.Trainer, dst []float32, sc *scratch) error {
 	dim := t.cfg.Dim
 	sc.rows = grown(sc.rows, len(ids))
 	s := t.slots[number]
@@ -171,6 +172,9 @@ func (t *Table) lookup(number uint32, ids []int64, dst []float32, sc *scratch) e
 	if s.Moved() {
 		s.Unlock()
 		return t.slotError(number, partition.ErrMoved)
+	}
+	if by != nil {
+		s.See(by, s.pushed)
 	}
 	s.findAll(ids, sc.rows, sc)
 	for k, row := range sc.rows {

@@ -417,7 +417,7 @@ func BenchmarkTable(b *testing.B) {
 		b.Run(name+"/lookup", func(b *testing.B) {
 			began := processorTime(b)
 			for i := 0; b.Loop(); i++ {
-				table.Lookup(&batches[i%len(batches)], dst)
+				table.Lookup(&batches[i%len(batches)], nil, dst)
 			}
 			report(b, processorTime(b)-began)
 		})
@@ -575,7 +575,7 @@ func TestChosenIDsAreSpreadByTheKey(t *testing.T) {
 				t.Fatal(err)
 			}
 			got := make([]float32, len(ids))
-			if err := table.Lookup(&r, got); err != nil || slices.ContainsFunc(got, func(v float32) bool { return v != 1 }) {
+			if err := table.Lookup(&r, nil, got); err != nil || slices.ContainsFunc(got, func(v float32) bool { return v != 1 }) {
 				t.Fatalf("slot %d: %v, %v", slot, got, err)
 			}
 		}

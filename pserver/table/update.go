@@ -14,17 +14,6 @@ type Step struct {
 	Scale  float32 // factor of the learning rate
 }
 
-// Look notes that a trainer is about to look up rows of the slots of a checked batch. Later pushes of others make its next
-// gradients stale.
-func (t *Table) Look(rows *wire.Rows, by *partition.Trainer) {
-	for _, span := range rows.Spans {
-		s := t.slots[span.Slot]
-		s.Lock()
-		s.See(by, s.pushed)
-		s.Unlock()
-	}
-}
-
 // missed is how many of the updates of a slot came after the trainer looked rows of it up, or updated it. A trainer of which nothing is
 // known, as after a restart, missed none.
 func (s *slot) missed(by *partition.Trainer) uint64 {
@@ -42,7 +31,7 @@ func (t *Table) Update(rows *wire.Rows, by *partition.Trainer, step Step) (appli
 }
 
 // UpdateStale is Update with another factor for the learning rate: the weight of the number of updates of a slot by others since the
-// trainer looked up rows of it, see Look. No weight is 1.
+// trainer looked up rows of it, see Lookup. No weight is 1.
 func (t *Table) UpdateStale(rows *wire.Rows, by *partition.Trainer, step Step, weight func(staleness uint64) float32) (applied int, err error) {
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
