@@ -34,3 +34,8 @@ func ClipFactor(norm, limit float64) float32 {
 func Scale(values []float32, factor float32) {
 	blas32.Scal(factor, blas32.Vector{N: len(values), Data: values, Inc: 1})
 }
+
+// Add adds values to sum, one rounding for each element.
+func Add(sum, values []float32) {
+	blas32.Axpy(1, blas32.Vector{N: len(values), Data: values, Inc: 1}, blas32.Vector{N: len(sum), Data: sum, Inc: 1})
+}

@@ -7,8 +7,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"gonum.org/v1/gonum/blas/blas32"
-
+	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/wire"
 )
 
@@ -129,48 +128,46 @@ func unlockAll(sums []*stage) {
 	}
 }
 
-// reduce applies the step to every block. Blocks are spread over the
-// processors; within one the order is fixed.
-func (s *Shard) reduce(h *View, version uint64, sums []*stage, records uint64, scale float32) {
-	share, slots := float32(1/float64(records)), h.model.Rule.Slots()
+// parallel calls work with 0 to n-1, spread over the processors.
+func parallel(n int, work func(i int)) {
 	var next atomic.Int64
 	var workers sync.WaitGroup
-	for range min(runtime.GOMAXPROCS(0), len(h.blocks)) {
+	for range min(runtime.GOMAXPROCS(0), n) {
 		workers.Go(func() {
-			var sum [PieceElements]float32
-			for {
-				i := int(next.Add(1)) - 1
-				if i >= len(h.blocks) {
-					return
-				}
-				b := h.blocks[i]
-				b.Lock()
-				kept := s.preserveLocked(b)
-				b.updates++
-				update := h.model.Update(b.updates, version, scale)
-				for lo := 0; lo < b.Len; lo += PieceElements {
-					hi := min(lo+PieceElements, b.Len)
-					piece := sum[:hi-lo]
-					copy(piece, sums[0].parts[i].sum[lo:hi])
-					for _, g := range sums[1:] {
-						addTo(piece, g.parts[i].sum[lo:hi])
-					}
-					for j := range piece {
-						piece[j] *= share
-					}
-					kept.keep(b, lo, hi)
-					h.model.Rule.Apply(b.params[lo:hi], piece, b.slots(lo, hi), update)
-					s.seeBlock(b, lo, hi, wire.Finite(b.params[lo:hi]), slots, "version", version)
-				}
-				b.version = version
-				b.Unlock()
+			for i := int(next.Add(1)) - 1; i < n; i = int(next.Add(1)) - 1 {
+				work(i)
 			}
 		})
 	}
 	workers.Wait()
 }
 
-// addTo adds x to sum, one rounding for each element.
-func addTo(sum, x []float32) {
-	blas32.Axpy(1, blas32.Vector{N: len(x), Data: x, Inc: 1}, blas32.Vector{N: len(sum), Data: sum, Inc: 1})
+var pieces = sync.Pool{New: func() any { return new([PieceElements]float32) }}
+
+// reduce applies the step to every block. Within a block the order is fixed.
+func (s *Shard) reduce(h *View, version uint64, sums []*stage, records uint64, scale float32) {
+	share, slots := float32(1/float64(records)), h.model.Rule.Slots()
+	parallel(len(h.blocks), func(i int) {
+		sum := pieces.Get().(*[PieceElements]float32)
+		defer pieces.Put(sum)
+		b := h.blocks[i]
+		b.Lock()
+		defer b.Unlock()
+		kept := s.preserveLocked(b)
+		b.updates++
+		update := h.model.Update(b.updates, version, scale)
+		for lo := 0; lo < b.Len; lo += PieceElements {
+			hi := min(lo+PieceElements, b.Len)
+			piece := sum[:hi-lo]
+			copy(piece, sums[0].parts[i].sum[lo:hi])
+			for _, g := range sums[1:] {
+				optimizer.Add(piece, g.parts[i].sum[lo:hi])
+			}
+			optimizer.Scale(piece, share)
+			kept.keep(b, lo, hi)
+			h.model.Rule.Apply(b.params[lo:hi], piece, b.slots(lo, hi), update)
+			s.seeBlock(b, lo, hi, wire.Finite(b.params[lo:hi]), slots, "version", version)
+		}
+		b.version = version
+	})
 }

@@ -88,50 +88,42 @@ func (s *Shard) dropUnnamed() {
 	s.stages.dropIf(func(g *stage) bool { return unnamed.over(g.incarnation) && g.version >= after })
 }
 
-// dropIf drops the stages that match; match is called with their locks held.
-func (st *stages) dropIf(match func(*stage) bool) {
+// each calls f with all stages, with both locks held.
+func (st *stages) each(f func(*stage)) {
 	st.mu.Lock()
 	defer st.mu.Unlock()
 	for _, g := range st.byIncarnation {
 		g.mu.Lock()
-		if match(g) {
-			st.dropLocked(g)
-		}
+		f(g)
 		g.mu.Unlock()
 	}
 }
 
+// dropIf drops the stages that match, with their memory.
+func (st *stages) dropIf(match func(*stage) bool) {
+	st.each(func(g *stage) {
+		if match(g) {
+			g.dropped = true
+			st.bytes.Add(-g.bytes())
+			delete(st.byIncarnation, g.incarnation)
+		}
+	})
+}
+
+// drop drops the stage of one incarnation.
+func (st *stages) drop(incarnation uint64) {
+	st.dropIf(func(g *stage) bool { return g.incarnation == incarnation })
+}
+
 // held counts the live trainers that have a stage, and the bytes of rows in those stages.
 func (st *stages) held(live map[uint64]bool) (trainers int, rows int64) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	for incarnation, g := range st.byIncarnation {
-		if live[incarnation] {
-			g.mu.Lock()
+	st.each(func(g *stage) {
+		if live[g.incarnation] {
 			trainers++
 			rows += g.rowBytes()
-			g.mu.Unlock()
 		}
-	}
+	})
 	return trainers, rows
-}
-
-// drop gives the memory of one incarnation back.
-func (st *stages) drop(incarnation uint64) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	if g := st.byIncarnation[incarnation]; g != nil {
-		g.mu.Lock()
-		defer g.mu.Unlock()
-		st.dropLocked(g)
-	}
-}
-
-// dropLocked is called with both locks held.
-func (st *stages) dropLocked(g *stage) {
-	g.dropped = true
-	st.bytes.Add(-g.bytes())
-	delete(st.byIncarnation, g.incarnation)
 }
 
 // bytes is the memory of a stage, whose lock is held.
@@ -152,13 +144,9 @@ func (g *stage) rowBytes() (n int64) {
 
 // mostRows is the greatest memory of rows in a stage: what a trainer needs besides its blocks, as far as is known.
 func (st *stages) mostRows() (most int64) {
-	st.mu.Lock()
-	defer st.mu.Unlock()
-	for _, g := range st.byIncarnation {
-		g.mu.Lock()
+	st.each(func(g *stage) {
 		//guard:staged-rows-counted
 		most = max(most, g.rowBytes())
-		g.mu.Unlock()
-	}
+	})
 	return most
 }

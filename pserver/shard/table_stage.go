@@ -2,9 +2,6 @@ package shard
 
 import (
 	"fmt"
-	"runtime"
-	"sync"
-	"sync/atomic"
 
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
@@ -149,22 +146,11 @@ func (h *View) reduceRows(version uint64, all []*[table.Slots][]table.Share, rec
 	factor := float32(1 / float64(records))
 	step := table.Step{Number: version, Scale: h.model.Update(0, version, scale).Scale}
 	for k, t := range h.tables {
-		var next atomic.Int64
-		var workers sync.WaitGroup
-		for range runtime.GOMAXPROCS(0) {
-			workers.Go(func() {
-				for {
-					i := int(next.Add(1)) - 1
-					if i >= len(t.Held()) {
-						return
-					}
-					slot := t.Held()[i]
-					if shares := all[k][slot]; len(shares) > 0 || t.Config().Expiry > 0 {
-						t.Commit(slot, shares, factor, step)
-					}
-				}
-			})
-		}
-		workers.Wait()
+		parallel(len(t.Held()), func(i int) {
+			slot := t.Held()[i]
+			if shares := all[k][slot]; len(shares) > 0 || t.Config().Expiry > 0 {
+				t.Commit(slot, shares, factor, step)
+			}
+		})
 	}
 }

@@ -1,8 +1,6 @@
 package table
 
 import (
-	"gonum.org/v1/gonum/blas/blas32"
-
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/partition"
 	"trainmaster/pserver/wire"
@@ -146,7 +144,7 @@ func (t *Table) updateLocked(s *slot, ids []int64, grads []float32, factor float
 		v := s.at(row).version()
 		if *v&marked != 0 {
 			first := int(*v &^ marked)
-			addTo(grads[first*dim:(first+1)*dim], grads[k*dim:(k+1)*dim])
+			optimizer.Add(grads[first*dim:(first+1)*dim], grads[k*dim:(k+1)*dim])
 			continue
 		}
 		//guard:row-copied-before-update
@@ -155,9 +153,7 @@ func (t *Table) updateLocked(s *slot, ids []int64, grads []float32, factor float
 		sc.rows[k] = row
 	}
 	if factor != 1 {
-		for i := range grads {
-			grads[i] *= factor
-		}
+		optimizer.Scale(grads, factor)
 	}
 	for k, row := range sc.rows {
 		if row == noRow {
@@ -230,8 +226,4 @@ func (t *Table) split(values []float32) (params []float32, state optimizer.State
 		state[i] = values[(1+i)*dim : (2+i)*dim]
 	}
 	return values[:dim:dim], state
-}
-
-func addTo(sum, x []float32) {
-	blas32.Axpy(1, blas32.Vector{N: len(x), Data: x, Inc: 1}, blas32.Vector{N: len(sum), Data: sum, Inc: 1})
 }
