@@ -1,6 +1,7 @@
 // Package pserver implements a parameter server: one shard of a model's parameters, the optimizer that updates them, and the
 // checkpoints that store them. This package has the configuration, the start and the stop; package shard is the core, package
-// dataport serves the trainers, package control the gRPC calls, and package persist writes and restores checkpoints.
+// dataport serves the trainers, package control the gRPC calls, package persist writes and restores checkpoints, and package migrate
+// copies blocks and slots between servers.
 //
 // One TCP port serves two protocols, distinguished by the first bytes: gRPC for control (Describe, InitParameters, FinishInit,
 // CommitStep, cuts, health, reflection) and the frames of package wire for data. The reply to a hello offers trainers on the same

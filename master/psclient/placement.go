@@ -123,8 +123,8 @@ func (c *Client) placed(ctx context.Context, stored []byte) (*placement.Layout, 
 	return layout, addrs, err
 }
 
-// SendPlacement implements [pscontrol.Servers]. Servers that only give partitions away, and those that need the model, ask for a second
-// call: no server releases its copy before the others have switched. Servers that are no longer needed are called too, and end.
+// SendPlacement implements [pscontrol.Servers]. A server that only gives partitions away, or needs the model, requests a second call: no
+// server releases its copy before the others have switched. Servers that are no longer needed are called too, and end.
 func (c *Client) SendPlacement(ctx context.Context, term uint64, stored []byte) error {
 	layout, addrs, err := c.placed(ctx, stored)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"trainmaster/pserver/placement"
 )
 
-// transfer freezes and copies the partitions of the next step toward the goal. It returns their moves, and what is left after them.
+// transfer freezes and copies the partitions of the next step toward the goal. It returns their moves, and counts the remaining moves.
 func (c *Client) transfer(ctx context.Context, addrs []string, move *pb.Move, layout *placement.Layout) (moves []placement.Move, left pscontrol.Left, err error) {
 	d, err := c.describe(ctx, addrs, 0, layout.Shards)
 	if err != nil {
@@ -54,7 +54,7 @@ func (c *Client) transfer(ctx context.Context, addrs []string, move *pb.Move, la
 	return moves, leftOf(all[len(moves):], table), nil
 }
 
-// atOneTime is the first of some moves: one at least, and as many as are little enough together.
+// atOneTime returns the first moves: at least one, and at most as many as fit one step.
 func atOneTime(moves []placement.Move, size func(placement.Move) (uint64, error)) ([]placement.Move, error) {
 	bytes := uint64(0)
 	for i, m := range moves {
@@ -96,7 +96,7 @@ func routesOf(moves []placement.Move) map[route][]*pb.Partitions {
 	return routes
 }
 
-// leftOf counts the partitions that are not yet in their place.
+// leftOf counts the partitions of the remaining moves.
 func leftOf(moves []placement.Move, t *placement.Table) pscontrol.Left {
 	left := pscontrol.Left{AllBlocks: len(t.Owners)}
 	for _, m := range moves {

@@ -172,7 +172,7 @@ func (s *scaler) complete(stored []byte) bool {
 	return true
 }
 
-// commit stores the placement, and lets as many servers register as it needs. left is what is not in its place then.
+// commit stores the placement, and lets as many servers register as it needs. left counts the remaining moves.
 func (s *scaler) commit(ctx context.Context, next []byte, left Left) error {
 	extent, err := s.term.config.Servers.Extent(next)
 	if err != nil {
@@ -302,7 +302,7 @@ func (s *scaler) reload(ctx context.Context, stored []byte) error {
 	defer s.changes.Release()
 	if !bytes.Equal(stored, s.committed()) {
 		s.box.Post(component.ServersChanged{})
-		return nil // the target changed meanwhile
+		return nil // another target was stored
 	}
 	extent, err := servers.Extent(next)
 	if err != nil {

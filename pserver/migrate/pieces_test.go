@@ -22,7 +22,7 @@ import (
 // next is the first step of a migration.
 var next = core.Move{Term: 1, Epoch: 2}
 
-// piecesOf is a frozen slot of wide rows as it goes over the wire, and the shard that has it.
+// piecesOf returns the pieces of a frozen slot of wide rows, and the shard that holds the slot.
 func piecesOf(t *testing.T) (s *core.Shard, id partition.ID, pieces []*pb.PartitionPiece) {
 	t.Helper()
 	s = core.New(logrus.NewEntry(logrus.New()), 1, 1, time.Minute, 1<<30)
@@ -68,7 +68,7 @@ func piecesOf(t *testing.T) (s *core.Shard, id partition.ID, pieces []*pb.Partit
 	return s, id, pieces
 }
 
-// However large a slot is, it goes in messages of about 1 MiB.
+// The pieces of a large slot have about 1 MiB each.
 func TestPiecesAreBounded(t *testing.T) {
 	_, _, pieces := piecesOf(t)
 	rows, waiting := 0, 0
@@ -86,7 +86,7 @@ func TestPiecesAreBounded(t *testing.T) {
 	}
 }
 
-// What is damaged on the way, or left out, or not what was asked for is refused as a whole, and said.
+// A damaged, missing or unexpected piece is refused with its reason, and the destination keeps nothing.
 func TestPiecesThatAreRefused(t *testing.T) {
 	s, id, pieces := piecesOf(t)
 	for want, change := range map[string]func(list []*pb.PartitionPiece) []*pb.PartitionPiece{

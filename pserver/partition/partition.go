@@ -1,4 +1,4 @@
-// Package partition implements what a dense block and a slot of an embedding table have in common. A partition is the unit of
+// Package partition implements the common part of a dense block and a slot of an embedding table. A partition is the unit of
 // migration: it belongs to one shard, has one lock, and stores the step of each trainer that it applied last.
 //
 // A step is applied once. A frozen partition takes no update until the migration ends, and a partition that has left takes none at
@@ -50,8 +50,8 @@ type Trainer struct {
 	ended       atomic.Bool
 }
 
-// NewTrainer returns a trainer without updates. Partitions store its steps under number: a small number, which no other trainer that
-// has not ended may have. Two trainers with one number must differ in incarnation.
+// NewTrainer returns a trainer without updates. Partitions store its steps under a small number. Two trainers can have the same number
+// if one of them has ended, and if they differ in incarnation.
 func NewTrainer(number int, incarnation uint64) *Trainer {
 	return &Trainer{number: number, incarnation: incarnation}
 }

@@ -15,8 +15,8 @@ func admit(p *Partition, t *Trainer, step uint64) (isNew bool, err error) {
 	return isNew, err
 }
 
-// A trainer that has the number of one that has ended does not have its steps, and a lookup of the ended one does not remove those of
-// its successor.
+// A trainer with the number of an ended trainer does not have the steps of the ended trainer. A lookup of the ended trainer does not
+// remove the steps of its successor.
 func TestStepsOfTrainersWithOneNumber(t *testing.T) {
 	p := &Partition{}
 	first, second := NewTrainer(3, 7), NewTrainer(3, 8)
@@ -45,7 +45,7 @@ func TestStepsOfTrainersWithOneNumber(t *testing.T) {
 	}
 }
 
-// A frozen partition refuses updates until it is thawed, and can be read meanwhile. A partition that has left refuses all.
+// A frozen partition refuses updates until it is thawed, and can be read. A partition that has left refuses all updates.
 func TestMigrationOfPartition(t *testing.T) {
 	p, by := &Partition{}, NewTrainer(0, 1)
 	if p.WhileFrozen(p.Frozen(), func() { t.Error("read without a freeze") }) {

@@ -17,7 +17,7 @@ type Move struct {
 // not worth a move.
 const evenly = 64
 
-// Balance lists the moves of the blocks of t to shards 0 to shards-1, and then those of the slots.
+// Balance lists the moves of the blocks of t to shards 0 to shards-1, and then the moves of the slots.
 func (t *Table) Balance(shards int) []Move {
 	return append(t.balanceBlocks(shards), t.balanceSlots(shards)...)
 }

@@ -52,7 +52,7 @@ func (s *Shard) Commit(jobEpoch uint32, version uint64, contributors []Contribut
 	return version, nil
 }
 
-// apply makes version, or changes nothing and says what is missing.
+// apply makes version, or changes nothing and returns the missing contribution as an error.
 func (s *Shard) apply(h *View, version uint64, contributors []Contributor, scale float32) error {
 	if !h.isEmpty() {
 		sums, records, err := s.contributions(version-1, contributors, h)
@@ -87,7 +87,7 @@ func (s *Shard) prune(version uint64, contributors []Contributor) {
 }
 
 // contributions finds the stages, locked, whether or not there is an error. It finds all of them before it locks the first: the lock
-// of stages is taken before that of a stage.
+// of stages is taken before the lock of a stage.
 func (s *Shard) contributions(version uint64, contributors []Contributor, h *View) (sums []*stage, records uint64, err error) {
 	found := s.stages.findAll(contributors)
 	seen := map[uint64]bool{}

@@ -7,23 +7,21 @@ import (
 	"trainmaster/pserver/table"
 )
 
-// cuts makes consistent images of a shard while updates go on. A cut is a
-// moment: it has, of every block, the updates before that moment and none
-// after. The first update of a block after the moment preserves the block as
-// it was (copy on write); blocks that no update changes are copied when the
-// writer of the checkpoint reaches them.
+// cuts makes consistent images of a shard while updates continue. A cut has, of each block, the updates before its start and none after
+// it. The first update of a block after the start preserves the block (copy on write). The writer of the checkpoint copies the other
+// blocks.
 type cuts struct {
 	current atomic.Pointer[Cut] // nil: no checkpoint is being written
 	number  uint64              // of the last cut; one checkpoint is written at a time
 }
 
-// Cut is what is fixed at the moment.
+// Cut is a consistent state of the shard.
 type Cut struct {
 	number   uint64
 	view     *View
 	Version  uint64
 	JobEpoch uint32
-	Trainers []*Trainer // by ordinal; those that come later have pushed nothing before the moment
+	Trainers []*Trainer // by ordinal; later trainers have pushed nothing before the cut
 	Tables   []*table.Cut
 	Retired  Retirement
 }
@@ -145,7 +143,7 @@ func (b *Block) Recycle(i *Image) {
 	b.spare = i
 }
 
-// Reserve takes the memory that a cut of all blocks needs at most, so that no update has to wait for it.
+// Reserve takes the memory of a cut of all blocks. No update has to wait for it then.
 func (s *Shard) Reserve() {
 	if h := s.view.Load(); h != nil {
 		for _, b := range h.blocks {

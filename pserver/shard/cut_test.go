@@ -179,7 +179,7 @@ func TestCutsBeforeACommit(t *testing.T) {
 	}
 }
 
-// Room for copies is there before the first cut, and no cut takes more.
+// The memory for copies is reserved before the first cut, and no cut takes more.
 func TestCutsHaveTheirRoom(t *testing.T) {
 	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{3 * wire.BlockElements}}, {Name: "b", Shape: []int{1000}}}, 1)
 	if err != nil {

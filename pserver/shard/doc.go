@@ -1,6 +1,6 @@
 // Package shard is the core of a parameter server: the parameters of one shard and the optimizer state of its blocks and slots.
 //
-// It applies each step of a trainer once, stages gradients until a commit names them, copies the state at a cut while updates go on,
+// It applies each step of a trainer once, stages gradients until a commit names them, copies the state at a cut while updates continue,
 // and passes blocks and slots to other shards. It knows no frame, no socket and no file. A request that the core does not execute
 // gets a [Refusal] or one of the errors of this package; the data port and the control service convert them to their codes.
 //

@@ -21,13 +21,13 @@ import (
 //
 //	freeze at the source ──▶ take at the destination ──▶ commit ──▶ send the placement to all, destinations first
 //
-// From the first to the last, no push changes the partition, so that both shards have the same content. The committed placement names
-// the owner. Only the placement that a leader sends ends a freeze: the source cannot know more. A shard that starts in a job whose
-// blocks were moved has all its partitions frozen until it receives the placement, for the same reason.
+// From the first to the last, no push changes the partition, so both shards have the same content. The committed placement names
+// the owner. Only the placement of a leader ends a freeze: the source does not know whether the placement was committed. For the same
+// reason, a shard of a job with moved blocks has all its partitions frozen from its start until it receives the placement.
 //
 // Shard.mu guards the fields.
 type migration struct {
-	joins bool      // started without a partition, in a job whose blocks are moved; never changed
+	joins bool      // started without a partition, in a job with moved blocks; never changed
 	term  uint64    // of the newest leader that called
 	since time.Time // of the first freeze of the step in progress
 	epoch uint32    // that the taken partitions wait for
@@ -54,11 +54,11 @@ type Piece struct {
 	Block *Image       // nil: of a slot
 	Rows  *table.Image // nil: of a block
 
-	Last bool // and then what follows is there too
-	Origin
+	Last   bool
+	Origin // of the last piece
 }
 
-// Origin is what a partition has of the trainers of its source.
+// Origin has the trainers of the source of a partition.
 type Origin struct {
 	Applied []AppliedStep
 	Retired Retirement
@@ -92,7 +92,7 @@ func (s *Shard) CheckRestored(l *placement.Layout) error {
 	return nil
 }
 
-// Follows refuses a leader that was followed by another one.
+// Follows refuses a former leader.
 func (s *Shard) Follows(term uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -106,7 +106,7 @@ func (s *Shard) followsLocked(term uint64) error {
 	return nil
 }
 
-// checkMoveLocked refuses a leader that was followed by another one, and a move to another epoch than the next.
+// checkMoveLocked refuses a former leader, and a move to another epoch than the next.
 func (s *Shard) checkMoveLocked(m Move) (*View, error) {
 	if err := s.followsLocked(m.Term); err != nil {
 		return nil, err
@@ -274,8 +274,8 @@ func (in *incoming) add(p *Piece, rule optimizer.Rule) error {
 	return nil
 }
 
-// Take keeps what another shard gives until the placement of the epoch is committed or not. read reads the partitions in their order.
-// Whatever was taken of them before is replaced.
+// Take keeps partitions of another shard until Settle. read passes their pieces to add, in the order of ids. An earlier copy of a
+// partition is replaced.
 func (s *Shard) Take(ctx context.Context, m Move, ids []partition.ID, read func(add func(*Piece) error) error) error {
 	h, err := s.checkMove(m)
 	if err != nil {
@@ -316,7 +316,7 @@ func (s *Shard) Take(ctx context.Context, m Move, ids []partition.ID, read func(
 }
 
 // Settle switches to the committed placement and ends a freeze. wanted reports that the call must be repeated with the model m of the
-// job: the shard has none, or it only gives partitions away, which it keeps until the shards that receive them have switched.
+// job, when the other shards have switched: this shard has no model, or it only gives partitions away.
 func (s *Shard) Settle(term uint64, l *placement.Layout, m *model.Model) (wanted bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -444,8 +444,8 @@ func (s *Shard) arriveLocked(old *View, a *incoming) {
 	}
 }
 
-// knownLocked is the trainer of a step that came along. If the source has a newer
-// incarnation of it, the older one ends here too. It returns nil for an older or a retired incarnation, whose steps are not needed.
+// knownLocked returns the trainer of an arrived step. If the source has a newer incarnation of a trainer, the older incarnation ends here
+// too. It returns nil for an older or a retired incarnation: its steps are not needed.
 func (s *Shard) knownLocked(old *View, by AppliedStep) *Trainer {
 	t := s.trainers[by.Ordinal]
 	switch {
@@ -459,7 +459,7 @@ func (s *Shard) knownLocked(old *View, by AppliedStep) *Trainer {
 	return s.newTrainerLocked(by.Ordinal, by.Incarnation)
 }
 
-// lacks ends a shard that was assigned what it does not have.
+// lacks ends a shard that was assigned a partition that it does not have.
 func (s *Shard) lacks(what string) error {
 	err := fmt.Errorf("%w: shard %d was given %s and does not have it: start it again, and it goes on from the last set of checkpoints", ErrBlocksLost, s.index, what)
 	s.End(err)

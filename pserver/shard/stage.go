@@ -14,7 +14,7 @@ type stages struct {
 	limit int64
 	bytes atomic.Int64 // of all parts
 
-	mu            sync.Mutex // taken before that of a stage
+	mu            sync.Mutex // taken before the lock of a stage
 	byIncarnation map[uint64]*stage
 }
 
@@ -78,8 +78,7 @@ func (st *stages) reserve(n int64) bool {
 	return true
 }
 
-// prune drops all stages for versions below version, and their memory, but for
-// those that keep names: these trainers will stage again.
+// prune drops all stages for versions below version, with their memory, except the stages of keep: these trainers will stage again.
 func (st *stages) prune(version uint64, keep map[uint64]bool) {
 	st.dropIf(func(g *stage) bool { return g.version < version && !keep[g.incarnation] })
 }
@@ -120,7 +119,7 @@ func (s *Shard) openStage(t *Trainer, by Gradient) (*stage, *Refusal) {
 	case by.Version < now || by.Version < g.version:
 		refused = Refuse(Stale, "gradient was computed at version %d, shard %d is at %d", by.Version, s.index, now)
 	//guard:stage-of-version-kept
-	case by.Version > now: // what is staged for the version that is to come now is still needed
+	case by.Version > now: // the stage for the next version is still needed
 		refused = Refuse(NotYet, "gradient was computed at version %d, shard %d is still at %d", by.Version, s.index, now)
 	//guard:stage-of-newest-attempt
 	case by.Version == g.version && by.Records != g.records && by.Sequence < g.newest():

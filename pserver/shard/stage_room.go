@@ -38,9 +38,9 @@ func (s *Shard) CheckStageRoom(m *model.Model) error {
 	return nil
 }
 
-// withRoom stages gradients. Without memory for them it frees what earlier versions left; more is the rows of tables among them, in
+// withRoom stages gradients. Without memory for them it frees the stages of earlier versions; more is the rows of tables among them, in
 // bytes. If the gradients of all trainers do not fit, the trainer waits: perhaps a step is made without it. If none is made for
-// stageWait, the answer is NoRoom, and what the trainer has staged is dropped, so that the others can go on without it.
+// StageWait, the answer is NoRoom, and the stage of the trainer is dropped: the other trainers can continue without it.
 func (s *Shard) withRoom(h *View, t *Trainer, more int64, stage func() *Refusal) *Refusal {
 	refused := stage()
 	if refused == nil || refused.Reason != Full {

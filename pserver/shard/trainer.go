@@ -31,8 +31,8 @@ func (t *Trainer) refuse() *Refusal {
 	return Refuse(Fenced, "incarnation %d of trainer %d was replaced by a newer one", t.Incarnation(), t.ordinal)
 }
 
-// newTrainerLocked makes the trainer of an ordinal, without steps. Its number is the smallest that no trainer of the shard has, and none
-// of the cut in progress, which may still read steps of a trainer that has ended.
+// newTrainerLocked makes the trainer of an ordinal, without steps. Its number is the smallest free number. The numbers of the trainers of
+// a cut in progress are not free: the cut can still read the steps of an ended trainer.
 func (s *Shard) newTrainerLocked(ordinal uint32, incarnation uint64) *Trainer {
 	used := map[int]bool{}
 	for _, t := range s.trainers {
@@ -52,7 +52,7 @@ func (s *Shard) newTrainerLocked(ordinal uint32, incarnation uint64) *Trainer {
 	return t
 }
 
-// Join finds or makes the trainer of a data connection. digest is that of its placement, and epoch the epoch of the placement.
+// Join finds or makes the trainer of a data connection. digest and epoch are those of its placement.
 func (s *Shard) Join(ordinal uint32, incarnation uint64, digest [sha256.Size]byte, epoch uint32) (*Trainer, *View, *Refusal) {
 	if text := s.Unrestored(); text != "" {
 		return nil, nil, Refuse(NotReady, "shard %d waits: %s", s.index, text)

@@ -108,7 +108,7 @@ func (t *Table) EndCut() {
 }
 
 // Restore puts an image of a full cut into an unused slot, optionally followed by an image of the changes since that cut.
-// trainers are those of the cut. After an error the slot is unusable.
+// trainers are the trainers of the cut. After an error the slot is unusable.
 func (t *Table) Restore(number uint32, m *Image, trainers []*partition.Trainer) error {
 	s := t.slots[number]
 	if err := t.checkImage(number, m, len(trainers)); err != nil {
