@@ -20,7 +20,7 @@ func (c *Service) Freeze(ctx context.Context, request *pb.FreezeRequest) (*pb.Fr
 }
 
 // Read implements the service.
-func (c *Service) Read(request *pb.ReadRequest, stream grpc.ServerStreamingServer[pb.PartitionPiece]) error {
+func (c *Service) Read(request *pb.ReadRequest, stream grpc.ServerStreamingServer[pb.SealedPiece]) error {
 	return statusOf(migrate.Send(c.shard, request, stream))
 }
 

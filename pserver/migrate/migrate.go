@@ -34,9 +34,15 @@ func Partitions(list []*pb.Partitions) (ids []partition.ID) {
 }
 
 // Send sends the frozen partitions of a request.
-func Send(s *shard.Shard, request *pb.ReadRequest, stream grpc.ServerStreamingServer[pb.PartitionPiece]) error {
+func Send(s *shard.Shard, request *pb.ReadRequest, stream grpc.ServerStreamingServer[pb.SealedPiece]) error {
 	for _, id := range Partitions(request.GetPartitions()) {
-		if err := s.Read(MoveOf(request.GetMove()), id, func(p *shard.Piece) error { return stream.Send(pieceToProto(p)) }); err != nil {
+		if err := s.Read(MoveOf(request.GetMove()), id, func(p *shard.Piece) error {
+			sealed, err := seal(pieceToProto(p))
+			if err == nil {
+				err = stream.Send(sealed)
+			}
+			return err
+		}); err != nil {
 			return err
 		}
 	}
@@ -54,9 +60,9 @@ func Take(ctx context.Context, s *shard.Shard, request *pb.TakeRequest) error {
 	return s.Take(ctx, MoveOf(request.GetMove()), Partitions(request.GetPartitions()), func(add func(*shard.Piece) error) error {
 		stream, err := pb.NewParameterServerClient(conn).Read(ctx, &pb.ReadRequest{Move: request.GetMove(), Partitions: request.GetPartitions()})
 		for err == nil {
-			var m *pb.PartitionPiece
-			if m, err = stream.Recv(); err == nil {
-				err = addPiece(m, add)
+			var sealed *pb.SealedPiece
+			if sealed, err = stream.Recv(); err == nil {
+				err = addPiece(sealed, add)
 			}
 		}
 		if errors.Is(err, io.EOF) {
@@ -66,7 +72,11 @@ func Take(ctx context.Context, s *shard.Shard, request *pb.TakeRequest) error {
 	})
 }
 
-func addPiece(m *pb.PartitionPiece, add func(*shard.Piece) error) error {
+func addPiece(sealed *pb.SealedPiece, add func(*shard.Piece) error) error {
+	m, err := unseal(sealed)
+	if err != nil {
+		return err
+	}
 	p, err := pieceFromProto(m)
 	if err != nil {
 		return err

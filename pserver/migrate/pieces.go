@@ -34,15 +34,27 @@ func pieceToProto(p *shard.Piece) *pb.PartitionPiece {
 	for _, by := range p.Applied {
 		m.Applied = append(m.Applied, &pb.AppliedStep{Ordinal: by.Ordinal, Incarnation: by.Incarnation, Step: by.Step})
 	}
-	m.Sha256 = digestOf(m)
 	return m
+}
+
+// seal adds the digest of a piece.
+func seal(m *pb.PartitionPiece) (*pb.SealedPiece, error) {
+	piece, err := proto.Marshal(m)
+	sum := sha256.Sum256(piece)
+	return &pb.SealedPiece{Piece: piece, Sha256: sum[:]}, err
+}
+
+// unseal checks the digest.
+func unseal(sealed *pb.SealedPiece) (*pb.PartitionPiece, error) {
+	if sum := sha256.Sum256(sealed.GetPiece()); !bytes.Equal(sum[:], sealed.GetSha256()) {
+		return nil, fmt.Errorf("%w: piece of %d bytes was damaged in transfer: expected the digest %x, found %x", shard.ErrMismatch, len(sealed.GetPiece()), sealed.GetSha256(), sum)
+	}
+	m := &pb.PartitionPiece{}
+	return m, proto.Unmarshal(sealed.GetPiece(), m)
 }
 
 func pieceFromProto(m *pb.PartitionPiece) (*shard.Piece, error) {
 	p := &shard.Piece{ID: partition.ID{Table: m.GetTable(), Number: m.GetNumber()}, Last: m.GetLast()}
-	if !bytes.Equal(digestOf(m), m.GetSha256()) {
-		return nil, fmt.Errorf("%w: %v was damaged in transfer: expected the digest %x, found %x", shard.ErrMismatch, p.ID, m.GetSha256(), digestOf(m))
-	}
 	p.Retired = RetirementFromProto(m.GetRetired())
 	if b := m.GetBlock(); b != nil {
 		p.Block = &shard.Image{Params: floatsOf(b.GetParameters()), State: floatsOf(b.GetState()), Updates: b.GetUpdates(), Version: b.GetVersion()}
@@ -63,19 +75,6 @@ func pieceFromProto(m *pb.PartitionPiece) (*shard.Piece, error) {
 		p.Applied = append(p.Applied, shard.AppliedStep{Ordinal: by.GetOrdinal(), Incarnation: by.GetIncarnation(), Step: by.GetStep()})
 	}
 	return p, nil
-}
-
-// digestOf is the digest of a piece without its own field.
-func digestOf(m *pb.PartitionPiece) []byte {
-	sum := m.GetSha256()
-	m.Sha256 = nil
-	encoded, err := proto.MarshalOptions{Deterministic: true}.Marshal(m)
-	m.Sha256 = sum
-	if err != nil {
-		return nil // a message with invalid text, which this one has not
-	}
-	digest := sha256.Sum256(encoded)
-	return digest[:]
 }
 
 func floatsOf(b []byte) []float32 {

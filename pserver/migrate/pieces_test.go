@@ -86,28 +86,32 @@ func TestPiecesAreBounded(t *testing.T) {
 	}
 }
 
+func mustSeal(t *testing.T, p *pb.PartitionPiece) *pb.SealedPiece {
+	t.Helper()
+	sealed, err := seal(p)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return sealed
+}
+
 // A damaged, missing or unexpected piece is refused with its reason, and the destination keeps nothing.
 func TestPiecesThatAreRefused(t *testing.T) {
 	s, id, pieces := piecesOf(t)
-	for want, change := range map[string]func(list []*pb.PartitionPiece) []*pb.PartitionPiece{
-		"":            func(list []*pb.PartitionPiece) []*pb.PartitionPiece { return list },
-		"was damaged": func(list []*pb.PartitionPiece) []*pb.PartitionPiece { list[1].GetSlot().Values[9] ^= 1; return list },
-		"damaged in transfer": func(list []*pb.PartitionPiece) []*pb.PartitionPiece {
-			list[len(list)-1].GetSlot().WaitingUpdates[0]++
-			return list
-		},
-		"expected 30 rows":       func(list []*pb.PartitionPiece) []*pb.PartitionPiece { return list[1:] },
-		"partitions are missing": func(list []*pb.PartitionPiece) []*pb.PartitionPiece { return list[:1] },
-		"duplicate id":           func(list []*pb.PartitionPiece) []*pb.PartitionPiece { return append(list[:1:1], list...) },
-		"was not requested": func(list []*pb.PartitionPiece) []*pb.PartitionPiece {
-			list[0].Number++
-			list[0].Sha256 = digestOf(list[0])
-			return list
+	for want, change := range map[string]func(list []*pb.SealedPiece) []*pb.SealedPiece{
+		"":                       func(list []*pb.SealedPiece) []*pb.SealedPiece { return list },
+		"was damaged":            func(list []*pb.SealedPiece) []*pb.SealedPiece { list[1].Piece[9] ^= 1; return list },
+		"damaged in transfer":    func(list []*pb.SealedPiece) []*pb.SealedPiece { list[len(list)-1].Sha256[31]++; return list },
+		"expected 30 rows":       func(list []*pb.SealedPiece) []*pb.SealedPiece { return list[1:] },
+		"partitions are missing": func(list []*pb.SealedPiece) []*pb.SealedPiece { return list[:1] },
+		"duplicate id":           func(list []*pb.SealedPiece) []*pb.SealedPiece { return append(list[:1:1], list...) },
+		"was not requested": func(list []*pb.SealedPiece) []*pb.SealedPiece {
+			return append([]*pb.SealedPiece{mustSeal(t, &pb.PartitionPiece{Table: id.Table, Number: id.Number + 1})}, list...)
 		},
 	} {
-		var list []*pb.PartitionPiece
+		var list []*pb.SealedPiece
 		for _, p := range pieces {
-			list = append(list, proto.Clone(p).(*pb.PartitionPiece))
+			list = append(list, mustSeal(t, p))
 		}
 		err := s.Take(t.Context(), next, []partition.ID{id}, func(add func(*core.Piece) error) error {
 			for _, m := range change(list) {

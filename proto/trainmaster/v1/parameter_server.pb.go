@@ -2443,7 +2443,61 @@ func (x *ReadRequest) GetPartitions() []*Partitions {
 	return nil
 }
 
-// PartitionPiece is a part of a partition, in the order of ReadRequest.
+// SealedPiece is a part of a partition, in the order of ReadRequest.
+type SealedPiece struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// An encoded PartitionPiece.
+	Piece []byte `protobuf:"bytes,1,opt,name=piece,proto3" json:"piece,omitempty"`
+	// SHA-256 of piece.
+	Sha256        []byte `protobuf:"bytes,2,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SealedPiece) Reset() {
+	*x = SealedPiece{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[33]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SealedPiece) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SealedPiece) ProtoMessage() {}
+
+func (x *SealedPiece) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[33]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SealedPiece.ProtoReflect.Descriptor instead.
+func (*SealedPiece) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{33}
+}
+
+func (x *SealedPiece) GetPiece() []byte {
+	if x != nil {
+		return x.Piece
+	}
+	return nil
+}
+
+func (x *SealedPiece) GetSha256() []byte {
+	if x != nil {
+		return x.Sha256
+	}
+	return nil
+}
+
 type PartitionPiece struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// As in Partitions.
@@ -2458,16 +2512,14 @@ type PartitionPiece struct {
 	Last    bool           `protobuf:"varint,5,opt,name=last,proto3" json:"last,omitempty"`
 	Applied []*AppliedStep `protobuf:"bytes,6,rep,name=applied,proto3" json:"applied,omitempty"`
 	// Absent: none.
-	Retired *Retirement `protobuf:"bytes,7,opt,name=retired,proto3" json:"retired,omitempty"`
-	// SHA-256 of the encoded message without this field.
-	Sha256        []byte `protobuf:"bytes,8,opt,name=sha256,proto3" json:"sha256,omitempty"`
+	Retired       *Retirement `protobuf:"bytes,7,opt,name=retired,proto3" json:"retired,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *PartitionPiece) Reset() {
 	*x = PartitionPiece{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2479,7 +2531,7 @@ func (x *PartitionPiece) String() string {
 func (*PartitionPiece) ProtoMessage() {}
 
 func (x *PartitionPiece) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2492,7 +2544,7 @@ func (x *PartitionPiece) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PartitionPiece.ProtoReflect.Descriptor instead.
 func (*PartitionPiece) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{33}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *PartitionPiece) GetTable() uint32 {
@@ -2555,13 +2607,6 @@ func (x *PartitionPiece) GetRetired() *Retirement {
 	return nil
 }
 
-func (x *PartitionPiece) GetSha256() []byte {
-	if x != nil {
-		return x.Sha256
-	}
-	return nil
-}
-
 type isPartitionPiece_Content interface {
 	isPartitionPiece_Content()
 }
@@ -2591,7 +2636,7 @@ type BlockContent struct {
 
 func (x *BlockContent) Reset() {
 	*x = BlockContent{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2603,7 +2648,7 @@ func (x *BlockContent) String() string {
 func (*BlockContent) ProtoMessage() {}
 
 func (x *BlockContent) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2616,7 +2661,7 @@ func (x *BlockContent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use BlockContent.ProtoReflect.Descriptor instead.
 func (*BlockContent) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{34}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *BlockContent) GetParameters() []byte {
@@ -2669,7 +2714,7 @@ type SlotContent struct {
 
 func (x *SlotContent) Reset() {
 	*x = SlotContent{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2681,7 +2726,7 @@ func (x *SlotContent) String() string {
 func (*SlotContent) ProtoMessage() {}
 
 func (x *SlotContent) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2694,7 +2739,7 @@ func (x *SlotContent) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SlotContent.ProtoReflect.Descriptor instead.
 func (*SlotContent) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{35}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SlotContent) GetIds() []int64 {
@@ -2774,7 +2819,7 @@ type RetireRequest struct {
 
 func (x *RetireRequest) Reset() {
 	*x = RetireRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2786,7 +2831,7 @@ func (x *RetireRequest) String() string {
 func (*RetireRequest) ProtoMessage() {}
 
 func (x *RetireRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2799,7 +2844,7 @@ func (x *RetireRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetireRequest.ProtoReflect.Descriptor instead.
 func (*RetireRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{36}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RetireRequest) GetRetired() *Retirement {
@@ -2831,7 +2876,7 @@ type RetireReply struct {
 
 func (x *RetireReply) Reset() {
 	*x = RetireReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2843,7 +2888,7 @@ func (x *RetireReply) String() string {
 func (*RetireReply) ProtoMessage() {}
 
 func (x *RetireReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2856,7 +2901,7 @@ func (x *RetireReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetireReply.ProtoReflect.Descriptor instead.
 func (*RetireReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{37}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{38}
 }
 
 // Retirement has the incarnations that have ended: all below `floor` that are not in `spared`.
@@ -2873,7 +2918,7 @@ type Retirement struct {
 
 func (x *Retirement) Reset() {
 	*x = Retirement{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2885,7 +2930,7 @@ func (x *Retirement) String() string {
 func (*Retirement) ProtoMessage() {}
 
 func (x *Retirement) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2898,7 +2943,7 @@ func (x *Retirement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Retirement.ProtoReflect.Descriptor instead.
 func (*Retirement) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{38}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *Retirement) GetJob() []byte {
@@ -2934,7 +2979,7 @@ type AppliedStep struct {
 
 func (x *AppliedStep) Reset() {
 	*x = AppliedStep{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2946,7 +2991,7 @@ func (x *AppliedStep) String() string {
 func (*AppliedStep) ProtoMessage() {}
 
 func (x *AppliedStep) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2959,7 +3004,7 @@ func (x *AppliedStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppliedStep.ProtoReflect.Descriptor instead.
 func (*AppliedStep) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{39}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *AppliedStep) GetOrdinal() uint32 {
@@ -2995,7 +3040,7 @@ type TakeRequest struct {
 
 func (x *TakeRequest) Reset() {
 	*x = TakeRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3007,7 +3052,7 @@ func (x *TakeRequest) String() string {
 func (*TakeRequest) ProtoMessage() {}
 
 func (x *TakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3020,7 +3065,7 @@ func (x *TakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeRequest.ProtoReflect.Descriptor instead.
 func (*TakeRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{40}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *TakeRequest) GetMove() *Move {
@@ -3052,7 +3097,7 @@ type TakeReply struct {
 
 func (x *TakeReply) Reset() {
 	*x = TakeReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3064,7 +3109,7 @@ func (x *TakeReply) String() string {
 func (*TakeReply) ProtoMessage() {}
 
 func (x *TakeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3077,7 +3122,7 @@ func (x *TakeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeReply.ProtoReflect.Descriptor instead.
 func (*TakeReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{41}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{42}
 }
 
 type SetPlacementRequest struct {
@@ -3094,7 +3139,7 @@ type SetPlacementRequest struct {
 
 func (x *SetPlacementRequest) Reset() {
 	*x = SetPlacementRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3106,7 +3151,7 @@ func (x *SetPlacementRequest) String() string {
 func (*SetPlacementRequest) ProtoMessage() {}
 
 func (x *SetPlacementRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3119,7 +3164,7 @@ func (x *SetPlacementRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPlacementRequest.ProtoReflect.Descriptor instead.
 func (*SetPlacementRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{42}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SetPlacementRequest) GetTerm() uint64 {
@@ -3154,7 +3199,7 @@ type SetPlacementReply struct {
 
 func (x *SetPlacementReply) Reset() {
 	*x = SetPlacementReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3166,7 +3211,7 @@ func (x *SetPlacementReply) String() string {
 func (*SetPlacementReply) ProtoMessage() {}
 
 func (x *SetPlacementReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3179,7 +3224,7 @@ func (x *SetPlacementReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPlacementReply.ProtoReflect.Descriptor instead.
 func (*SetPlacementReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{43}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *SetPlacementReply) GetWanted() bool {
@@ -3206,7 +3251,7 @@ type RewindRequest struct {
 
 func (x *RewindRequest) Reset() {
 	*x = RewindRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3218,7 +3263,7 @@ func (x *RewindRequest) String() string {
 func (*RewindRequest) ProtoMessage() {}
 
 func (x *RewindRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3231,7 +3276,7 @@ func (x *RewindRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewindRequest.ProtoReflect.Descriptor instead.
 func (*RewindRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{44}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *RewindRequest) GetTerm() uint64 {
@@ -3270,7 +3315,7 @@ type RewindReply struct {
 
 func (x *RewindReply) Reset() {
 	*x = RewindReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[45]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3282,7 +3327,7 @@ func (x *RewindReply) String() string {
 func (*RewindReply) ProtoMessage() {}
 
 func (x *RewindReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[45]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3295,7 +3340,7 @@ func (x *RewindReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewindReply.ProtoReflect.Descriptor instead.
 func (*RewindReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{45}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{46}
 }
 
 var File_trainmaster_v1_parameter_server_proto protoreflect.FileDescriptor
@@ -3493,7 +3538,10 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x04move\x18\x01 \x01(\v2\x14.trainmaster.v1.MoveR\x04move\x12:\n" +
 	"\n" +
 	"partitions\x18\x02 \x03(\v2\x1a.trainmaster.v1.PartitionsR\n" +
-	"partitions\"\xcb\x02\n" +
+	"partitions\";\n" +
+	"\vSealedPiece\x12\x14\n" +
+	"\x05piece\x18\x01 \x01(\fR\x05piece\x12\x16\n" +
+	"\x06sha256\x18\x02 \x01(\fR\x06sha256\"\xb3\x02\n" +
 	"\x0ePartitionPiece\x12\x14\n" +
 	"\x05table\x18\x01 \x01(\rR\x05table\x12\x16\n" +
 	"\x06number\x18\x02 \x01(\x04R\x06number\x124\n" +
@@ -3501,8 +3549,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x04slot\x18\x04 \x01(\v2\x1b.trainmaster.v1.SlotContentH\x00R\x04slot\x12\x12\n" +
 	"\x04last\x18\x05 \x01(\bR\x04last\x125\n" +
 	"\aapplied\x18\x06 \x03(\v2\x1b.trainmaster.v1.AppliedStepR\aapplied\x124\n" +
-	"\aretired\x18\a \x01(\v2\x1a.trainmaster.v1.RetirementR\aretired\x12\x16\n" +
-	"\x06sha256\x18\b \x01(\fR\x06sha256B\t\n" +
+	"\aretired\x18\a \x01(\v2\x1a.trainmaster.v1.RetirementR\aretiredB\t\n" +
 	"\acontent\"x\n" +
 	"\fBlockContent\x12\x1e\n" +
 	"\n" +
@@ -3561,7 +3608,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"UpdateMode\x12\x1b\n" +
 	"\x17UPDATE_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11UPDATE_MODE_ASYNC\x10\x01\x12\x14\n" +
-	"\x10UPDATE_MODE_SYNC\x10\x022\x8f\t\n" +
+	"\x10UPDATE_MODE_SYNC\x10\x022\x8c\t\n" +
 	"\x0fParameterServer\x12J\n" +
 	"\bDescribe\x12\x1f.trainmaster.v1.DescribeRequest\x1a\x1d.trainmaster.v1.DescribeReply\x12\\\n" +
 	"\x0eInitParameters\x12%.trainmaster.v1.InitParametersRequest\x1a#.trainmaster.v1.InitParametersReply\x12P\n" +
@@ -3574,8 +3621,8 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\bAbortCut\x12\x1f.trainmaster.v1.AbortCutRequest\x1a\x1d.trainmaster.v1.AbortCutReply\x12J\n" +
 	"\bWriteSet\x12\x1f.trainmaster.v1.WriteSetRequest\x1a\x1d.trainmaster.v1.WriteSetReply\x12M\n" +
 	"\tPruneSets\x12 .trainmaster.v1.PruneSetsRequest\x1a\x1e.trainmaster.v1.PruneSetsReply\x12D\n" +
-	"\x06Freeze\x12\x1d.trainmaster.v1.FreezeRequest\x1a\x1b.trainmaster.v1.FreezeReply\x12E\n" +
-	"\x04Read\x12\x1b.trainmaster.v1.ReadRequest\x1a\x1e.trainmaster.v1.PartitionPiece0\x01\x12>\n" +
+	"\x06Freeze\x12\x1d.trainmaster.v1.FreezeRequest\x1a\x1b.trainmaster.v1.FreezeReply\x12B\n" +
+	"\x04Read\x12\x1b.trainmaster.v1.ReadRequest\x1a\x1b.trainmaster.v1.SealedPiece0\x01\x12>\n" +
 	"\x04Take\x12\x1b.trainmaster.v1.TakeRequest\x1a\x19.trainmaster.v1.TakeReply\x12V\n" +
 	"\fSetPlacement\x12#.trainmaster.v1.SetPlacementRequest\x1a!.trainmaster.v1.SetPlacementReply\x12D\n" +
 	"\x06Rewind\x12\x1d.trainmaster.v1.RewindRequest\x1a\x1b.trainmaster.v1.RewindReply\x12D\n" +
@@ -3594,7 +3641,7 @@ func file_trainmaster_v1_parameter_server_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_parameter_server_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(UpdateMode)(0),                  // 0: trainmaster.v1.UpdateMode
 	(DescribeReply_State)(0),         // 1: trainmaster.v1.DescribeReply.State
@@ -3632,19 +3679,20 @@ var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(*FreezeRequest)(nil),            // 33: trainmaster.v1.FreezeRequest
 	(*FreezeReply)(nil),              // 34: trainmaster.v1.FreezeReply
 	(*ReadRequest)(nil),              // 35: trainmaster.v1.ReadRequest
-	(*PartitionPiece)(nil),           // 36: trainmaster.v1.PartitionPiece
-	(*BlockContent)(nil),             // 37: trainmaster.v1.BlockContent
-	(*SlotContent)(nil),              // 38: trainmaster.v1.SlotContent
-	(*RetireRequest)(nil),            // 39: trainmaster.v1.RetireRequest
-	(*RetireReply)(nil),              // 40: trainmaster.v1.RetireReply
-	(*Retirement)(nil),               // 41: trainmaster.v1.Retirement
-	(*AppliedStep)(nil),              // 42: trainmaster.v1.AppliedStep
-	(*TakeRequest)(nil),              // 43: trainmaster.v1.TakeRequest
-	(*TakeReply)(nil),                // 44: trainmaster.v1.TakeReply
-	(*SetPlacementRequest)(nil),      // 45: trainmaster.v1.SetPlacementRequest
-	(*SetPlacementReply)(nil),        // 46: trainmaster.v1.SetPlacementReply
-	(*RewindRequest)(nil),            // 47: trainmaster.v1.RewindRequest
-	(*RewindReply)(nil),              // 48: trainmaster.v1.RewindReply
+	(*SealedPiece)(nil),              // 36: trainmaster.v1.SealedPiece
+	(*PartitionPiece)(nil),           // 37: trainmaster.v1.PartitionPiece
+	(*BlockContent)(nil),             // 38: trainmaster.v1.BlockContent
+	(*SlotContent)(nil),              // 39: trainmaster.v1.SlotContent
+	(*RetireRequest)(nil),            // 40: trainmaster.v1.RetireRequest
+	(*RetireReply)(nil),              // 41: trainmaster.v1.RetireReply
+	(*Retirement)(nil),               // 42: trainmaster.v1.Retirement
+	(*AppliedStep)(nil),              // 43: trainmaster.v1.AppliedStep
+	(*TakeRequest)(nil),              // 44: trainmaster.v1.TakeRequest
+	(*TakeReply)(nil),                // 45: trainmaster.v1.TakeReply
+	(*SetPlacementRequest)(nil),      // 46: trainmaster.v1.SetPlacementRequest
+	(*SetPlacementReply)(nil),        // 47: trainmaster.v1.SetPlacementReply
+	(*RewindRequest)(nil),            // 48: trainmaster.v1.RewindRequest
+	(*RewindReply)(nil),              // 49: trainmaster.v1.RewindReply
 }
 var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	5,  // 0: trainmaster.v1.ParameterOptimizer.schedule:type_name -> trainmaster.v1.LearningRateSchedule
@@ -3673,11 +3721,11 @@ var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	32, // 23: trainmaster.v1.FreezeRequest.partitions:type_name -> trainmaster.v1.Partitions
 	31, // 24: trainmaster.v1.ReadRequest.move:type_name -> trainmaster.v1.Move
 	32, // 25: trainmaster.v1.ReadRequest.partitions:type_name -> trainmaster.v1.Partitions
-	37, // 26: trainmaster.v1.PartitionPiece.block:type_name -> trainmaster.v1.BlockContent
-	38, // 27: trainmaster.v1.PartitionPiece.slot:type_name -> trainmaster.v1.SlotContent
-	42, // 28: trainmaster.v1.PartitionPiece.applied:type_name -> trainmaster.v1.AppliedStep
-	41, // 29: trainmaster.v1.PartitionPiece.retired:type_name -> trainmaster.v1.Retirement
-	41, // 30: trainmaster.v1.RetireRequest.retired:type_name -> trainmaster.v1.Retirement
+	38, // 26: trainmaster.v1.PartitionPiece.block:type_name -> trainmaster.v1.BlockContent
+	39, // 27: trainmaster.v1.PartitionPiece.slot:type_name -> trainmaster.v1.SlotContent
+	43, // 28: trainmaster.v1.PartitionPiece.applied:type_name -> trainmaster.v1.AppliedStep
+	42, // 29: trainmaster.v1.PartitionPiece.retired:type_name -> trainmaster.v1.Retirement
+	42, // 30: trainmaster.v1.RetireRequest.retired:type_name -> trainmaster.v1.Retirement
 	31, // 31: trainmaster.v1.TakeRequest.move:type_name -> trainmaster.v1.Move
 	32, // 32: trainmaster.v1.TakeRequest.partitions:type_name -> trainmaster.v1.Partitions
 	7,  // 33: trainmaster.v1.SetPlacementRequest.model:type_name -> trainmaster.v1.ParameterModel
@@ -3692,10 +3740,10 @@ var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	29, // 42: trainmaster.v1.ParameterServer.PruneSets:input_type -> trainmaster.v1.PruneSetsRequest
 	33, // 43: trainmaster.v1.ParameterServer.Freeze:input_type -> trainmaster.v1.FreezeRequest
 	35, // 44: trainmaster.v1.ParameterServer.Read:input_type -> trainmaster.v1.ReadRequest
-	43, // 45: trainmaster.v1.ParameterServer.Take:input_type -> trainmaster.v1.TakeRequest
-	45, // 46: trainmaster.v1.ParameterServer.SetPlacement:input_type -> trainmaster.v1.SetPlacementRequest
-	47, // 47: trainmaster.v1.ParameterServer.Rewind:input_type -> trainmaster.v1.RewindRequest
-	39, // 48: trainmaster.v1.ParameterServer.Retire:input_type -> trainmaster.v1.RetireRequest
+	44, // 45: trainmaster.v1.ParameterServer.Take:input_type -> trainmaster.v1.TakeRequest
+	46, // 46: trainmaster.v1.ParameterServer.SetPlacement:input_type -> trainmaster.v1.SetPlacementRequest
+	48, // 47: trainmaster.v1.ParameterServer.Rewind:input_type -> trainmaster.v1.RewindRequest
+	40, // 48: trainmaster.v1.ParameterServer.Retire:input_type -> trainmaster.v1.RetireRequest
 	11, // 49: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
 	14, // 50: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
 	16, // 51: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
@@ -3706,11 +3754,11 @@ var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	28, // 56: trainmaster.v1.ParameterServer.WriteSet:output_type -> trainmaster.v1.WriteSetReply
 	30, // 57: trainmaster.v1.ParameterServer.PruneSets:output_type -> trainmaster.v1.PruneSetsReply
 	34, // 58: trainmaster.v1.ParameterServer.Freeze:output_type -> trainmaster.v1.FreezeReply
-	36, // 59: trainmaster.v1.ParameterServer.Read:output_type -> trainmaster.v1.PartitionPiece
-	44, // 60: trainmaster.v1.ParameterServer.Take:output_type -> trainmaster.v1.TakeReply
-	46, // 61: trainmaster.v1.ParameterServer.SetPlacement:output_type -> trainmaster.v1.SetPlacementReply
-	48, // 62: trainmaster.v1.ParameterServer.Rewind:output_type -> trainmaster.v1.RewindReply
-	40, // 63: trainmaster.v1.ParameterServer.Retire:output_type -> trainmaster.v1.RetireReply
+	36, // 59: trainmaster.v1.ParameterServer.Read:output_type -> trainmaster.v1.SealedPiece
+	45, // 60: trainmaster.v1.ParameterServer.Take:output_type -> trainmaster.v1.TakeReply
+	47, // 61: trainmaster.v1.ParameterServer.SetPlacement:output_type -> trainmaster.v1.SetPlacementReply
+	49, // 62: trainmaster.v1.ParameterServer.Rewind:output_type -> trainmaster.v1.RewindReply
+	41, // 63: trainmaster.v1.ParameterServer.Retire:output_type -> trainmaster.v1.RetireReply
 	49, // [49:64] is the sub-list for method output_type
 	34, // [34:49] is the sub-list for method input_type
 	34, // [34:34] is the sub-list for extension type_name
@@ -3724,18 +3772,18 @@ func file_trainmaster_v1_parameter_server_proto_init() {
 		return
 	}
 	file_trainmaster_v1_parameter_server_proto_msgTypes[10].OneofWrappers = []any{}
-	file_trainmaster_v1_parameter_server_proto_msgTypes[33].OneofWrappers = []any{
+	file_trainmaster_v1_parameter_server_proto_msgTypes[34].OneofWrappers = []any{
 		(*PartitionPiece_Block)(nil),
 		(*PartitionPiece_Slot)(nil),
 	}
-	file_trainmaster_v1_parameter_server_proto_msgTypes[36].OneofWrappers = []any{}
+	file_trainmaster_v1_parameter_server_proto_msgTypes[37].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_parameter_server_proto_rawDesc), len(file_trainmaster_v1_parameter_server_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   46,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

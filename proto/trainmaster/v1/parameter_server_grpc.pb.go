@@ -75,7 +75,7 @@ type ParameterServerClient interface {
 	// committed. A shard of a synchronous job rejects moves: Rewind has the placement.
 	Freeze(ctx context.Context, in *FreezeRequest, opts ...grpc.CallOption) (*FreezeReply, error)
 	// Read returns frozen partitions in sequence: a block in one piece, a slot in pieces of about 1 MiB.
-	Read(ctx context.Context, in *ReadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PartitionPiece], error)
+	Read(ctx context.Context, in *ReadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SealedPiece], error)
 	// Take reads frozen partitions from another shard. They are unused until SetPlacement assigns them.
 	Take(ctx context.Context, in *TakeRequest, opts ...grpc.CallOption) (*TakeReply, error)
 	// SetPlacement sets the committed placement and ends a move. Frozen partitions are used again or dropped, and partitions of Take
@@ -197,13 +197,13 @@ func (c *parameterServerClient) Freeze(ctx context.Context, in *FreezeRequest, o
 	return out, nil
 }
 
-func (c *parameterServerClient) Read(ctx context.Context, in *ReadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[PartitionPiece], error) {
+func (c *parameterServerClient) Read(ctx context.Context, in *ReadRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[SealedPiece], error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	stream, err := c.cc.NewStream(ctx, &ParameterServer_ServiceDesc.Streams[0], ParameterServer_Read_FullMethodName, cOpts...)
 	if err != nil {
 		return nil, err
 	}
-	x := &grpc.GenericClientStream[ReadRequest, PartitionPiece]{ClientStream: stream}
+	x := &grpc.GenericClientStream[ReadRequest, SealedPiece]{ClientStream: stream}
 	if err := x.ClientStream.SendMsg(in); err != nil {
 		return nil, err
 	}
@@ -214,7 +214,7 @@ func (c *parameterServerClient) Read(ctx context.Context, in *ReadRequest, opts 
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type ParameterServer_ReadClient = grpc.ServerStreamingClient[PartitionPiece]
+type ParameterServer_ReadClient = grpc.ServerStreamingClient[SealedPiece]
 
 func (c *parameterServerClient) Take(ctx context.Context, in *TakeRequest, opts ...grpc.CallOption) (*TakeReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -295,7 +295,7 @@ type ParameterServerServer interface {
 	// committed. A shard of a synchronous job rejects moves: Rewind has the placement.
 	Freeze(context.Context, *FreezeRequest) (*FreezeReply, error)
 	// Read returns frozen partitions in sequence: a block in one piece, a slot in pieces of about 1 MiB.
-	Read(*ReadRequest, grpc.ServerStreamingServer[PartitionPiece]) error
+	Read(*ReadRequest, grpc.ServerStreamingServer[SealedPiece]) error
 	// Take reads frozen partitions from another shard. They are unused until SetPlacement assigns them.
 	Take(context.Context, *TakeRequest) (*TakeReply, error)
 	// SetPlacement sets the committed placement and ends a move. Frozen partitions are used again or dropped, and partitions of Take
@@ -347,7 +347,7 @@ func (UnimplementedParameterServerServer) PruneSets(context.Context, *PruneSetsR
 func (UnimplementedParameterServerServer) Freeze(context.Context, *FreezeRequest) (*FreezeReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Freeze not implemented")
 }
-func (UnimplementedParameterServerServer) Read(*ReadRequest, grpc.ServerStreamingServer[PartitionPiece]) error {
+func (UnimplementedParameterServerServer) Read(*ReadRequest, grpc.ServerStreamingServer[SealedPiece]) error {
 	return status.Error(codes.Unimplemented, "method Read not implemented")
 }
 func (UnimplementedParameterServerServer) Take(context.Context, *TakeRequest) (*TakeReply, error) {
@@ -568,11 +568,11 @@ func _ParameterServer_Read_Handler(srv interface{}, stream grpc.ServerStream) er
 	if err := stream.RecvMsg(m); err != nil {
 		return err
 	}
-	return srv.(ParameterServerServer).Read(m, &grpc.GenericServerStream[ReadRequest, PartitionPiece]{ServerStream: stream})
+	return srv.(ParameterServerServer).Read(m, &grpc.GenericServerStream[ReadRequest, SealedPiece]{ServerStream: stream})
 }
 
 // This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
-type ParameterServer_ReadServer = grpc.ServerStreamingServer[PartitionPiece]
+type ParameterServer_ReadServer = grpc.ServerStreamingServer[SealedPiece]
 
 func _ParameterServer_Take_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(TakeRequest)
