@@ -1,6 +1,7 @@
 package placement
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"slices"
@@ -64,20 +65,11 @@ func ParseLayout(text []byte) (*Layout, error) {
 	if l.Epoch == 0 || l.Shards < 1 || l.Shards > MaxShards || l.Goal < 1 || l.Goal > MaxShards {
 		return nil, fmt.Errorf("placement has epoch %d, %d shards, goal %d: expected an epoch from 1, and 1 to %d shards", l.Epoch, l.Shards, l.Goal, MaxShards)
 	}
-	for id, owner := range l.Owners {
-		if int(owner) >= l.Shards {
-			return nil, fmt.Errorf("placement gives block %d to shard %d of %d", id, owner, l.Shards)
-		}
-	}
+	err := checkOwners("blocks", l.Owners, len(l.Owners), l.Shards)
 	for k, owners := range l.Slots {
-		if len(owners) != table.Slots {
-			return nil, fmt.Errorf("placement has owners for %d slots of table %d: expected %d", len(owners), k, table.Slots)
-		}
-		if most := slices.Max(owners); int(most) >= l.Shards {
-			return nil, fmt.Errorf("placement gives a slot of table %d to shard %d of %d", k, most, l.Shards)
-		}
+		err = cmp.Or(err, checkOwners(fmt.Sprintf("slots of table %d", k), owners, table.Slots, l.Shards))
 	}
-	return l, nil
+	return l, err
 }
 
 // Apply returns t with the owners of the layout.

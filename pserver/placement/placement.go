@@ -113,15 +113,23 @@ func (t *Table) Check() error {
 	if err := checkTensors(t.Tensors); err != nil {
 		return err
 	}
-	if want := t.count(); len(t.Owners) != want {
-		return fmt.Errorf("placement has owners for %d blocks, its tensors have %d", len(t.Owners), want)
-	}
-	for id, owner := range t.Owners {
-		if int(owner) >= t.Shards {
-			return fmt.Errorf("placement gives block %d to shard %d of %d", id, owner, t.Shards)
-		}
+	if err := checkOwners("blocks", t.Owners, t.count(), t.Shards); err != nil {
+		return err
 	}
 	return t.checkTables()
+}
+
+// checkOwners returns an error unless n partitions belong to some shards.
+func checkOwners(of string, owners []uint32, n, shards int) error {
+	if len(owners) != n {
+		return fmt.Errorf("placement has owners for %d %s: expected %d", len(owners), of, n)
+	}
+	for number, owner := range owners {
+		if int(owner) >= shards {
+			return fmt.Errorf("placement gives number %d of the %s to shard %d of %d", number, of, owner, shards)
+		}
+	}
+	return nil
 }
 
 func checkTensors(sorted []Tensor) error {

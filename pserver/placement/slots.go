@@ -63,13 +63,8 @@ func (t *Table) checkTables() error {
 		return fmt.Errorf("placement has the slots of %d tables, there are %d", len(t.SlotOwners), len(t.Sparse))
 	}
 	for i, owners := range t.SlotOwners {
-		if len(owners) != table.Slots {
-			return fmt.Errorf("table %q has owners for %d slots: expected %d", t.Sparse[i].Name, len(owners), table.Slots)
-		}
-		for slot, owner := range owners {
-			if int(owner) >= t.Shards {
-				return fmt.Errorf("placement gives slot %d of table %q to shard %d of %d", slot, t.Sparse[i].Name, owner, t.Shards)
-			}
+		if err := checkOwners(fmt.Sprintf("slots of table %q", t.Sparse[i].Name), owners, table.Slots, t.Shards); err != nil {
+			return err
 		}
 	}
 	return nil
