@@ -346,10 +346,10 @@ func TestSlotsThatDidNotArrive(t *testing.T) {
 		t.Errorf("placement with another number of tables: %v", err)
 	}
 	given.Slots = next.Slots
-	if err := destination.place(t, 1, &given); err == nil || !strings.Contains(err.Error(), `was given slot`) {
+	if err := destination.place(t, 1, &given); err == nil || !strings.Contains(err.Error(), `assigns slot`) {
 		t.Errorf("slots that came for another placement: %v", err)
 	}
-	if err := j.servers[0].wait(); err == nil || !strings.Contains(err.Error(), "start it again") {
+	if err := j.servers[0].wait(); err == nil || !strings.Contains(err.Error(), "restart the server") {
 		t.Errorf("the server ended with %v", err)
 	}
 }

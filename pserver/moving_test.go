@@ -117,10 +117,10 @@ func TestDestinationLost(t *testing.T) {
 	text, err := given.Encode()
 	must(t, err)
 	_, err = pb.NewParameterServerClient(conn).SetPlacement(within(t), &pb.SetPlacementRequest{Term: 1, Placement: text, Model: d.GetModel()})
-	if err == nil || !strings.Contains(err.Error(), "start it again") {
+	if err == nil || !strings.Contains(err.Error(), "restart the server") {
 		t.Errorf("placement with blocks that it lacks: %v", err)
 	}
-	if err := destination.wait(); err == nil || !strings.Contains(err.Error(), "start it again") {
+	if err := destination.wait(); err == nil || !strings.Contains(err.Error(), "restart the server") {
 		t.Errorf("the server ended with %v", err)
 	}
 }

@@ -114,7 +114,7 @@ func TestWhoMayRetire(t *testing.T) {
 		to    core.Retirement
 		words string
 	}{
-		"an older leader":                  {6, core.NewRetirement("6a6f62", 100, nil), "of term 6, shard 0 knows of term 7"},
+		"an older leader":                  {6, core.NewRetirement("6a6f62", 100, nil), "shard 0: expected term 7 or later, found 6"},
 		"the leader of another job":        {8, core.NewRetirement("6f74686572", 100, nil), "of job 6f74686572, shard 0 is of job 6a6f62"},
 		"one of both":                      {6, core.NewRetirement("6f74686572", 1, nil), "look the addresses up again"},
 		"of another job, with less to say": {8, core.NewRetirement("6f74686572", 0, nil), "not the leader of this job"},

@@ -39,7 +39,7 @@ var (
 	ErrOldMove    = errors.New("migration has ended")
 	ErrBlocksLost = errors.New("blocks lost")
 	ErrRetired    = errors.New("server is decommissioned")
-	ErrSyncMove   = errors.New("a synchronous job moves blocks in a rollback only: see Rewind")
+	ErrSyncMove   = errors.New("a synchronous job moves blocks in a rollback only: expected Rewind")
 )
 
 // Move identifies one step of a migration.
@@ -81,10 +81,10 @@ func (s *Shard) CheckRestored(l *placement.Layout) error {
 		return nil
 	case !l.Owns(s.index):
 		s.migration.joins = true
-		s.Log.Info("no block of the job is here yet: the leader moves some here")
+		s.Log.Info("waiting for the first blocks")
 		return nil
 	case !s.ready.Load():
-		return fmt.Errorf("%w: shard %d has no checkpoint, and its blocks were moved here: start the job over", ErrBlocksLost, s.index)
+		return fmt.Errorf("%w: shard %d: the placement assigns blocks, and there is no checkpoint: start a new job", ErrBlocksLost, s.index)
 	}
 	if h := s.view.Load(); !h.model.Sync { // a synchronous job is rolled back by its leader
 		h.each((*partition.Partition).Freeze)
@@ -101,7 +101,7 @@ func (s *Shard) Follows(term uint64) error {
 
 func (s *Shard) followsLocked(term uint64) error {
 	if term < s.migration.term {
-		return fmt.Errorf("%w: of term %d, shard %d knows of term %d", ErrOldMove, term, s.index, s.migration.term)
+		return fmt.Errorf("%w: shard %d: expected term %d or later, found %d", ErrOldMove, s.index, s.migration.term, term)
 	}
 	return nil
 }
@@ -118,7 +118,7 @@ func (s *Shard) checkMoveLocked(m Move) (*View, error) {
 	case h.model.Sync:
 		return nil, ErrSyncMove
 	case m.Epoch != h.model.Placement.Epoch+1:
-		return nil, fmt.Errorf("%w: it leads to epoch %d, shard %d is at %d", ErrOldMove, m.Epoch, s.index, h.model.Placement.Epoch)
+		return nil, fmt.Errorf("%w: shard %d is at epoch %d: expected a move to the next epoch, found %d", ErrOldMove, s.index, h.model.Placement.Epoch, m.Epoch)
 	}
 	s.migration.term = m.Term
 	return h, nil
@@ -461,7 +461,7 @@ func (s *Shard) knownLocked(old *View, by AppliedStep) *Trainer {
 
 // lacks ends a shard that was assigned a partition that it does not have.
 func (s *Shard) lacks(what string) error {
-	err := fmt.Errorf("%w: shard %d was given %s and does not have it: start it again, and it goes on from the last set of checkpoints", ErrBlocksLost, s.index, what)
+	err := fmt.Errorf("%w: shard %d: the placement assigns %s, which is not here: restart the server: it loads the latest checkpoint set", ErrBlocksLost, s.index, what)
 	s.End(err)
 	return err
 }

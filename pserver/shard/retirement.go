@@ -39,7 +39,7 @@ func (s *Shard) Retire(term uint64, to Retirement, version *uint64) error {
 	case s.JobID != "" && to.Job != s.JobID:
 		return fmt.Errorf("%w: the trainers are of job %s, shard %d is of job %s: look the addresses up again", ErrNotHeeded, to.Job, s.index, s.JobID)
 	case term < s.migration.term:
-		return fmt.Errorf("%w: of term %d, shard %d knows of term %d", ErrNotHeeded, term, s.index, s.migration.term)
+		return fmt.Errorf("%w: shard %d: expected term %d or later, found %d", ErrNotHeeded, s.index, s.migration.term, term)
 	}
 	s.JobID, s.migration.term, s.told = to.Job, term, true
 	if version != nil && (s.unnamed.Job != to.Job || to.Floor > s.unnamed.Floor) {
