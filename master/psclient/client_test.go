@@ -41,6 +41,7 @@ type server struct {
 	aborted int
 
 	rewinds atomic.Int64
+	place   func(*pb.SetPlacementRequest) (*pb.SetPlacementReply, error)
 }
 
 func (s *server) Rewind(context.Context, *pb.RewindRequest) (*pb.RewindReply, error) {
