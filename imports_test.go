@@ -15,18 +15,18 @@ import (
 
 const module = "trainmaster"
 
-// A room is a folder, with the folders below it that have no row of their own.
+// A room is a directory, with the directories below it that have no row.
 type room struct {
 	dir string
 	// may lists the packages that it may import, besides itself.
 	may []string
-	// pure rooms decide and touch nothing: none of ioPackages, and no library from outside but those in libraries.
+	// pure: it imports no package of ioPackages, and no library of other projects except libraries.
 	pure bool
-	// libraries are what a pure room may import from outside: they compute, and touch nothing either.
+	// libraries of other projects that a pure room may import. They only compute.
 	libraries []string
 }
 
-// house says who may import whom: commands -> faces and adapters -> master -> cores. Adapters never import each other.
+// house has the allowed imports: commands -> interfaces and adapters -> master -> cores. Adapters never import each other.
 var house = []room{
 	// cores
 	{dir: "recordio"},
@@ -34,8 +34,6 @@ var house = []room{
 	{dir: "taskqueue", may: []string{"recordio"}, pure: true},
 	{dir: "ledger", may: []string{"taskqueue", "internal/failpoint"}},
 	{dir: "master/snapshot", may: []string{"taskqueue"}},
-	{dir: "rendezvous", pure: true},
-	{dir: "evaluation", pure: true},
 	{dir: "internal/safetensors"},
 	{dir: "internal/failpoint", pure: true},
 	// what both ends of a connection must agree on
@@ -59,7 +57,7 @@ var house = []room{
 	{dir: "pserver/optimizer/onwire", may: []string{"pserver/optimizer", "proto"}},
 	{dir: "trainer/params/plan", may: []string{"pserver/optimizer", "pserver/placement", "pserver/table", "pserver/wire"}, pure: true, libraries: []string{"gonum.org/v1/gonum/blas/blas32"}},
 	{dir: "pserver/model/onwire", may: []string{"pserver/model", "pserver/optimizer/onwire", "pserver/placement", "pserver/placement/onwire", "pserver/staleness", "pserver/table/onwire", "proto"}},
-	// decisions of the rooms around them, and what the simulator shares with them
+	// decisions, and other packages that the simulator shares with the program
 	{dir: "master/store", may: []string{"taskqueue", "ledger"}},
 	{dir: "master/component", may: []string{"taskqueue", "ledger"}},
 	{dir: "master/committer", may: []string{"taskqueue", "ledger", "master/store", "master/component"}},
@@ -69,16 +67,16 @@ var house = []room{
 	{dir: "etcdstore/fence", may: []string{"taskqueue"}},
 	{dir: "master/pscontrol", may: []string{"taskqueue", "master/store", "master/component", "master/committer", "master/snapshot", "master/election/detector"}},
 	// the application
-	{dir: "master", may: []string{"recordio", "dataset", "taskqueue", "ledger", "master/store", "master/component", "master/committer", "master/pscontrol", "rendezvous", "evaluation", "master/election"}},
+	{dir: "master", may: []string{"recordio", "dataset", "taskqueue", "ledger", "master/store", "master/component", "master/committer", "master/pscontrol", "master/election"}},
 	{dir: "ledger/verify", may: []string{"taskqueue", "ledger"}},
 	{dir: "recordio/tool", may: []string{"recordio", "dataset"}},
 	{dir: "internal/usage", pure: true},
 	{dir: "internal/filekind"},
 	{dir: "internal/objectstore"},
-	// faces and adapters
+	// interfaces and adapters
 	{dir: "etcdstore", may: []string{"taskqueue", "ledger", "etcdstore/fence", "master/store"}},
 	{dir: "master/netrpc", may: []string{"master", "recordio", "dataset", "taskqueue", "master/netrpc/wire"}},
-	{dir: "master/grpcapi", may: []string{"master", "master/pscontrol", "recordio", "dataset", "taskqueue", "rendezvous", "evaluation", "proto"}},
+	{dir: "master/grpcapi", may: []string{"master", "master/pscontrol", "recordio", "dataset", "taskqueue", "proto"}},
 	{dir: "master/httpapi", may: []string{"master", "ledger"}},
 	{dir: "pserver/checkpoint", may: []string{"internal/safetensors", "internal/failpoint", "pserver/wire", "pserver/model", "pserver/partition", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness"}},
 	{dir: "pserver", may: []string{"internal/failpoint", "internal/portsplit", "proto", "pserver/checkpoint", "pserver/checkpoint/storage", "pserver/control", "pserver/dataport", "pserver/persist", "pserver/shard", "pserver/wire"}},
@@ -112,10 +110,10 @@ var house = []room{
 	{dir: "scripts"},
 }
 
-// anything is what the outermost rooms may import.
+// anything is the list of a room that may import all others.
 var anything = []string{"*"}
 
-// ioPackages are what a pure room leaves to the shell around it; a name stands for the packages below it too.
+// ioPackages are the packages that a pure room must not import, with the packages below them.
 var ioPackages = []string{"os", "net", "syscall", "log", "path/filepath", "runtime/debug"}
 
 func roomOf(importPath string) (room, bool) {
@@ -133,7 +131,7 @@ func (r room) mayImport(other room) bool {
 	return r.dir == other.dir || slices.Contains(r.may, other.dir) || slices.Equal(r.may, anything)
 }
 
-// pkg is what `go list` says about a package.
+// pkg is a package in the output of `go list`.
 type pkg struct {
 	ImportPath string
 	Dir        string

@@ -58,7 +58,7 @@ func link(t testing.TB, target, path string) {
 	}
 }
 
-// folder creates a directory with the files a-0, a-1 and b-0 of 1, 2 and 3 chunks, the files sub/c-0 and other/d-0 of
+// folder returns a new directory with the files a-0, a-1 and b-0 of 1, 2 and 3 chunks, the files sub/c-0 and other/d-0 of
 // one chunk, and a hidden file.
 func folder(t testing.TB) string {
 	t.Helper()

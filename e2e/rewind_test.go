@@ -263,7 +263,7 @@ func TestSynchronousJobWithoutCheckpointsFailsOnServerLoss(t *testing.T) {
 	}
 }
 
-// A synchronous job with a tensor, an embedding table, a backup worker and rollbacks is scaled up and down. On the way each kind of
+// A synchronous job with a tensor, an embedding table, a backup worker and rollbacks is scaled up and down. Each kind of
 // process is killed, alone and together with another, and a trainer is paused in the middle of a task. Each record is trained once
 // per pass, in the tensor and in the table.
 func TestSynchronousJobWithEverything(t *testing.T) {
@@ -288,7 +288,7 @@ func TestSynchronousJobWithEverything(t *testing.T) {
 		s, _ = c.awaitSet(3, s.Number)
 	}
 
-	servers[0].kill() // with a trainer, whose task is part of the same rollback or of the next one
+	servers[0].kill() // with a trainer, whose task is part of the same rollback or of the next rollback
 	trainers[0].kill()
 	servers[0], trainers[0] = c.server(shortLease...), c.counter("a")
 	s, _ = c.awaitSet(3, s.Number)

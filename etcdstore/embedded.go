@@ -131,14 +131,14 @@ const (
 // lockDir locks the directory for this process: etcd itself would wait without a message for another process to exit.
 func lockDir(ctx context.Context, dir string) (*os.File, error) {
 	if dir == "" {
-		return nil, errors.New("embedded etcd: expected a data folder, found no name")
+		return nil, errors.New("embedded etcd: expected a data directory, found no name")
 	}
 	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("embedded etcd: create data folder %q: %w", dir, newFailure(dir).explain(err))
+		return nil, fmt.Errorf("embedded etcd: create data directory %q: %w", dir, newFailure(dir).explain(err))
 	}
 	lock, err := os.OpenFile(filepath.Join(dir, embeddedLock), os.O_RDWR|os.O_CREATE, 0o600)
 	if err != nil {
-		return nil, fmt.Errorf("embedded etcd: write to data folder: %w", newFailure(dir).explain(err))
+		return nil, fmt.Errorf("embedded etcd: write to data directory: %w", newFailure(dir).explain(err))
 	}
 	bounded, cancel := context.WithTimeout(ctx, lockPatience)
 	defer cancel()
@@ -149,7 +149,7 @@ func lockDir(ctx context.Context, dir string) (*os.File, error) {
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) || bounded.Err() != nil {
 			_ = lock.Close()
-			return nil, fmt.Errorf("embedded etcd: the data folder %q is %w (%w)", dir, ErrInUse, err)
+			return nil, fmt.Errorf("embedded etcd: the data directory %q is %w (%w)", dir, ErrInUse, err)
 		}
 		select {
 		case <-bounded.Done():

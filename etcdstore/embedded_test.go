@@ -87,9 +87,9 @@ func TestEmbeddedRefusals(t *testing.T) {
 		says string
 	}{
 		"in use":          {etcdstore.EmbeddedConfig{Dir: inUse}, "in use by another process"},
-		"no directory":    {etcdstore.EmbeddedConfig{}, "expected a data folder"},
-		"a file":          {etcdstore.EmbeddedConfig{Dir: file}, "create data folder"},
-		"below a file":    {etcdstore.EmbeddedConfig{Dir: filepath.Join(file, "x")}, "create data folder"},
+		"no directory":    {etcdstore.EmbeddedConfig{}, "expected a data directory"},
+		"a file":          {etcdstore.EmbeddedConfig{Dir: file}, "create data directory"},
+		"below a file":    {etcdstore.EmbeddedConfig{Dir: filepath.Join(file, "x")}, "create data directory"},
 		"all interfaces":  {etcdstore.EmbeddedConfig{Dir: t.TempDir(), ClientURL: "0.0.0.0:2379"}, "loopback"},
 		"no port":         {etcdstore.EmbeddedConfig{Dir: t.TempDir(), ClientURL: "127.0.0.1"}, "host:port"},
 		"a port in use":   {etcdstore.EmbeddedConfig{Dir: t.TempDir(), ClientURL: taken}, "address already in use"},

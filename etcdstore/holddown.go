@@ -35,8 +35,8 @@ func (r series) pause(holddown time.Duration) time.Duration {
 	return pause
 }
 
-// holdDown records a forced takeover of the suspect, in a transaction that compares that the suspect is in place and that no
-// other holddown applies.
+// holdDown records a forced takeover of the suspect, in a transaction with two conditions: the suspect is in place, and
+// no other holddown applies.
 func (s *Store) holdDown(ctx context.Context, suspect store.Candidate, by store.Takeover) (err error) {
 	last, err := s.lastTakeover(ctx, by)
 	if err != nil {

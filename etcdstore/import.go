@@ -35,7 +35,7 @@ type Import struct {
 	Last     []taskqueue.Write                 // written with the state in one transaction
 
 	// Replaces is the state that the job had when the operator decided to replace it. Its tasks, trainers, ledger and
-	// checkpoint set are removed, and those of the import are written; nil: there must be no job. No master or parameter
+	// checkpoint set are removed, and the import is written; nil: there must be no job. No master or parameter
 	// server may run.
 	Replaces *Pointer
 }
@@ -199,8 +199,8 @@ func ParseJob(value []byte) (Job, error) {
 	return j, nil
 }
 
-// opsDelete deletes a key, or all that begin with one that ends in a slash, except those that are put in the same transaction: etcd refuses
-// a transaction that deletes and puts a key. The keys of but must be in order.
+// opsDelete deletes a key or, if key ends in a slash, all keys that begin with it. The keys of but stay, because etcd refuses a
+// transaction that deletes and puts the same key. They must be in order.
 func (s *Store) opsDelete(key string, but []taskqueue.Write) (ops []*pb.RequestOp) {
 	last := opDelete(s.abs(key)).GetRequestDeleteRange()
 	for _, w := range but {

@@ -85,7 +85,7 @@ func (j Job) compare(key string, stored []byte) error {
 		return fmt.Errorf("%w: %s began as %s, which is not supported anymore: begin another job with --job", store.ErrOtherJob, key, mode)
 	}
 	if len(differs) > 0 {
-		return fmt.Errorf("%w: settings differ from those that the job began with: %s (by %s); start with the same settings, or begin another job with --job", store.ErrOtherJob, strings.Join(differs, ", "), key)
+		return fmt.Errorf("%w: expected the settings of the job, found others: %s (by %s); start with the same settings, or begin another job with --job", store.ErrOtherJob, strings.Join(differs, ", "), key)
 	}
 	return nil
 }

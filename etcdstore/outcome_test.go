@@ -50,7 +50,7 @@ func kindOf(err error) kind {
 }
 
 // TestOutcomes checks the table of the package documentation. A proxy replaces the answer of a real etcd to a commit.
-// Each answer is tested with a transaction that was not applied and with one that was.
+// Each answer is tested with an applied transaction, and with a transaction that was not applied.
 func TestOutcomes(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	f := startFront(t, etcdtest.Endpoint(t))

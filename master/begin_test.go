@@ -60,7 +60,7 @@ func newHanging(key string) (*hanging, Config) {
 	return s, Config{Components: []component.Component{readingPart{s}}}
 }
 
-// The lock is lost while a component, or the recovery of the state, waits for an answer of the store. The term ends at once, and the master
+// The lock is lost while a component, or the recovery of the state, waits for an answer of the store. The term ends immediately, and the master
 // campaigns again.
 func TestLockIsLostWhileATermBegins(t *testing.T) {
 	for _, key := range []string{"/read", taskqueue.RestoringKey} {
@@ -68,7 +68,7 @@ func TestLockIsLostWhileATermBegins(t *testing.T) {
 			s, config := newHanging(key)
 			m, _, stop, ended := startsLogged(t, s, config)
 			time.Sleep(time.Second) // virtual time
-			s.hangs.Store(false)    // for later reads; the first one gets no answer
+			s.hangs.Store(false)    // for later reads; the first read gets no answer
 			close(*s.held.Load())
 			time.Sleep(2 * termPause)
 			if terms := s.terms.Load(); terms != 2 || !m.Leading() {

@@ -22,7 +22,7 @@ type Config struct {
 	Clock   component.Clock    // default: the clock of the machine
 	Log     *logrus.Entry      // default: the standard logger
 
-	Components []component.Component // in addition to those of every master
+	Components []component.Component // in addition to the components of every master
 
 	Job       string // name; default "default"
 	Advertise string // address that trainers dial: host:port
@@ -39,7 +39,7 @@ type Config struct {
 	LeaseTTL time.Duration // of the leader's lock; default 5 s
 	Holddown time.Duration // minimum time between two forced takeovers; default 10 s
 
-	Roots  []string      // folders that datasets must be in; empty: any folder
+	Roots  []string      // directories that datasets must be in; empty: any directory
 	Linger time.Duration // how long a finished job waits for its trainers to learn its end; default 30 s
 
 	AcceptCluster bool // continue with a state that another etcd cluster wrote
@@ -104,7 +104,7 @@ func (c Config) Validate() error {
 	case c.Deterministic && !c.Sync:
 		return errors.New("deterministic: expected it with synchronous steps only: asynchronous gradients are applied as they come")
 	case c.Deterministic && c.Backups > 0:
-		return fmt.Errorf("deterministic: expected no backup-workers, found %d: which trainers a step leaves out depends on who is fast", c.Backups)
+		return fmt.Errorf("deterministic: expected no backup-workers, found %d: the speed of trainers would determine which of them a step leaves out", c.Backups)
 	case c.Deterministic && c.Queue.Rolling:
 		return errors.New("deterministic: expected pass-mode barrier: with rolling passes it depends on time which pass a task is of")
 	case c.Deterministic && c.Queue.RetrainLost:

@@ -26,13 +26,13 @@
 //
 // If a transaction definitely failed, the queue is restored to the last committed state and the callers of the batch
 // get ErrNotStored. They may repeat the request. If the outcome is unknown, the committer reads the state back. If the
-// new state is stored, the commit succeeded; if the state is unchanged, the same bytes are sent again; if another state
-// is stored, the term ends. If an event panics, only that event is dropped. The other events of its batch are applied
+// new state is stored, the commit succeeded. If the state is unchanged, the same bytes are sent again. If another state is
+// stored, the term ends. If an event panics, only that event is dropped. The other events of its batch are applied
 // again to the last committed state. If another part of a term panics, the term ends with the stack in the log. Run
 // campaigns again after a pause, which doubles up to 30 s if each term panics.
 //
 // If the lock is lost, the term ends immediately: a write in progress is abandoned, callers get ErrNotLeader, and
-// TermDone lets the faces close their connections. Run then campaigns again. Run returns only for errors that every
-// term would meet: a damaged, partial or newer state, a state of another cluster or of a job with other settings, and a
-// store that went back in time. Such a state is never overwritten.
+// TermDone lets the interfaces close their connections. Run then campaigns again. Run returns only for errors that every
+// term would meet: a damaged, partial or newer state, a state of another cluster or job, and a store that went back in
+// time. Such a state is never overwritten.
 package master

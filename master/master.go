@@ -68,7 +68,7 @@ func New(config Config) (*Master, error) {
 	return m, nil
 }
 
-// TermDone returns a channel that closes when the current term ends, or the next one if this master does not lead. The faces close
+// TermDone returns a channel that closes when the current term ends, or the next term if this master does not lead. The interfaces close
 // the connections of trainers then, so that the trainers look for the next leader.
 func (m *Master) TermDone() <-chan struct{} { return *m.ended.Load() }
 
@@ -120,7 +120,7 @@ func (m *Master) Run(ctx context.Context) error {
 	}
 }
 
-// campaign waits for the lock as a standby. It returns the task tables that it loaded meanwhile.
+// campaign waits for the lock as a standby. It returns the task tables that it loaded during the wait.
 func (m *Master) campaign(ctx context.Context) (store.Leadership, *committer.TableCache, error) {
 	lead, err := m.election.Campaign(ctx, m.waits, m.followState)
 	return lead, m.tables.Swap(nil), err
@@ -146,8 +146,8 @@ func (m *Master) ServeHeartbeats(w http.ResponseWriter, r *http.Request) {
 
 const (
 	termPause = 200 * time.Millisecond // between two terms of this master
-	// Limit of the pause after a panic. The pause doubles with each term that panics before it has lasted as long: another master may lead
-	// meanwhile, and a defect that every term meets does not use up the machine and etcd.
+	// Limit of the pause after a panic. The pause doubles with each term that panics before it has lasted as long: in
+	// the pause, another master may lead. A defect that every term meets then does not use up the machine and etcd.
 	panicPauseMax = 30 * time.Second
 )
 

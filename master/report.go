@@ -188,7 +188,7 @@ func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, 
 }
 
 // removeUnused removes the parts of a table that is not the dataset of the job: its report was refused, or another
-// report registered the dataset meanwhile. Parts that the term can no longer remove are harmless.
+// report has registered the dataset. Parts that the term can no longer remove are harmless.
 func (m *Master) removeUnused(ctx context.Context, t *term, table *taskqueue.Table, parts []taskqueue.Write) {
 	ctx = context.WithoutCancel(ctx) // whose report was refused may have gone away
 	used := true

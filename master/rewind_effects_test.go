@@ -222,7 +222,7 @@ func TestPassEndTriggersCheckpoint(t *testing.T) {
 	})
 }
 
-// unsavedServers are two parameter servers without a place for checkpoints.
+// unsavedServers are two parameter servers without checkpoints.
 type unsavedServers struct {
 	*rollingBack
 	lost bool // one of them is not registered
@@ -295,7 +295,7 @@ func TestJobWithoutCheckpointsFailsWhenItMustRollBack(t *testing.T) {
 }
 
 // The leader is lost together with parameter servers without checkpoints. The next leader fails the job, also if no server remains, or
-// if the operator gives the replaced servers a place for checkpoints.
+// if the operator gives the replaced servers a checkpoint directory.
 func TestJobWithoutCheckpointsFailsAfterLossOfLeaderAndServers(t *testing.T) {
 	for name, remain := range map[string]bool{"none remains": false, "they keep checkpoints": true} {
 		t.Run(name, func(t *testing.T) {

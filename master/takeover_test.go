@@ -53,7 +53,7 @@ func TestTakeoversBetweenUnconnectedMastersAreHeldDown(t *testing.T) {
 		})
 		return m
 	}
-	mastertest.Eventually(t, "the first leader", start("127.0.0.1:1").Leading) // and began the job before the other one queues
+	mastertest.Eventually(t, "the first leader", start("127.0.0.1:1").Leading) // and began the job before the other master queues
 	start("127.0.0.1:2")
 	const most = 4 // one takeover, and attempts of a standby that has not read the state yet
 	for forced, held := 0, 0; held < 3; {

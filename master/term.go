@@ -116,7 +116,7 @@ func (m *Master) termOver() {
 	m.endTermDone()
 }
 
-// endTermDone closes the channel of TermDone and opens that of the next term.
+// endTermDone closes the channel of TermDone and makes a channel for the next term.
 func (m *Master) endTermDone() {
 	next := make(chan struct{})
 	close(*m.ended.Swap(&next))

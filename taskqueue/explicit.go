@@ -18,8 +18,8 @@ import (
 //	   │            │
 //	   └─── ask ── retry
 //
-// If a loss, a timeout, a reported failure or a leave takes a task from a trainer before it is finished, the trainer's session
-// ends and the task stays where it is, because uncommitted steps have a part of it. Only a rollback dispatches it to another
+// A loss, a timeout, a reported failure or a leave can take a task from a trainer before it is finished. The session then ends,
+// and the task stays where it is, because uncommitted steps have a part of it. Only a rollback dispatches it to another
 // trainer.
 
 // explicitCommits has the state of explicit commits in addition to the tasks.

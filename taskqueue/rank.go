@@ -93,8 +93,8 @@ func (q *Queue) pickRanked(s *set, t *trainer) *entry {
 }
 
 // Contributors returns the trainers that a synchronous step is made of, by ordinal: the trainers with a task whose clock runs.
-// ok is false while no step may be made. That is during a cut, which is at the last committed version, and with Options.Ranks
-// while a trainer has not asked for a task that is due to it.
+// ok is false while no step may be made: during a cut, which is at the last committed version. With Options.Ranks, it is also false
+// while a trainer has not requested its due task.
 func (q *Queue) Contributors() (list []Ordinal, ok bool) {
 	//guard:no-step-in-a-cut
 	if q.holding() {

@@ -102,8 +102,7 @@ func (q *Queue) Snapshot(lockRevision int64, nonce uint64) *Snapshot {
 	return s
 }
 
-// liveEntryBytes is the minimum size of a live entry: pass, position, base record, failures, losses, next attempt and number
-// of holders take at least one byte each.
+// liveEntryBytes is the minimum size of a live entry. Each of its seven numbers takes at least one byte.
 const liveEntryBytes = 7
 
 // encodeLive writes the live entries column by column: what varies little from entry to

@@ -74,8 +74,7 @@ func (s *set) encodeUncommitted() []byte {
 	return b
 }
 
-// uncommittedEntryBytes is the minimum size of an entry. Each of its fields takes at least one byte: pass, position, step, base,
-// mark, next attempt and trainer.
+// uncommittedEntryBytes is the minimum size of an entry. Each of its seven fields takes at least one byte.
 const uncommittedEntryBytes = 7
 
 // restoreUncommitted reads the uncommitted tasks. Their steps must be after the committed one.

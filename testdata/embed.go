@@ -4,12 +4,12 @@ package testdata
 
 import _ "embed"
 
-// Digits is digits.csv.gz; README.md beside it has its source and license.
+// Digits is digits.csv.gz. README.md has its source and license.
 //
 //go:embed digits.csv.gz
 var Digits []byte
 
-// Flights is flights.csv.gz; README.md beside it has its source.
+// Flights is flights.csv.gz. README.md has its source.
 //
 //go:embed flights.csv.gz
 var Flights []byte

@@ -198,8 +198,8 @@ func (c *check) wrote(req *pb.TxnRequest) {
 	}
 }
 
-// term checks that only the holder of the lock commits, that terms never decrease, and that
-// commit numbers have no gaps.
+// term checks the writer of a commit: only the holder of the lock commits, terms never decrease, and commit numbers have no
+// gaps.
 func (c *check) term(req *pb.TxnRequest, next *stored) {
 	var key string
 	var revision int64

@@ -8,8 +8,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// delivery identifies a task that a plain client trained, by the data that the client read
-// instead of the token that it sends.
+// delivery identifies a task of a plain client by the data that the client read, not by its token.
 type delivery struct {
 	pass   taskqueue.Pass
 	offset int64

@@ -28,8 +28,8 @@ func TestEtcdIsFullAfterACrashDuringACut(t *testing.T) {
 	}
 }
 
-// A process is paused between two messages for longer than the lease of the lock. If it is the leader, the next leader begins meanwhile, and
-// the messages of the paused one arrive later.
+// A process is paused between two messages for longer than the lease of the lock. If it is the leader, the next leader begins during the pause, and
+// the messages of the paused leader arrive later.
 func TestPauseBetweenMessagesOfACut(t *testing.T) {
 	runEachCrashPoint(t, func(w *world) {
 		w.struck = func(m *machine, die func()) {

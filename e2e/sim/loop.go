@@ -126,7 +126,7 @@ func (m *machine) start(body func(p *process)) {
 	m.beside(body)
 }
 
-// beside starts another body in the current process.
+// beside starts a concurrent body in the current process.
 func (m *machine) beside(body func(p *process)) {
 	p := &process{machine: m}
 	next, stop := iter.Pull(func(yield func(struct{}) bool) {

@@ -31,7 +31,7 @@ type node struct {
 	heard time.Duration // time of the last answer of etcd
 	jump  time.Duration // offset of its clock
 
-	cutBegan time.Duration // when trainers could learn of the last cut
+	cutBegan time.Duration // when trainers could receive the last cut
 	proc     *process
 	link     *link
 

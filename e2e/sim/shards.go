@@ -219,7 +219,7 @@ func (c *leaderCut) Prune(ctx context.Context, keep int) error {
 	return c.shards.all(ctx, "prune", all, prune)
 }
 
-// leaderTerm is a term whose effects wake the components at once.
+// leaderTerm is a term whose effects wake the components immediately.
 type leaderTerm struct {
 	*committer.Committer
 	node *node
@@ -265,7 +265,7 @@ func (n *node) control(d *committer.Committer, servers pscontrol.Servers, parts 
 			n.world.breaks("components can be prepared", "%s: %s: %v", n.name, part.Name(), err)
 		}
 		n.beside(func(p *process) {
-			link.process = p // the last of the parts is the one that reads the store
+			link.process = p // the last part reads the store
 			n.components = append(n.components, p)
 			err := part.Run(context.WithValue(ctx, sleeper{}, p), term)
 			n.components = slices.DeleteFunc(n.components, func(other *process) bool { return other == p })

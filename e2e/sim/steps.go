@@ -253,7 +253,7 @@ func (m *cutter) inAStep(ids [servers][]int64, records int) error {
 	}
 }
 
-// pull waits until all servers have the same version, no earlier than the last one that the trainer knows, and returns it.
+// pull waits until all servers have the same version, no earlier than the last version of the trainer, and returns it.
 func (m *cutter) pull() (uint64, error) {
 	for {
 		versions := make([]uint64, servers)
@@ -285,7 +285,7 @@ func (m *cutter) stage(version uint64, ids [servers][]int64, records int) (stage
 	return records, nil
 }
 
-// awaitStep reports staged records until the step after their version is committed, and flushes the cuts that begin meanwhile.
+// awaitStep reports staged records until the step after their version is committed, and flushes the cuts that begin during the wait.
 func (m *cutter) awaitStep(who stager, at stepName, records int) (included bool, err error) {
 	for {
 		cut := m.wanted // no step completes during a cut: an answer to a later report holds until the flush

@@ -171,7 +171,7 @@ func (c *Committer) advance(t time.Time) taskqueue.Clock {
 func (c *Committer) saved(t time.Time, result error) (refused, err error) {
 	//guard:slow-commit-not-counted
 	if c.since(t) > SlowStore {
-		c.sample = c.time.Now() // no request could arrive or be answered meanwhile
+		c.sample = c.time.Now() // no request could arrive or be answered during the commit
 	}
 	if result != nil || c.since(t) > SlowStore {
 		c.cutDisturbed = true
@@ -266,13 +266,13 @@ func (c *Committer) applyBatch(ctx context.Context, now taskqueue.Clock) (n int,
 	return n, nil
 }
 
-// putParts writes the parts of a table. All callers wait meanwhile, so an unknown outcome ends the term, as for a
+// putParts writes the parts of a table. All callers wait for it, so an unknown outcome ends the term, as for a
 // commit: after the time to live of the lease for one part, or when the master stops.
 func (c *Committer) putParts(ctx context.Context, parts *Parts) error {
 	began := c.time.Now()
 	defer func() {
 		if c.since(began) > SlowStore {
-			c.sample, c.cutDisturbed = c.time.Now(), true // no request could arrive meanwhile
+			c.sample, c.cutDisturbed = c.time.Now(), true // no request could arrive during the writes
 		}
 	}()
 	for i := range parts.Writes {
@@ -317,7 +317,7 @@ func (c *Committer) checkSeenCommit(ctx context.Context, event taskqueue.Event) 
 	}
 	//guard:former-leader-reads-state
 	if _, _, err := c.readBack(ctx, c.time.Now().Add(c.lead.TTL())); err != nil {
-		return fmt.Errorf("a trainer saw commit %d, the last one here is %d: %w", r.SeenCommit, last, err)
+		return fmt.Errorf("a trainer saw commit %d, the last commit here is %d: %w", r.SeenCommit, last, err)
 	}
 	return fmt.Errorf("%w: a trainer saw commit %d of this job, the store knows %d: etcd was restored from an old backup; restore a newer one, or start the job under another name", ErrRolledBack, r.SeenCommit, last)
 }

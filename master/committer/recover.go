@@ -96,7 +96,7 @@ func readOrBegin(ctx context.Context, lead store.Leadership, config Config, kept
 	moved := snapshot.Cluster != cluster
 	//guard:cluster-compared
 	if moved && !config.AcceptCluster {
-		return nil, fmt.Errorf("%w: expected cluster %x, found %x: etcd was restored or replaced; if this state is the one to go on with, start with --accept-cluster", ErrForeign, snapshot.Cluster, cluster)
+		return nil, fmt.Errorf("%w: expected cluster %x, found %x: etcd was restored or replaced; to continue from this state, start with --accept-cluster", ErrForeign, snapshot.Cluster, cluster)
 	}
 	snapshot.Cluster = cluster
 	tables, err := loadTables(ctx, store, &snapshot, kept)
@@ -197,7 +197,7 @@ func refuseRemains(ctx context.Context, store store.Store) error {
 		}
 	}
 	if len(roster) > 0 || ledger != nil {
-		return fmt.Errorf("%w: /task_queues is gone, but a ledger or %d trainers of the job are there; nothing was changed: restore a backup of etcd, or start the job under another name", taskqueue.ErrDamaged, len(roster))
+		return fmt.Errorf("%w: /task_queues is gone, but a ledger or %d trainers of the job exist; nothing was changed: restore a backup of etcd, or start the job under another name", taskqueue.ErrDamaged, len(roster))
 	}
 	return nil
 }

@@ -80,7 +80,7 @@ func loadTable(ctx context.Context, store store.Store, set *taskqueue.SetSnapsho
 	}
 	//guard:parts-digest
 	if digest := partsDigest(parts); string(digest[:]) != string(set.PartsDigest) {
-		return nil, fmt.Errorf("%w: its %d parts have another digest than the state says", taskqueue.ErrDamaged, len(parts))
+		return nil, fmt.Errorf("%w: expected %d parts with the digest in the state, found another digest", taskqueue.ErrDamaged, len(parts))
 	}
 	table := taskqueue.NewTable(set.Chunks)
 	decoded := make([]chan *taskqueue.Part, len(parts))

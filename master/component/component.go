@@ -1,7 +1,7 @@
 // Package component defines the parts of a master that run for the length of a term, and their view of the term.
 //
 // A component submits events to the task queue, reads the committed state and receives effects of commits. It never sees the committer,
-// the lock or another component. Components run beside the committer: an error or a panic of one of them ends the term.
+// the lock or another component. Components run concurrently with the committer: an error or a panic of one of them ends the term.
 package component
 
 import (

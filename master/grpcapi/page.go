@@ -29,7 +29,7 @@ func (p place) token() string {
 }
 
 func parsePlace(token string) (place, error) {
-	bad := fmt.Errorf("%w: page_token: expected one that a call like this has returned, found %.100q", errArgument, token)
+	bad := fmt.Errorf("%w: page_token: expected a token that this call has returned, found %.100q", errArgument, token)
 	b, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil {
 		return place{}, bad

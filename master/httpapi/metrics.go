@@ -28,8 +28,8 @@ var (
 	descStore    = desc("store_bytes", "Size of etcd's database.")
 	descSealed   = desc("ledger_sealed_commit", "The last commit whose ledger is sealed, out of etcd's way.")
 	descKept     = desc("ledger_sealed_bytes", "Size of the sealed ledger that is kept.")
-	descUnsealed = desc("ledger_seal_failures_total", "Attempts of this process to seal the ledger that failed; it stays in etcd meanwhile.")
-	descHangs    = desc("ledger_hang_seconds", "How long the ledger's directory has not answered; 0 while an access takes less than 10 s. Entries stay in etcd meanwhile.")
+	descUnsealed = desc("ledger_seal_failures_total", "Attempts of this process to seal the ledger that failed. Entries stay in etcd.")
+	descHangs    = desc("ledger_hang_seconds", "How long the ledger's directory has not answered; 0 while an access takes less than 10 s. Entries stay in etcd.")
 	descQuota    = desc("store_quota_bytes", "Size at which etcd stops taking writes; 0 when it does not say.")
 )
 

@@ -1,5 +1,5 @@
-// Package mastertest implements test helpers: a master that leads a job on a real etcd, and a check of the ledger in
-// that etcd, which proves that each task was counted once.
+// Package mastertest implements test helpers: a leader on a real etcd, and a check of its ledger, which proves that each task was
+// counted once.
 package mastertest
 
 import (
@@ -35,7 +35,7 @@ const LeaseTTL = 5 * time.Second
 // Running is a master that a test started; it ends with the test.
 type Running struct {
 	*master.Master
-	Addr  string // of its net/rpc face and its heartbeats
+	Addr  string // of net/rpc and of heartbeats
 	Store *etcdstore.Store
 	Log   *logtest.Hook
 
@@ -46,7 +46,7 @@ type Running struct {
 	served sync.WaitGroup
 }
 
-// Start starts a master with its net/rpc face and waits until it leads.
+// Start starts a master with its net/rpc interface and waits until it leads.
 func Start(t testing.TB, store *etcdstore.Store, config master.Config) *Running {
 	t.Helper()
 	r := StandBy(t, store, config, nil)

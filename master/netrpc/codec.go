@@ -22,7 +22,7 @@ import (
 const maxUnanswered = 16
 
 // codec is the gob codec of net/rpc with limits on received messages and a deadline for sent messages. It ends the
-// context of the connection when no further message can be read, so that no request waits for a task on its behalf.
+// context of the connection when no further message can be read, so no request waits for a task for it.
 type codec struct {
 	ctx        context.Context // of the connection
 	conn       net.Conn
@@ -41,7 +41,7 @@ type codec struct {
 
 	fitting bool // the client's type of tasks was compared with ours
 	placed  bool // a finished task has a place in large.finishes
-	turn    bool // a place in server.turns is taken
+	turn    bool // whether a place in Server.turns is taken
 
 	mu      sync.Mutex
 	large   *largeMessages // of the server
@@ -67,7 +67,7 @@ func newCodec(c *connection, conn net.Conn, r *bufio.Reader, cancel context.Canc
 // maxLengthBytes is the size of the longest length prefix of a message in gob.
 const maxLengthBytes = 9
 
-// takeTurn waits for a place in server.turns before a message of n bytes is decoded, and lets other goroutines run
+// takeTurn waits for a place in Server.turns before a message of n bytes is decoded, and lets other goroutines run
 // first. A large message takes a place for large messages.
 func (c *codec) takeTurn(n int) {
 	//guard:decoding-takes-turns

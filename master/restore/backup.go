@@ -46,7 +46,7 @@ type Backup struct {
 	set    []byte // the latest; nil: none
 }
 
-// Save writes the job to a file. If folder is not nil, the file also has the parameters of the latest checkpoint set in it, and the state of
+// Save writes the job to a file. With a checkpoint store in folder, the file also has the parameters of the latest checkpoint set in it, and the state of
 // the job at the cut of that set. Long copies are reported on progress. The error is ErrNoJob if etcd has no state of the job.
 func (b *Backup) Save(ctx context.Context, path string, folder *checkpoint.Store, progress io.Writer) (err error) {
 	if err := b.read(ctx); err != nil {

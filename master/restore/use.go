@@ -19,8 +19,8 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// UseSet names a set in etcd, after a check of all its files. If the set has a cut of the tasks, it replaces the job with its state at that
-// cut, which requires that no process of the job runs.
+// UseSet names a set in etcd, after a check of all its files. If the set has a cut of the tasks, UseSet replaces the job with its state at
+// that cut. Then no process of the job may run.
 func UseSet(ctx context.Context, store *etcdstore.Store, name string, folder checkpoint.Store, number uint64) error {
 	pointer, err := store.ReadPointer(ctx)
 	if err != nil {

@@ -1,8 +1,8 @@
 // Package snapshot implements the file format of a job snapshot. A file contains the keys of a job in etcd at one
 // revision and, optionally, the files of a checkpoint set with its model. docs/formats/snapshot.md describes the bytes.
 //
-// A file is there as a whole or not at all, and a digest at its end covers all of it: nothing of one that was cut short or
-// changed is believed. Files of checkpoints are streamed, whatever their size.
+// A file appears when it is complete. A digest at its end covers all bytes, so a truncated or changed file is rejected. Files of
+// checkpoints are streamed, so their size is not limited by memory.
 package snapshot
 
 import (
@@ -88,7 +88,7 @@ type Content struct {
 
 // Member is a file of a set of checkpoints.
 type Member struct {
-	Path string // relative to the checkpoint folder, with slashes
+	Path string // relative to the checkpoint directory, with slashes
 	Size int64
 	Data io.Reader
 }

@@ -57,7 +57,7 @@ type Campaign struct {
 }
 
 // Leadership is the lock, held. Its writes are fenced. Their errors are taskqueue.ErrFenced, taskqueue.ErrUnknownOutcome, or any
-// other error for "nothing was written". The writes of the embedded ledger.Lock are those of the sealer.
+// other error for "nothing was written". The sealer uses the writes of the embedded ledger.Lock.
 type Leadership interface {
 	ledger.Lock
 
@@ -72,7 +72,7 @@ type Leadership interface {
 	Resign(ctx context.Context) error
 }
 
-// Candidate is a key in the queue for the lock. The first one leads, or is about to lead. The zero Candidate stands for an empty
+// Candidate is a key in the queue for the lock. The first candidate leads, or is about to lead. The zero Candidate stands for an empty
 // queue.
 type Candidate struct {
 	Key      string // absolute
@@ -88,7 +88,7 @@ type Takeover struct {
 	// Silent is true if the leader may be alive, and only overloaded. A takeover increases the load of the next leader. After each
 	// takeover of a silent leader, the next takeover of that kind therefore waits twice as long, up to a limit.
 	Silent bool
-	// Exempt is true if the leader never committed: no takeover is too soon.
+	// Exempt is true if the leader never committed: a takeover needs no pause.
 	Exempt bool
 }
 

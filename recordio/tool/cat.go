@@ -17,7 +17,7 @@ type CatRow struct {
 	Path   string  `json:"path"`
 	Record int64   `json:"record"` // its number in the file, from 0
 	Text   *string `json:"text,omitempty"`
-	Base64 []byte  `json:"base64,omitempty"` // instead of text when the record is not UTF-8
+	Base64 []byte  `json:"base64,omitempty"` // instead of text if the bytes are not UTF-8
 }
 
 var errLimit = errors.New("the limit is reached")

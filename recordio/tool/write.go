@@ -230,7 +230,7 @@ func (w *recordWriter) copyLines(ctx context.Context, name string, in io.Reader)
 	return nil
 }
 
-// splitLines is bufio.ScanLines, but keeps carriage returns: they are part of the record.
+// splitLines is bufio.ScanLines, but keeps carriage returns as part of a record.
 func splitLines(data []byte, atEOF bool) (advance int, token []byte, err error) {
 	advance, token, err = bufio.ScanLines(data, atEOF)
 	if token == nil {

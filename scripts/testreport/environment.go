@@ -5,13 +5,12 @@ import (
 	"os"
 )
 
-// setEnvironment changes that of the tests.
+// setEnvironment sets environment variables for the tests.
 //
-// Their temporary folders are in memory, unless TMPDIR names others: of a test that writes checkpoints or runs an etcd, fsync would be
-// most of the time, and what it kills are processes, which lose nothing that they wrote. Where go builds stays as it is.
+// Unless TMPDIR is set, temporary directories of tests are in memory. On a disk, tests with checkpoints or etcd would spend most of
+// their time in fsync. Killed processes lose no data in memory files. The build directory of go stays on the disk.
 //
-// A program with the race detector waits a second before it exits, for what other threads have to say, unless GORACE says otherwise;
-// so do the many that tests start.
+// Unless GORACE is set, programs with the race detector end immediately. By default, each waits a second.
 func setEnvironment(memory string) error {
 	env := map[string]string{"GORACE": cmp.Or(os.Getenv("GORACE"), "atexit_sleep_ms=0")}
 	if os.Getenv("TMPDIR") == "" && isRoomy(memory) {

@@ -1,13 +1,13 @@
-// Command testreport runs `go test -json` with the arguments it is given and prints what a person wants to read: a line
-// for each package, the output of tests that failed, the list of tests that were skipped and why, and a closing line
+// Command testreport runs `go test -json` with its arguments. It prints a line for each package, the output of failed tests,
+// the skipped tests with the reasons, and a closing line
 //
 //	N passed, N failed, N skipped
 //
-// Tests and their subtests count alike; a package that fails without a failing test (it does not build, it crashed, it
-// ran out of time) counts as one failure. The exit code is 1 when anything failed, and with REQUIRE=all in the
-// environment also when anything but a test that needs a GPU was skipped.
+// Subtests count as tests. A package that fails without a failing test counts as one failure: it does not build, it
+// crashed, or it exceeded its time. The exit code is 1 if a test failed. With REQUIRE=all in the environment, it is also 1 if
+// a test was skipped, except a test that needs a GPU.
 //
-// The tests' temporary folders are in /dev/shm where that is large enough, unless TMPDIR names others.
+// Temporary directories of the tests are in /dev/shm if it is large enough, unless TMPDIR is set.
 package main
 
 import (

@@ -6,17 +6,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// roomy is what must be free: each etcd of a test takes 128 MiB for its log.
+// roomy is the required free space: each etcd of a test takes 128 MiB for its log.
 const roomy = 8 << 30
 
-// isRoomy says whether a folder is in memory and does for the tests: they run programs in it, and their S3 server keeps
-// attributes of files.
-func isRoomy(folder string) bool {
+// isRoomy reports whether a directory is in memory and has enough space. It must allow execution, and attributes of files for
+// the S3 server of the tests.
+func isRoomy(dir string) bool {
 	var s unix.Statfs_t
-	if unix.Statfs(folder, &s) != nil || s.Type != unix.TMPFS_MAGIC || s.Flags&unix.ST_NOEXEC != 0 || s.Bavail*uint64(s.Bsize) < roomy {
+	if unix.Statfs(dir, &s) != nil || s.Type != unix.TMPFS_MAGIC || s.Flags&unix.ST_NOEXEC != 0 || s.Bavail*uint64(s.Bsize) < roomy {
 		return false
 	}
-	file, err := os.CreateTemp(folder, "attributes-")
+	file, err := os.CreateTemp(dir, "attributes-")
 	if err != nil {
 		return false
 	}

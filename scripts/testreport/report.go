@@ -50,7 +50,7 @@ func (r *report) read(events io.Reader) error {
 		if len(line) > 0 {
 			var e event
 			if json.Unmarshal(line, &e) != nil {
-				fmt.Fprintf(r.out, "%s", line) // go itself speaks, not a test
+				fmt.Fprintf(r.out, "%s", line) // printed by go, not by a test
 			} else {
 				r.handle(e)
 			}
@@ -165,14 +165,14 @@ func (r *report) close() {
 
 var frame = regexp.MustCompile(`^(=== (RUN|PAUSE|CONT|NAME|ATTR) |PASS$|FAIL$|FAIL\t|ok  \t|exit status |coverage: |\?   \t)`)
 
-// framing tells the lines that the test runner prints around the output of tests.
+// framing reports whether the test runner, not a test, printed a line.
 func framing(line string) bool {
 	return frame.MatchString(strings.TrimSuffix(line, "\n"))
 }
 
 var position = regexp.MustCompile(`^\S+\.go:\d+: `)
 
-// reason is what t.Skip was given, from a skipped test's output.
+// reason returns the argument of t.Skip from the output of a skipped test.
 func reason(output []string) string {
 	var words []string
 	for _, line := range output {

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-// module writes a module whose tests are the given file, and makes it the current folder.
+// module writes a module whose tests are the given file, and makes it the current directory.
 func module(t *testing.T, testFile string) {
 	t.Helper()
 	dir := t.TempDir()
@@ -140,7 +140,7 @@ func TestA(t *testing.T) { select {} }`,
 	}
 }
 
-// What tests write goes where it costs no fsync, and where it fits; what a user set stays.
+// Temporary directories are in memory if they fit. Variables of the user stay.
 func TestEnvironment(t *testing.T) {
 	const memory = "/dev/shm"
 	for _, tt := range []struct {

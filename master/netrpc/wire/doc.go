@@ -1,4 +1,4 @@
-// Package wire implements the protocol between the net/rpc face of the master and its Go clients: the messages, the
+// Package wire implements the protocol between the net/rpc interface of the master and its Go clients: the messages, the
 // error texts, and a reader that bounds the input of gob.
 //
 // The service is called RPCServer and is reached by rpc.DialHTTP. Two methods are the documented minimum and are
