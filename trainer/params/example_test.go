@@ -2,10 +2,15 @@ package params_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log"
 	"slices"
 
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/credentials/insecure"
+
+	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
 	"trainmaster/trainer/params"
 )
@@ -84,6 +89,71 @@ func Example() {
 	// Output:
 	// version 1 [0.5 2 3 3]
 	// second trainer [0.5 2 3 3]
+}
+
+// exampleStep commits a step of one trainer on all servers. In a job, the leader makes this call after the trainers have reported
+// their staged gradients with the method Staged of package trainer.
+func exampleStep(ctx context.Context, servers []string, request *pb.CommitStepRequest) error {
+	for _, addr := range servers {
+		conn, err := grpc.NewClient(addr, grpc.WithTransportCredentials(insecure.NewCredentials()))
+		if err != nil {
+			return err
+		}
+		_, err = pb.NewParameterServerClient(conn).CommitStep(ctx, request)
+		if err := errors.Join(err, conn.Close()); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// A trainer of a synchronous job stages the sum of its gradients at a version. The servers divide the sums by the records of all
+// trainers when the leader commits the step, and the trainer pulls the next version.
+func ExampleClient_Stage() {
+	ctx := context.Background()
+	servers, stop := exampleServers(2)
+	defer stop()
+	client, err := params.Connect(ctx, params.Config{
+		Addrs:     func(context.Context) ([]string, error) { return servers, nil },
+		Mode:      params.Sync,
+		Optimizer: params.Optimizer{Kind: params.SGD, LearningRate: 0.5},
+		Ordinal:   1, Incarnation: 1, // of the session at the master
+		Log: quiet(),
+	})
+	if err != nil {
+		log.Print(err)
+		return
+	}
+	defer client.Close()
+
+	model := []params.Tensor{{Name: "weight", Shape: []int{2}, Data: []float32{1, 2}}}
+	if err := client.Init(ctx, model); err != nil {
+		log.Print(err)
+		return
+	}
+	version, err := client.Pull(ctx, model, 0)
+	if err != nil {
+		log.Print(err)
+		return
+	}
+	sums := []params.Tensor{{Name: "weight", Shape: []int{2}, Data: []float32{4, 8}}} // over 4 records
+	if err := client.Stage(ctx, version, sums, 4); err != nil {
+		log.Print(err)
+		return
+	}
+	step := &pb.CommitStepRequest{Version: version + 1, Contributors: []*pb.StepContributor{{Ordinal: 1, Incarnation: 1, Records: 4}}}
+	if err := exampleStep(ctx, servers, step); err != nil {
+		log.Print(err)
+		return
+	}
+	version, err = client.Pull(ctx, model, version+1) // waits for that version
+	if err != nil {
+		log.Print(err)
+		return
+	}
+	fmt.Println("version", version, model[0].Data)
+	// Output:
+	// version 1 [0.5 1]
 }
 
 // A trainer updates rows of an embedding table and looks rows up. The gradients of a repeated id are summed.
