@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-// The first scale request of a job waits for a parameter server that is missing, and is stored when the server is there. Ctrl-C before that
+// The first scale request of a job waits for a parameter server that is missing, and is stored when the server is registered. Ctrl-C before that
 // leaves the job unchanged.
 func TestFirstScaleRequestWaitsForMissingServer(t *testing.T) {
 	t.Parallel()

@@ -61,7 +61,7 @@ func TestBadSettings(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
-	if err := os.WriteFile(file, []byte("no folder\n"), 0o600); err != nil {
+	if err := os.WriteFile(file, []byte("no directory\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	taken := silentAddr(t)

@@ -103,7 +103,7 @@ func (ev *Drain) apply(q *Queue) Answer {
 	return Answer{}
 }
 
-// DropTask drops a set-aside task: it stays set aside permanently. Neither a retry nor a late finish brings it back.
+// DropTask drops a set-aside task: it stays set aside permanently. A retry or a late finish does not return it to the queue.
 type DropTask struct {
 	Set   int
 	Index int

@@ -130,7 +130,7 @@ func TestRevive(t *testing.T) {
 	revived.q = q
 	a := revived.do(&Join{ID: "a"})
 	if a.Incarnation <= h.newest {
-		t.Errorf("expected an incarnation above that of the original job, %[2]x; found %[1]x", a.Incarnation, h.newest)
+		t.Errorf("expected an incarnation above %[2]x, of the original job; found %[1]x", a.Incarnation, h.newest)
 	}
 	for token := range h.tokens {
 		answer := revived.do(&Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Finished: []Result{{Token: token}}})

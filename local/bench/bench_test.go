@@ -43,7 +43,7 @@ func program(t *testing.T) bench.Program {
 	return bench.Program{self, childWord}
 }
 
-// fields decodes the JSON of v and checks that all of the names are there.
+// fields decodes the JSON of v and checks that it has all of the names.
 func fields(t *testing.T, v any, names ...string) {
 	t.Helper()
 	text, err := json.Marshal(v)
@@ -179,7 +179,7 @@ func empty(t *testing.T, folder string) {
 	}
 }
 
-// children lists the processes of this one that still run.
+// children lists the running child processes of this process.
 func children(t *testing.T) []int {
 	t.Helper()
 	stats, err := filepath.Glob("/proc/[0-9]*/stat")

@@ -14,7 +14,7 @@ type daemons struct {
 	program  Program
 	endpoint string               // of etcd
 	dir      string               // for their log
-	flags    []string             // besides those that each has of its own
+	flags    []string             // in addition to the flags of each process
 	running  map[string]*exec.Cmd // by address
 }
 

@@ -24,7 +24,7 @@ type etcdConfig struct {
 	MaxRequestBytes uint          // 0: the default
 }
 
-// etcdReady is what it says once it serves.
+// etcdReady is the message of an etcd process when it serves.
 type etcdReady struct {
 	Endpoint string // through the proxy, if there is one
 	Metrics  string // URL

@@ -174,7 +174,7 @@ func (s *scene) followLeader(ctx context.Context) {
 	}
 }
 
-// train takes tasks and finishes them at once.
+// train takes tasks and finishes them immediately.
 func (s *scene) train(ctx context.Context) error {
 	var done *taskqueue.Task
 	for {
@@ -221,7 +221,7 @@ func (s *scene) fault(ctx context.Context) (time.Duration, error) {
 	if s.Mode == Hang {
 		return took, errors.Join(err, cmd.Process.Signal(syscall.SIGCONT))
 	}
-	_ = cmd.Wait() // it was killed, or ended in order: the next leader leads either way
+	_ = cmd.Wait() // it was killed or has resigned; the next leader leads in both cases
 	delete(s.running, leader.Addr)
 	return took, errors.Join(err, s.start())
 }

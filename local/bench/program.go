@@ -17,8 +17,7 @@ import (
 // are this program again.
 type Program []string
 
-// child is one of them. Both sides speak JSON values, over the child's standard input and
-// output.
+// child is a process of the program. Both sides send JSON values, over the standard input and output of the child.
 type child struct {
 	role string
 	cmd  *exec.Cmd
@@ -67,19 +66,19 @@ func (c *child) receive(ctx context.Context, v any) error {
 	return nil
 }
 
-// proceed lets a child go on that waits for it.
+// proceed ends the wait of a child.
 func (c *child) proceed() error {
 	_, err := io.WriteString(c.in, "\n")
 	return err
 }
 
-// proceedWith lets the child go on, and gives it a line.
+// proceedWith ends the wait of a child, and sends it a line.
 func (c *child) proceedWith(line string) error {
 	_, err := io.WriteString(c.in, line+"\n")
 	return err
 }
 
-// stopPatience is what a child has to end by itself.
+// stopPatience is the time limit for a child to end.
 const stopPatience = 10 * time.Second
 
 // stop closes the child's standard input and waits for its end.

@@ -14,13 +14,13 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// PS measures what parameter servers cost: processor time of all processes for each GB, 10^9
-// bytes of float32, that goes to the servers or back, as whatever it goes.
+// PS measures the cost of parameter servers: processor time of all processes for each GB (10^9 bytes of float32) to the servers
+// or back, in any encoding.
 type PS struct {
 	Program  Program
 	MiB      int    // of the model
-	Steps    int    // that are seen at a time beside checkpoints, and as many between them
-	TableMiB int    // of the table of embeddings beside checkpoints; 0: none
+	Steps    int    // in a measurement during checkpoints, and the same number between checkpoints
+	TableMiB int    // of the embedding table in the measurements of checkpoints; 0: none
 	Folder   string // for checkpoints; default that of temporary files
 	Rows     int    // of the table of embeddings while its rates are measured
 	MostRows int    // of the table when its memory is measured
@@ -209,7 +209,7 @@ func (c cost) gbPerSecond() float64 { return float64(c.bytes) / 1e9 / c.time.Sec
 // rig is servers and trainers, a process each.
 type rig struct{ shards, pushers []*child }
 
-// rig starts them; config says how they speak to each other.
+// rig starts servers and trainers with the connections of config.
 func (p *PS) rig(ctx context.Context, config pusherConfig, shards, trainers int, sockets string) (r *rig, err error) {
 	r = &rig{}
 	defer func() {

@@ -25,13 +25,13 @@ type CheckpointFigures struct {
 	Rows     []CheckpointRow `json:"rows"`
 }
 
-// CheckpointRow is of one kind of trainer.
+// CheckpointRow has the figures of one optimizer and table.
 type CheckpointRow struct {
 	Optimizer string    `json:"optimizer"`
 	TableMiB  int       `json:"table_mib"` // size of the embedding table of the step, 0: a push-pull of the model
 	Computes  bool      `json:"computes"`  // before each push-pull, for as long as one takes
 	Normal    StepTimes `json:"normal"`
-	Beside    StepTimes `json:"beside"` // of those that were under way together with a checkpoint
+	Beside    StepTimes `json:"beside"` // of the steps during a checkpoint
 	P50Ratio  float64   `json:"p50_ratio"`
 	P99Ratio  float64   `json:"p99_ratio"`
 
@@ -111,7 +111,7 @@ func (p *PS) checkpointRow(ctx context.Context, sockets, kind string, computes b
 		mib = tableMiB
 	}
 	for run := range p.Runs {
-		p.say("%d steps of %d MiB with %s between checkpoints, and beside them (computing: %t), %d of %d", p.Steps, mib, kind, computes, run+1, p.Runs)
+		p.say("%d steps of %d MiB with %s between and during checkpoints (computing: %t), %d of %d", p.Steps, mib, kind, computes, run+1, p.Runs)
 		if err := w.between(ctx, p.Steps); err != nil {
 			return row, err
 		}
@@ -140,7 +140,7 @@ func (p *PS) checkpointed(ctx context.Context, w *checkpointWatch, server shardC
 	return addr, err
 }
 
-// checkpointWatch is a server and a trainer that never rests, and what was seen of its steps.
+// checkpointWatch is a server, a trainer in a closed loop, and the durations of its steps.
 type checkpointWatch struct {
 	server, trainer *child // nil: not started
 	leader          psclient.Client
@@ -164,7 +164,7 @@ func (w *checkpointWatch) step(ctx context.Context) (took time.Duration, err err
 	return took, w.trainer.receive(ctx, &took)
 }
 
-// between measures n steps without a checkpoint. It skips the first one, which began during the last checkpoint.
+// between measures n steps without a checkpoint. It skips the first step, which began during the last checkpoint.
 func (w *checkpointWatch) between(ctx context.Context, n int) error {
 	if _, err := w.step(ctx); err != nil {
 		return err
@@ -179,7 +179,7 @@ func (w *checkpointWatch) between(ctx context.Context, n int) error {
 	return nil
 }
 
-// beside takes one checkpoint after the other, until there are n steps beside them.
+// beside takes one checkpoint after the other, until n steps were measured.
 func (w *checkpointWatch) beside(ctx context.Context, n int) error {
 	for enough := len(w.stepsBeside) + n; len(w.stepsBeside) < enough; {
 		done := make(chan error, 1)
@@ -233,10 +233,10 @@ type stepperConfig struct {
 	TableMiB int // 0: the step is a push-pull of the model; else a lookup and a push of rows of a table of this size
 }
 
-// learned is how many push-pulls say how long computing is to take.
+// learned is the number of push-pulls that determine the duration of the computation.
 const learned = 15
 
-// serve says what each step took, from the first one that is as the others, until its parent is gone.
+// serve reports the duration of each step after the warm-up, until its parent ends.
 func (c *stepperConfig) serve(ctx context.Context, p *parent) error {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -281,8 +281,8 @@ func (c *stepperConfig) serve(ctx context.Context, p *parent) error {
 	}
 }
 
-// The table beside checkpoints: rows of 256 bytes, of which a step looks up and pushes as many as a batch of a small
-// recommendation model has, so that it touches every slot.
+// The table in the measurements of checkpoints has rows of 256 bytes. A step looks up and pushes the rows of a batch of a small
+// recommendation model, which are in every slot.
 const (
 	stepDim  = 64
 	stepRows = 8192

@@ -87,7 +87,7 @@ func (s seat) Index() int                                                       
 func (s seat) Lost() <-chan struct{}                                                { return nil }
 func (s seat) Release(context.Context) error                                        { return nil }
 
-// heldParameters are those of the other ways, without checksums, epochs or duplicates.
+// heldParameters are the parameters in the measurements of other protocols, without checksums, epochs or duplicates.
 type heldParameters struct {
 	rule optimizer.Rule
 
@@ -109,7 +109,7 @@ const exchangeMethod = "/bench.Parameters/Exchange"
 // grpcBuffer is the size of windows and buffers, with which gRPC is fastest.
 const grpcWindow, grpcBuffer = 64 << 20, 512 << 10
 
-// serveGRPC takes the blocks of the model in turn, and answers each.
+// serveGRPC receives the blocks of the model in order, and answers each.
 func (h *heldParameters) serveGRPC(ctx context.Context, l net.Listener) error {
 	exchange := func(_ any, stream grpc.ServerStream) error {
 		for block := 0; ; block++ {

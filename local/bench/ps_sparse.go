@@ -159,7 +159,7 @@ func newTableTrainer(ctx context.Context, shard *child, batch int) (*tableTraine
 	return t, nil
 }
 
-// tableState is what the server says of itself.
+// tableState has the figures of a server.
 type tableState struct {
 	Heap       uint64        // bytes, after a collection
 	Collection time.Duration // that it took

@@ -58,7 +58,7 @@ func TestPSChecksFolder(t *testing.T) {
 	empty(t, p.Folder)
 	p.Folder = filepath.Join(p.Folder, "none")
 	if err := p.Validate(); err == nil || !strings.Contains(err.Error(), "dir") || !strings.Contains(err.Error(), p.Folder) {
-		t.Errorf("a directory that is not there gave error %v", err)
+		t.Errorf("missing directory: found error %v", err)
 	}
 }
 

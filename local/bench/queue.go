@@ -94,8 +94,7 @@ type etcdKey struct {
 
 func (k rowKey) etcd() etcdKey { return etcdKey{literal: k.via.literal(), delay: k.delay} }
 
-// keys lists the rows. What is to be compared stands side by side, for it is measured in
-// that order.
+// keys lists the rows in the order of their measurements. Rows that are compared are adjacent.
 func (q *Queue) keys() []rowKey {
 	delays := []time.Duration{0}
 	if q.EtcdDelay > 0 {
@@ -188,7 +187,7 @@ func (q *Queue) measure(ctx context.Context, key rowKey, etcd *etcdServer) (s sa
 	if err := forgetHistory(ctx, raw.client); err != nil {
 		return s, err
 	}
-	runtime.GC() // of what the row before left
+	runtime.GC() // frees the memory of the previous row
 	session, err := subject.start(ctx, key.callers)
 	if err != nil {
 		return s, err

@@ -12,7 +12,7 @@ import (
 	"trainmaster/etcdstore"
 )
 
-// rawLoop sends sequential transactions like those of commits, without the queue and without callers.
+// rawLoop sends sequential transactions of the form of a commit, without the queue and without callers.
 type rawLoop struct {
 	client       *clientv3.Client
 	lock         string // key of
@@ -24,7 +24,7 @@ func newRawLoop(store *etcdstore.Store, lock string, lockRevision int64) *rawLoo
 	return &rawLoop{client: store.Client(), lock: lock, lockRevision: lockRevision, key: store.Prefix() + "/raw"}
 }
 
-// rate runs for a while and returns transactions per second.
+// rate runs for length and returns transactions per second.
 func (r *rawLoop) rate(ctx context.Context, valueBytes int, length time.Duration) (float64, error) {
 	value := make([]byte, valueBytes)
 	random := rand.NewChaCha8([32]byte{1})

@@ -43,16 +43,16 @@ type ReconnectFigures struct {
 	BackP50      float64 `json:"back_p50_s"`    // half of them
 	P50BeforeMS  float64 `json:"p50_before_ms"` // of GetTask
 	P99BeforeMS  float64 `json:"p99_before_ms"`
-	P50AfterMS   float64 `json:"p50_after_ms"` // of what was answered from five seconds after the fault
+	P50AfterMS   float64 `json:"p50_after_ms"` // of calls from five seconds after the fault
 	P99AfterMS   float64 `json:"p99_after_ms"`
 	TasksPerS    float64 `json:"tasks_per_s"` // before
-	Lost         int     `json:"lost"`        // finishes that were acknowledged, and that the ledger lacks
+	Lost         int     `json:"lost"`        // acknowledged finishes that are not in the ledger
 	Doubled      int     `json:"doubled"`     // tasks of a pass that were counted twice
 	Finished     int     `json:"finished"`    // acknowledged finishes that were looked for in the ledger
 	SessionsLost int64   `json:"sessions_lost"`
 	RSSBytes     int64   `json:"rss_bytes"`      // of the leader, all at work
 	RSSIdleBytes int64   `json:"rss_idle_bytes"` // of the leader, all connected and idle
-	RSSNoneBytes int64   `json:"rss_none_bytes"` // of the leader before the first one
+	RSSNoneBytes int64   `json:"rss_none_bytes"` // of the leader before the first trainer
 	Processors   int     `json:"processors"`
 	Disk         Disk    `json:"disk"`
 }
@@ -60,8 +60,7 @@ type ReconnectFigures struct {
 // backAfter is when the second measurement begins.
 const backAfter = 5 * time.Second
 
-// tasksFor is how many tasks of a pass a trainer can have a part in: it holds two, and there
-// shall always be more to get.
+// tasksFor is the number of tasks in a pass for each trainer. A trainer holds two, so more are always available.
 const tasksFor = 4
 
 // Run starts etcd, two masters and the trainers, and makes the leader go once.
@@ -221,7 +220,7 @@ func (s *storm) measure(ctx context.Context) (err error) {
 	return nil
 }
 
-// awaitLeader waits until one master leads and the other one is in the queue for the lock.
+// awaitLeader waits until one master leads and the other master is in the queue for the lock.
 func (s *storm) awaitLeader(ctx context.Context) error {
 	for {
 		queued, _, err := s.store.Prefixed(ctx, "/master/lock/")

@@ -21,8 +21,8 @@ import (
 
 const roleTrainers = "trainers"
 
-// trainersConfig is many trainers of package trainer in a process of their own. They take
-// tasks and train nothing, for as long as a task shall take.
+// trainersConfig configures a process with many trainers of package trainer. They take tasks and sleep for the duration of a
+// task.
 type trainersConfig struct {
 	Endpoint string // of etcd
 	N        int
@@ -33,9 +33,8 @@ type trainersConfig struct {
 	Journal  string        // file for the tasks that were finished and acknowledged
 }
 
-// What it says, in this order, with two windows, one before the fault and one after it. It
-// waits for its parent after joinedReply, after each windowReply (after the first one for the address
-// of the master that went), and says the rest at once.
+// The replies of the process, in this order, with a window before the fault and a window after it. The process waits for its parent
+// after joinedReply and after each windowReply. After the first window, it receives the address of the lost master.
 type (
 	joinedReply struct{ Seconds float64 }
 	windowReply struct{ P50MS, P99MS, CallsPerS float64 }
@@ -43,8 +42,7 @@ type (
 	overReply   struct{ SessionsLost int64 }
 )
 
-// joinTogether is how many trainers join at a time: that they all come at once is what is
-// measured, but not yet.
+// joinTogether is the number of trainers that join at a time. All trainers reconnect together only after the fault.
 const joinTogether = 64
 
 // crowd is the trainers.
@@ -128,7 +126,7 @@ func (c *crowd) run(ctx context.Context, p *parent) error {
 	return p.out.Encode(overReply{c.lost.Load()})
 }
 
-// phases says what was measured, and returns when its parent has had enough.
+// phases reports the figures, and returns when its parent ends it.
 func (c *crowd) phases(ctx context.Context, p *parent) error {
 	// After the first tasks, which all began together, the trainers are spread over their tasks.
 	if err := rest(ctx, 2*c.TaskTime); err != nil {
@@ -194,8 +192,7 @@ func (c *crowd) answered(i int, a trainer.Answer) {
 	}
 }
 
-// window gathers what Next takes, which is GetTask of a trainer with a session, for calls
-// that are answered from now on.
+// window measures the duration of Next, the GetTask of a trainer with a session, for calls with an answer after its start.
 func (c *crowd) window(ctx context.Context) windowReply {
 	c.mu.Lock()
 	c.measure, c.took = true, nil

@@ -130,7 +130,7 @@ type recoveryConfig struct {
 	Profile  string
 }
 
-// recovered is what it says.
+// recovered is the reply of the process.
 type recovered struct {
 	Seconds, WholeSeconds, CPUSeconds float64
 	HeapBytes, HeapPeakBytes          float64

@@ -6,7 +6,7 @@ import (
 	"time"
 )
 
-// counters are running totals of all that works for the trainers but themselves.
+// counters are running totals of the processes that serve the trainers.
 type counters struct {
 	commits commitCounters
 	etcd    etcdCounters

@@ -109,7 +109,7 @@ func (s *serverScene) begin(ctx context.Context) (err error) {
 	if err := s.startServer(); err != nil {
 		return err
 	}
-	if _, err := s.store.WaitPS(ctx, nil); err != nil { // so that the first one serves
+	if _, err := s.store.WaitPS(ctx, nil); err != nil { // the first server serves then
 		return err
 	}
 	if s.Mode != ServerRestart {
@@ -179,7 +179,7 @@ func (s *serverScene) fault(ctx context.Context) (time.Duration, error) {
 	if err := rest(ctx, settleTime); err != nil { // for the standby to wait, and the leader to be connected
 		return 0, err
 	}
-	serving := s.servers[0] // the others came later, and stand by in this order
+	serving := s.servers[0] // the others started later, and are standbys in this order
 	began := time.Now()
 	signal := syscall.SIGKILL
 	if s.Mode == ServerHang {

@@ -33,8 +33,7 @@ type session interface {
 	leave(ctx context.Context) error
 }
 
-// loadResult is what was measured. CPU is that of the load's own process: 0 where it
-// shares the master's.
+// loadResult has the figures of a load. CPU is the processor time of the process of the load, or 0 in the process of the master.
 type loadResult struct {
 	load.Result
 	CPU time.Duration
@@ -92,8 +91,8 @@ func (c *loadConfig) trainers() ([]load.Trainer, error) {
 
 func trainerID(i int) string { return fmt.Sprintf("trainer-%d", i) }
 
-// serve says that it is ready, waits for its parent, measures, says that it counts no more,
-// says what it found, and leaves when its parent is done with the rest.
+// serve reports that it is ready and waits for its parent. It measures, reports the end of the count and then the figures, and leaves
+// when its parent continues.
 func (c *loadConfig) serve(ctx context.Context, p *parent) error {
 	trainers, err := c.trainers()
 	if err != nil {
@@ -109,7 +108,7 @@ func (c *loadConfig) serve(ctx context.Context, p *parent) error {
 	cpu := processorTime()
 	result, err := l.measure(ctx, c.Length, func() {
 		cpu = processorTime() - cpu
-		_ = p.out.Encode(struct{}{}) // if the parent is gone, the next one fails as well
+		_ = p.out.Encode(struct{}{}) // if the parent has ended, the next message fails too
 	})
 	if err != nil {
 		return err

@@ -1,11 +1,8 @@
-// Package literal is the baseline: a queue that keeps its three lists as they are, and
-// writes all of them, gob-encoded and gzipped, in one fenced transaction for every change:
-// a finish is one, a dispatch another. It has the same store, the same level of compression
-// and the same transaction as the real queue; what differs is that each change writes
-// O(tasks), that no transaction serves two callers, and who encodes: see New.
+// Package literal is the baseline: a queue that writes its three lists, gob-encoded and gzipped, in one fenced transaction for
+// each change. A finish is a change, and a dispatch is another. Store, level of compression and transaction are those of the real
+// queue. The differences: each change writes O(tasks), each transaction serves one caller, and the encoder (see New).
 //
-// It never returns a task of a lost trainer and starts the next pass as soon as nothing is
-// to do: it is here to be measured, not to be used.
+// It never returns a task of a lost trainer, and starts the next pass when no task is left. It is for measurements only.
 package literal
 
 import (
@@ -68,8 +65,8 @@ func New(ctx context.Context, lock *etcdstore.Lock, table *taskqueue.Table, enco
 	return q, q.store()
 }
 
-// GetTask takes what is finished and gives a task, or a wait answer when all are pending.
-// These are two changes: each is written before the next.
+// GetTask counts a finished task and returns a task, or a wait answer when all are pending. These are two changes, and the first is
+// written before the second.
 func (q *Queue) GetTask(finished *taskqueue.Task, result *taskqueue.Task) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -14,8 +14,8 @@ import (
 	"trainmaster/master/netrpc/wire"
 )
 
-// connection speaks net/rpc with one call at a time: what rpc.Client sends and reads,
-// without its goroutine, which would take processor time from what is measured.
+// connection is a net/rpc client with one call at a time. It sends and reads the same bytes as rpc.Client. It has no goroutine,
+// which would take processor time from the master.
 type connection struct {
 	addr string
 	conn net.Conn

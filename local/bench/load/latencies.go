@@ -5,8 +5,7 @@ import (
 	"time"
 )
 
-// Latencies gathers durations, in microseconds. To note one costs an append, and no more:
-// in process, that is a part of what is measured.
+// Latencies gathers durations, in microseconds. Each costs an append only, because an in-process measurement includes it.
 type Latencies []uint32
 
 // Add notes one duration.

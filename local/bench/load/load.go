@@ -14,7 +14,7 @@ import (
 type Trainer interface {
 	// Join begins a session, where there is such a thing; the end of ctx ends it.
 	Join(ctx context.Context) error
-	// Op finishes the held task, if any, and gets the next one. It reports whether the
+	// Op finishes the held task, if any, and gets the next task. It reports whether the
 	// queue counted the finish.
 	Op(ctx context.Context) (counted bool, err error)
 	// Leave ends the session and gives the held task back.
@@ -92,8 +92,8 @@ func (l *Load) loop(ctx context.Context, t Trainer, took *Latencies) error {
 	}
 }
 
-// Measure counts ops for a while and stops the loops. It calls ended when it counts no
-// more; some ops are still under way then. The load is of no use afterwards but for Leave.
+// Measure counts ops for the given length and stops the loops. It calls ended when the count ends; some ops are then in progress.
+// Afterwards, only Leave may be called.
 func (l *Load) Measure(ctx context.Context, length time.Duration, ended func()) (Result, error) {
 	began := time.Now()
 	l.phase.Store(measuring)

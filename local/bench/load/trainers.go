@@ -63,7 +63,7 @@ type joined struct {
 	holds   bool
 }
 
-// Joined returns a trainer that dials addr and speaks as the project's own client does.
+// Joined returns a trainer that dials addr and sends the messages of package trainer.
 func Joined(addr, id string) Trainer { return &joined{connection: connection{addr: addr}, id: id} }
 
 func (t *joined) Join(ctx context.Context) error {
