@@ -126,6 +126,17 @@ func (c *Client) all(addrs []string, what string, call func(i int, server pb.Par
 	return errors.Join(errs...)
 }
 
+// brief asks every server that has an address to describe itself, without its model and placement. The reply of a server without
+// an address, or with an error, is nil.
+func (c *Client) brief(ctx context.Context, addrs []string) ([]*pb.DescribeReply, error) {
+	replies := make([]*pb.DescribeReply, len(addrs))
+	return replies, c.all(addrs, "describe", func(i int, server pb.ParameterServerClient) (err error) {
+		//guard:stage-room-without-placement
+		replies[i], err = server.Describe(ctx, &pb.DescribeRequest{Brief: true})
+		return err
+	})
+}
+
 // silentError is the error of a server that did not answer in time. Its text is for users.
 type silentError struct {
 	text string

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"trainmaster/master/pscontrol"
@@ -22,28 +21,24 @@ func (c *Client) Begin(ctx context.Context, term uint64, epoch uint32, number fu
 	if err != nil {
 		return nil, err
 	}
-	var last atomic.Uint64
-	var empty atomic.Bool
-	kept := make([]bool, len(addrs))
-	if err := c.all(addrs, "describe", func(i int, server pb.ParameterServerClient) error {
-		reply, err := server.Describe(ctx, &pb.DescribeRequest{Brief: true})
-		for at := last.Load(); reply.GetLastCut() > at && !last.CompareAndSwap(at, reply.GetLastCut()); at = last.Load() {
-		}
-		if err == nil && reply.GetState() != pb.DescribeReply_STATE_READY {
-			empty.Store(true)
-		}
-		kept[i] = reply.GetKeepsCheckpoints()
-		return err
-	}); err != nil {
+	servers, err := c.brief(ctx, addrs)
+	if err != nil {
 		return nil, err
 	}
-	if empty.Load() || !slices.Contains(kept, true) {
+	var last uint64
+	for _, s := range servers {
+		if s.GetState() != pb.DescribeReply_STATE_READY {
+			return nil, pscontrol.ErrNothingToCut
+		}
+		last = max(last, s.GetLastCut())
+	}
+	if !slices.ContainsFunc(servers, (*pb.DescribeReply).GetKeepsCheckpoints) {
 		return nil, pscontrol.ErrNothingToCut
 	}
-	if err := checkKept(addrs, kept); err != nil {
+	if err := checkKept(addrs, servers); err != nil {
 		return nil, err
 	}
-	cut := &cut{client: c, addrs: addrs, name: &pb.Cut{Number: number(last.Load()), Term: term}, epoch: epoch}
+	cut := &cut{client: c, addrs: addrs, name: &pb.Cut{Number: number(last), Term: term}, epoch: epoch}
 	if err := cut.begin(ctx); err != nil {
 		// ctx may have expired, and all calls would then fail. A server that misses the abort drops the cut when a
 		// later cut begins.
@@ -56,24 +51,21 @@ func (c *Client) Begin(ctx context.Context, term uint64, epoch uint32, number fu
 }
 
 // checkKept says which server has no place for checkpoints, when others have one.
-func checkKept(addrs []string, kept []bool) error {
-	if i := slices.Index(kept, false); i >= 0 && slices.Contains(kept, true) {
-		return fmt.Errorf("the parameter server with index %d (%s) was started without --checkpoint-dir, and others keep checkpoints: start it again with the folder of the others", i, addrs[i])
+func checkKept(addrs []string, servers []*pb.DescribeReply) error {
+	without := slices.IndexFunc(servers, func(s *pb.DescribeReply) bool { return !s.GetKeepsCheckpoints() })
+	if without >= 0 && slices.ContainsFunc(servers, (*pb.DescribeReply).GetKeepsCheckpoints) {
+		return fmt.Errorf("the parameter server with index %d (%s) was started without --checkpoint-dir, and others keep checkpoints: start it again with the folder of the others", without, addrs[without])
 	}
 	return nil
 }
 
 // keepAlike refuses servers of which only some keep checkpoints: the job would have none any more.
 func (c *Client) keepAlike(ctx context.Context, addrs []string) error {
-	kept := make([]bool, len(addrs))
-	if err := c.all(addrs, "describe", func(i int, server pb.ParameterServerClient) error {
-		reply, err := server.Describe(ctx, &pb.DescribeRequest{Brief: true})
-		kept[i] = reply.GetKeepsCheckpoints()
-		return err
-	}); err != nil {
+	servers, err := c.brief(ctx, addrs)
+	if err != nil {
 		return err
 	}
-	return checkKept(addrs, kept)
+	return checkKept(addrs, servers)
 }
 
 // cut is a consistent point of all parameter servers.

@@ -2,6 +2,7 @@ package psclient_test
 
 import (
 	"context"
+	"strings"
 	"testing"
 
 	"trainmaster/master/psclient"
@@ -29,5 +30,19 @@ func TestFaultsNameServers(t *testing.T) {
 	}
 	if a.whole+b.whole > 0 {
 		t.Errorf("expected no request for a placement, found %d", a.whole+b.whole)
+	}
+}
+
+// An error names the index of its server, also if a lower index has no server.
+func TestErrorsNameTheIndexOfTheServer(t *testing.T) {
+	gone := serve(t)
+	gone.stop()
+	c := &psclient.Client{Registered: func(context.Context) ([]string, error) { return []string{"", "", gone.addr}, nil }}
+	t.Cleanup(c.Close)
+	_, faults := c.Faults(within(t))
+	for what, err := range map[string]error{"faults": faults, "retire": c.Retire(within(t), 1, [16]byte{}, 1, nil, nil)} {
+		if want := "parameter server 2 (" + gone.addr + ")"; err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("%s: expected an error about %s, found %v", what, want, err)
+		}
 	}
 }

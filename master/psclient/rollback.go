@@ -4,7 +4,6 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
-	"slices"
 
 	"trainmaster/master/pscontrol"
 	pb "trainmaster/proto/trainmaster/v1"
@@ -17,16 +16,16 @@ func (c *Client) States(ctx context.Context) ([]pscontrol.ServerState, error) {
 	if err != nil {
 		return nil, fmt.Errorf("find the parameter servers: %w", err)
 	}
-	states := make([]pscontrol.ServerState, len(addrs))
 	c.forget(addrs)
-	return states, c.all(addrs, "describe", func(i int, server pb.ParameterServerClient) error {
-		reply, err := server.Describe(ctx, &pb.DescribeRequest{Brief: true})
+	servers, err := c.brief(ctx, addrs)
+	states := make([]pscontrol.ServerState, len(addrs))
+	for i, s := range servers {
 		states[i] = pscontrol.ServerState{
-			Present: err == nil, Ready: reply.GetState() == pb.DescribeReply_STATE_READY, Epoch: reply.GetRewound(), LastCut: reply.GetLastCut(),
-			KeepsCheckpoints: reply.GetKeepsCheckpoints(), Unrestored: reply.GetUnrestored(),
+			Present: s != nil, Ready: s.GetState() == pb.DescribeReply_STATE_READY, Epoch: s.GetRewound(), LastCut: s.GetLastCut(),
+			KeepsCheckpoints: s.GetKeepsCheckpoints(), Unrestored: s.GetUnrestored(),
 		}
-		return err
-	})
+	}
+	return states, err
 }
 
 // Rollback implements [pscontrol.Servers].
@@ -48,11 +47,10 @@ func (c *Client) Rollback(ctx context.Context, term uint64, epoch uint32, set, p
 
 // Retire sends the retired incarnations to all registered servers.
 func (c *Client) Retire(ctx context.Context, term uint64, job [16]byte, floor uint64, spared []uint64, version *uint64) error {
-	registered, err := c.Registered(ctx)
+	addrs, err := c.Registered(ctx)
 	if err != nil {
 		return fmt.Errorf("find the parameter servers: %w", err)
 	}
-	addrs := slices.DeleteFunc(slices.Clone(registered), func(addr string) bool { return addr == "" })
 	request := &pb.RetireRequest{Term: term, Version: version, Retired: &pb.Retirement{Job: job[:], Floor: floor, Spared: spared}}
 	return c.all(addrs, "retire trainers at", func(_ int, server pb.ParameterServerClient) error {
 		_, err := server.Retire(ctx, request)

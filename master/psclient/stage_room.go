@@ -5,7 +5,6 @@ import (
 	"fmt"
 
 	"trainmaster/master/pscontrol"
-	pb "trainmaster/proto/trainmaster/v1"
 )
 
 // CheckStageRoom implements [pscontrol.Servers]. Rows of tables count as the most that one trainer has staged so far: a
@@ -15,12 +14,8 @@ func (c *Client) CheckStageRoom(ctx context.Context, trainers, servers int) erro
 	if err != nil {
 		return nil //nolint:nilerr // servers that are not there are named elsewhere
 	}
-	replies := make([]*pb.DescribeReply, len(addrs))
-	if err := c.all(addrs, "describe", func(i int, server pb.ParameterServerClient) (err error) {
-		//guard:stage-room-without-placement
-		replies[i], err = server.Describe(ctx, &pb.DescribeRequest{Brief: true})
-		return err
-	}); err != nil {
+	replies, err := c.brief(ctx, addrs)
+	if err != nil {
 		return err
 	}
 	var all uint64
