@@ -64,7 +64,7 @@ func New(config Config) *Control {
 func (c *Control) Components() []component.Component {
 	list := []component.Component{c.Sessions(), c.Scaling(), c.faults()}
 	if c.config.Sync {
-		list = append(list, c.Steps(), c.stageRoom())
+		list = append(list, c.Steps())
 	}
 	list = append(list, c.Checkpoints()...)
 	if c.config.Registry != nil {
@@ -93,7 +93,6 @@ type term struct {
 	checkpoints *checkpointer
 	scaler      *scaler
 	faults      atomic.Pointer[Faults] // of the servers; nil: none is known
-	stageRoom   atomic.Pointer[string] // why no synchronous step can be complete; "" or nil: it can
 }
 
 func newTerm(t component.Term, config Config) *term {

@@ -2,18 +2,21 @@ package pscontrol
 
 import (
 	"context"
+	"errors"
 	"slices"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/master/component"
+	"trainmaster/taskqueue"
 )
 
 // Faults are the conditions of parameter servers that only an operator can end, each with the index of its server.
 type Faults struct {
 	Overflow   string // the first value that is not finite, of each server that has one; "": none has
 	Unrestored string // why servers wait without parameters: the checkpoint to start from is damaged or missing; "": none waits
+	StageRoom  string // why no synchronous step can be complete; "": it can. The term adds it to the answer of the servers
 }
 
 const faultsEvery = 5 * time.Second
@@ -25,31 +28,62 @@ func (c *Control) faults() component.Component {
 	}}
 }
 
-// watchFaults notes the faults of parameter servers for the status, and logs them and the missing servers, until ctx ends.
+// watchFaults notes the faults of parameter servers for the status, and logs new ones and the missing servers, until ctx ends.
 func (t *term) watchFaults(ctx context.Context, status func(context.Context) Status) error {
-	clock := t.Clock()
 	var before Faults
 	var missing absence
 	for ctx.Err() == nil {
-		bounded, cancel := clock.WithTimeout(ctx, faultsEvery)
-		now, err := t.config.Servers.Faults(bounded)
-		cancel()
-		if err == nil || now != (Faults{}) { // else nothing newer is known
-			t.faults.Store(&now)
-			if now.Overflow != "" && now.Overflow != before.Overflow {
-				t.config.Log.WithField("value", now.Overflow).Error("parameters overflowed: checkpoints stopped")
-			}
-			if now.Unrestored != "" && now.Unrestored != before.Unrestored {
-				t.config.Log.WithField("reason", now.Unrestored).Error("parameter servers wait: checkpoint is damaged or missing")
-			}
-			before = now
-		}
+		now := t.readFaults(ctx, before)
+		t.faults.Store(&now)
+		t.logFault("parameters overflowed: checkpoints stopped", "value", now.Overflow, before.Overflow)
+		t.logFault("parameter servers wait: checkpoint is damaged or missing", "reason", now.Unrestored, before.Unrestored)
+		t.logFault("synchronous steps cannot be complete", logrus.ErrorKey, now.StageRoom, before.StageRoom)
+		before = now
 		if s := status(ctx); s.Unknown == "" {
 			missing.note(t.config.Log, s.Missing)
 		}
-		clock.Sleep(ctx, faultsEvery)
+		t.Clock().Sleep(ctx, faultsEvery)
 	}
 	return context.Cause(ctx)
+}
+
+// readFaults returns the faults that are there now. Those of the servers are the ones before if no server answers.
+func (t *term) readFaults(ctx context.Context, before Faults) Faults {
+	bounded, cancel := t.within(ctx, faultsEvery)
+	now, err := t.config.Servers.Faults(bounded)
+	cancel()
+	if err != nil && now == (Faults{}) {
+		now = before
+	}
+	bounded, cancel = t.within(ctx, faultsEvery)
+	defer cancel()
+	now.StageRoom = ""
+	if err := t.checkStageRoom(bounded, 0); errors.Is(err, ErrStageRoom) {
+		now.StageRoom = err.Error()
+	}
+	return now
+}
+
+// logFault logs a fault that is not the one before.
+func (t *term) logFault(message, field, now, before string) {
+	if now != "" && now != before {
+		t.config.Log.WithField(field, now).Error(message)
+	}
+}
+
+// ErrStageRoom: the gradients of a synchronous step do not fit the parameter servers.
+var ErrStageRoom = errors.New("no room for staged gradients")
+
+// checkStageRoom returns nil in a job without synchronous steps.
+func (t *term) checkStageRoom(ctx context.Context, servers int) error {
+	if !t.config.Sync {
+		return nil
+	}
+	var trainers int
+	if err := t.Read(ctx, func(q *taskqueue.Queue) { trainers = q.Trainers() }); err != nil {
+		return err
+	}
+	return t.config.Servers.CheckStageRoom(ctx, max(trainers-t.config.Backups, 1), servers)
 }
 
 // absence is which servers are missing, as it was read last and as it was logged.

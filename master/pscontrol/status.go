@@ -1,6 +1,7 @@
 package pscontrol
 
 import (
+	"cmp"
 	"context"
 	"time"
 )
@@ -39,12 +40,10 @@ func (c *Control) Status(ctx context.Context) Status {
 		return Status{}
 	}
 	s := t.scaler.servers()
-	if text := t.stageRoom.Load(); text != nil && s.Waiting == "" {
-		s.Waiting = *text
-	}
 	if faults := t.faults.Load(); faults != nil {
 		//guard:overflow-in-status
 		s.Overflow, s.Unrestored = faults.Overflow, faults.Unrestored
+		s.Waiting = cmp.Or(s.Waiting, faults.StageRoom)
 	}
 	if s.Wanted == 0 {
 		return s
