@@ -111,7 +111,7 @@ func TestPartition(t *testing.T) {
 	term := j.awaitLeader(0)
 	near := j.master(append(flags, "--listen", m.here+":0")...)
 	near.awaitLog("standby is warm")
-	j.server("--ps-ttl", "60s")
+	j.server("--listen", m.here+":0") // both masters reach it
 	trainers := []*process{j.trainer("a", "--record-delay", "2ms"), j.trainer("b", "--record-delay", "2ms")}
 
 	j.awaitMidPass(1)

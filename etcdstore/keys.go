@@ -20,7 +20,6 @@ const (
 	keyPS        = "/ps/"
 	keyPSBlocks  = "/ps_blocks"
 	keyPSDesired = "/ps_desired"
-	keyPSLife    = "/ps_life"
 	keyLatest    = "/checkpoints/latest"
 	keyHolddown  = "/master/holddown"
 	keyRestoring = taskqueue.RestoringKey

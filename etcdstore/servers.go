@@ -12,7 +12,6 @@ import (
 	"time"
 
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
-	clientv3 "go.etcd.io/etcd/client/v3"
 
 	"trainmaster/master/store"
 	"trainmaster/taskqueue"
@@ -162,6 +161,7 @@ func (s *Store) DesiredNow(ctx context.Context) (int, error) {
 type Claim struct {
 	*leasedKey
 	index int
+	addr  string
 	job   ServedJob
 }
 
@@ -171,7 +171,7 @@ type ServedJob struct {
 	ID        []byte
 	Epoch     uint32
 	Desired   int    // parameter servers
-	Life      int64  // life number of the servers: it changes after all servers left
+	Led       bool   // whether a master leads
 	LatestSet []byte // latest named checkpoint set; nil: none
 	Named     int64  // mod revision of LatestSet; 0: none
 	Placement []byte // placement of moved blocks; nil: none moved
@@ -219,7 +219,7 @@ func (s *Store) tryClaim(ctx context.Context, addr string, ttl time.Duration, wa
 	if err != nil {
 		return nil, err
 	}
-	ours, err := s.putServer(ctx, h, s.abs(keyPS)+strconv.Itoa(index), addr)
+	ours, _, err := h.putKey(ctx, s.abs(keyPS)+strconv.Itoa(index), []byte(addr))
 	if err != nil || !ours {
 		h.abandon()
 		return nil, err
@@ -230,33 +230,14 @@ func (s *Store) tryClaim(ctx context.Context, addr string, ttl time.Duration, wa
 		return nil, err
 	}
 	h.watchKey()
-	return &Claim{leasedKey: h, index: index, job: job}, nil
-}
-
-// placeServer puts the key of a server. If there was no server, it also writes keyPSLife.
-func (s *Store) putServer(ctx context.Context, h *leasedKey, key, addr string) (ours bool, err error) {
-	none := createdAt(s.abs(keyPS), 0) // true of all keys in an empty range
-	none.RangeEnd = []byte(clientv3.GetPrefixRangeEnd(s.abs(keyPS)))
-	answer, err := s.txn(ctx, &pb.TxnRequest{
-		Compare: []*pb.Compare{none},
-		Success: []*pb.RequestOp{opPut(key, []byte(addr), h.lease), opPut(s.abs(keyPSLife), nil, 0)},
-	})
-	if err != nil {
-		return false, fmt.Errorf("put %s: %w", key, err)
-	}
-	if answer.Succeeded {
-		h.key, h.createRevision = key, answer.Header.Revision
-		return true, nil
-	}
-	ours, _, err = h.putKey(ctx, key, []byte(addr))
-	return ours, err
+	return &Claim{leasedKey: h, index: index, addr: addr, job: job}, nil
 }
 
 const maxState = 64 << 20 // decoded
 
 func (s *Store) servedJob(ctx context.Context) (ServedJob, error) {
 	job := ServedJob{Desired: -1}
-	answer, err := s.readTxn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{opGet(s.abs(keyPSDesired)), opGet(s.abs(keyPSLife)), opGet(s.abs(keyLatest)), opGet(s.abs(keyPSBlocks)), opGet(s.abs(keyState)), opGet(s.abs(taskqueue.SecretKey))}})
+	answer, err := s.readTxn(ctx, &pb.TxnRequest{Success: []*pb.RequestOp{opGet(s.abs(keyPSDesired)), opGet(s.abs(keyAddr)), opGet(s.abs(keyLatest)), opGet(s.abs(keyPSBlocks)), opGet(s.abs(keyState)), opGet(s.abs(taskqueue.SecretKey))}})
 	if err != nil {
 		return job, fmt.Errorf("read what the job is at: %w", err)
 	}
@@ -270,7 +251,7 @@ func (s *Store) servedJob(ctx context.Context) (ServedJob, error) {
 				}
 				job.Desired = r.desired
 			case 1:
-				job.Life = kv.ModRevision
+				job.Led = true
 			case 2:
 				job.LatestSet, job.Named = kv.Value, kv.ModRevision
 			case 3:
@@ -374,6 +355,21 @@ func (c *Claim) Job() ServedJob { return c.job }
 
 // Current returns what the job is at now.
 func (c *Claim) Current(ctx context.Context) (ServedJob, error) { return c.store.servedJob(ctx) }
+
+// AskSet writes the key of the server again. The leader watches the keys, and then looks which servers want a checkpoint set.
+func (c *Claim) AskSet(ctx context.Context) error {
+	answer, err := c.store.txn(ctx, &pb.TxnRequest{
+		Compare: []*pb.Compare{createdAt(c.key, c.createRevision)},
+		Success: []*pb.RequestOp{opPut(c.key, []byte(c.addr), c.lease)},
+	})
+	if err == nil && !answer.Succeeded {
+		err = errors.New("found another server's key")
+	}
+	if err != nil {
+		return fmt.Errorf("put %s: %w", c.key, err)
+	}
+	return nil
+}
 
 // Lost closes when the index is no longer ours; the server must stop then.
 func (c *Claim) Lost() <-chan struct{} { return c.lost }

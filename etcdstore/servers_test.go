@@ -251,9 +251,8 @@ func TestClaimHasTheKeyOfTableIDs(t *testing.T) {
 	}
 }
 
-// The life number is the same while any server is registered. A server receives the number and the latest set with
-// its claim.
-func TestServersShareLifeNumberAndSet(t *testing.T) {
+// A server learns at its claim which set etcd names and whether a master leads. It can announce that it wants a set.
+func TestServerLearnsSetAndAsksForOne(t *testing.T) {
 	s := etcdtest.Store(t)
 	desire(t, s, 2)
 	first := claim(t, s, "10.0.0.1:1")
@@ -261,25 +260,30 @@ func TestServersShareLifeNumberAndSet(t *testing.T) {
 		t.Fatal(err)
 	}
 	second := claim(t, s, "10.0.0.2:1")
-	if a, b := first.Job(), second.Job(); a.Life == 0 || a.Life != b.Life || a.LatestSet != nil || string(b.LatestSet) != "a set" || b.Desired != 2 {
+	if a, b := first.Job(), second.Job(); a.LatestSet != nil || string(b.LatestSet) != "a set" || b.Desired != 2 || b.Led {
 		t.Errorf("first server: got %+v, second server: got %+v", a, b)
 	}
-	release := func(c *etcdstore.Claim) {
-		if err := c.Release(t.Context()); err != nil {
-			t.Fatal(err)
-		}
+	if _, err := s.Client().Put(t.Context(), s.Prefix()+"/master/addr", "x"); err != nil {
+		t.Fatal(err)
 	}
-	release(first)
-	again := claim(t, s, "10.0.0.3:1")
-	if again.Job().Life != second.Job().Life {
-		t.Error("expected the same life number while a server is registered")
+	if job, err := first.Current(t.Context()); err != nil || !job.Led {
+		t.Errorf("with a master: got %+v, %v", job, err)
 	}
-	release(again)
-	release(second)
-	if next := claim(t, s, "10.0.0.4:1"); next.Job().Life <= second.Job().Life {
-		t.Errorf("expected another life number after all servers left, found %d, before %d", next.Job().Life, second.Job().Life)
+	before, err := s.Client().Get(t.Context(), s.Prefix()+"/ps/0")
+	if err == nil {
+		err = first.AskSet(t.Context())
 	}
-	if addrs, err := s.Servers(t.Context()); err != nil || !slices.Equal(addrs, []string{"10.0.0.4:1", ""}) {
-		t.Errorf("servers %q, %v", addrs, err)
+	if err != nil {
+		t.Fatal(err)
+	}
+	after, err := s.Client().Get(t.Context(), s.Prefix()+"/ps/0")
+	if err != nil || after.Kvs[0].ModRevision == before.Kvs[0].ModRevision || after.Kvs[0].Lease != before.Kvs[0].Lease || string(after.Kvs[0].Value) != "10.0.0.1:1" {
+		t.Errorf("key after a request for a set: %v, %v, before %v", after, err, before)
+	}
+	if err := first.Release(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := first.AskSet(t.Context()); err == nil {
+		t.Error("a server without an index asked for a set")
 	}
 }

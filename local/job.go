@@ -446,8 +446,10 @@ func (j *Job) define() {
 	}
 	for i := range c.Servers {
 		name := fmt.Sprintf("pserver-%d", i)
-		j.servers = append(j.servers, child(name, "pserver", "--listen", "127.0.0.1:0", "--ps-ttl", "5s",
-			"--checkpoint-dir", j.path(checkpointsDir)))
+		server := child(name, "pserver", "--listen", "127.0.0.1:0", "--ps-ttl", "5s",
+			"--checkpoint-dir", j.path(checkpointsDir))
+		server.stopTimeout = serverStopTimeout
+		j.servers = append(j.servers, server)
 	}
 	for i := range c.Trainers {
 		name := fmt.Sprintf("trainer-%d", i)
@@ -546,6 +548,8 @@ func (j *Job) supervise(ctx context.Context, watch func(ctx context.Context, end
 	case <-training.Done(): // interrupted, or a process that cannot run
 		<-left
 		err = trainersErr
+		stopServers()  // before the master, which takes their last checkpoint set
+		servers.Wait() //nolint:errcheck // see below
 		stopMaster()
 		err = errors.Join(err, <-ended, context.Cause(ctx))
 	}

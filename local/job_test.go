@@ -216,7 +216,7 @@ func TestMasterEndsTheRun(t *testing.T) {
 	}
 }
 
-// A run that is interrupted ends the trainers first, then the master, the servers last.
+// A run that is interrupted ends the trainers first, then the servers, which ask the master for their last set, the master last.
 func TestInterruptedRun(t *testing.T) {
 	job, file, child := staged(t)
 	job.master = child("stays", "master", "300")
@@ -231,8 +231,8 @@ func TestInterruptedRun(t *testing.T) {
 		t.Errorf("the run ended with %v", err)
 	}
 	trainers := max(index(t, file, "a_terminated"), index(t, file, "b_terminated"))
-	if m, s := index(t, file, "master_terminated"), index(t, file, "server_terminated"); trainers > m || m > s {
-		t.Errorf("expected trainers, master and server to end in this order, found %q", noted(file))
+	if m, s := index(t, file, "master_terminated"), index(t, file, "server_terminated"); trainers > s || s > m {
+		t.Errorf("expected trainers, server and master to end in this order, found %q", noted(file))
 	}
 }
 

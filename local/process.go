@@ -29,6 +29,8 @@ const (
 	restartPause = 100 * time.Millisecond
 	pauseDoubles = 5 // times at most
 	stopTimeout  = 15 * time.Second
+	// A parameter server waits up to 30 s for its last checkpoint set.
+	serverStopTimeout = 40 * time.Second
 )
 
 // ExitSetAside is the exit code of a master whose job ended without the tasks that are set aside.

@@ -36,8 +36,9 @@ func (s *forgetting) over(incarnation uint64) bool {
 // The servers receive the end of each session. They receive no end of a session that continues or begins later.
 func TestServersReceiveEndedSessions(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		s := &forgetting{}
-		m, stop, _ := leads(t, newMemory(), Config{Queue: taskqueue.Options{SessionTTL: 20 * time.Second}}, s)
+		store := newMemory()
+		s := &forgetting{cutting: cutting{store: store}}
+		m, stop, _ := leads(t, store, Config{Queue: taskqueue.Options{SessionTTL: 20 * time.Second}}, s)
 		defer stop()
 		register(t, m, 4)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -70,7 +71,8 @@ func TestServersReceiveEndedSessions(t *testing.T) {
 // The servers receive the end of a session with its commit, and the ends of earlier terms when a term begins.
 func TestServersReceiveTheEndOfASessionAtOnce(t *testing.T) {
 	bubble(t, func(t *testing.T) {
-		s, store := &forgetting{}, newMemory()
+		store := newMemory()
+		s := &forgetting{cutting: cutting{store: store}}
 		m, stop, _ := leads(t, store, Config{}, s)
 		a, b := joins(t, m, "a"), joins(t, m, "b")
 		if err := m.Leave(t.Context(), a.Ordinal, a.Incarnation); err != nil {
@@ -81,8 +83,9 @@ func TestServersReceiveTheEndOfASessionAtOnce(t *testing.T) {
 			t.Errorf("sessions over: a %v, b %v; expected a alone", s.over(a.Incarnation), s.over(b.Incarnation))
 		}
 		stop()
-		s = &forgetting{}
-		_, stop, _ = leads(t, store.copied(), Config{}, s)
+		store = store.copied()
+		s = &forgetting{cutting: cutting{store: store}}
+		_, stop, _ = leads(t, store, Config{}, s)
 		defer stop()
 		time.Sleep(100 * time.Millisecond)
 		if !s.over(a.Incarnation) || s.over(b.Incarnation) {

@@ -40,13 +40,22 @@ func (m *Master) lead(ctx context.Context, lead store.Leadership, kept *committe
 	if err != nil {
 		return err
 	}
-	group, ctx := errgroup.WithContext(ctx)
-	group.Go(func() error { return t.Committer.Run(ctx) })
+	group, running := errgroup.WithContext(context.WithoutCancel(ctx))
+	group.Go(func() error { return t.Committer.Run(running) })
 	for _, part := range m.components {
 		group.Go(func() error {
-			return component.Contain(m.config.Log, part.Name(), func() error { return part.Run(ctx, t) })
+			return component.Contain(m.config.Log, part.Name(), func() error { return part.Run(running, t) })
 		})
 	}
+	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+			//guard:leader-that-stops-takes-set
+			m.config.Servers.LastCheckpoint(running)
+		case <-running.Done():
+		}
+		return context.Cause(ctx)
+	})
 	m.config.Log.WithField("term", lead.Revision()).Info("leading")
 	if err := group.Wait(); !errors.Is(err, errJobEnded) {
 		return err

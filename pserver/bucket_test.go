@@ -126,7 +126,7 @@ func TestStoreIsAwayAtAStart(t *testing.T) {
 	ends := func(what, why string) {
 		t.Helper()
 		b := newBook(2)
-		b.job = pserver.JobState{LatestSet: set, Life: 7}
+		b.job = pserver.JobState{LatestSet: set}
 		server := startServer(t, b, 0, pserver.Config{CheckpointDir: where})
 		if err := server.wait(); !errors.Is(err, checkpoint.ErrUnavailable) || !strings.Contains(err.Error(), why) {
 			t.Errorf("%s: %v", what, err)
@@ -192,7 +192,7 @@ func TestKilledInAnUpload(t *testing.T) {
 	proxy.Delay(0, 0)
 
 	b.mu.Lock()
-	b.job = pserver.JobState{LatestSet: set, Life: 2}
+	b.job = pserver.JobState{LatestSet: set}
 	b.mu.Unlock()
 	startChild(t, b, childConfig{Dir: where, Job: b.state()})
 	mustInit(t, c, values)

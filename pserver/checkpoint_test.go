@@ -97,7 +97,7 @@ func writeGolden(t *testing.T, path string, o params.Optimizer) {
 		t.Fatal(err)
 	}
 	b := newBook(1)
-	s := startServer(t, b, 0, pserver.Config{CheckpointDir: path, Keep: 1})
+	s := startServer(t, b, 0, pserver.Config{CheckpointDir: path})
 	c := connect(t, b, params.Config{Mode: params.Async, Optimizer: o})
 	values := goldenModel(1)
 	mustInit(t, c, values)
@@ -130,10 +130,10 @@ func TestWeightsOfAllShards(t *testing.T) {
 	elements := 0
 	for i := range shards {
 		files, err := filepath.Glob(filepath.Join(dir, fmt.Sprintf("ps-%d", i), "*", "weights.safetensors"))
-		if err != nil || len(files) != 2 { // with the first parameters, and when it was stopped
+		if err != nil || len(files) == 0 {
 			t.Fatalf("shard %d has %v, %v", i, files, err)
 		}
-		list, metadata, err := safetensors.ReadFile(files[1])
+		list, metadata, err := safetensors.ReadFile(files[len(files)-1])
 		if err != nil || metadata["shard"] != fmt.Sprint(i) {
 			t.Fatalf("shard %d: %v, %v", i, metadata, err)
 		}

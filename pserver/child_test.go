@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -23,7 +24,6 @@ const childEnv = "PSERVER_TEST_CHILD"
 type childConfig struct {
 	Dir     string
 	Index   int
-	Keep    int
 	Sockets string // directory of its data socket
 	Job     pserver.JobState
 	DieAt   int // the step of writing checkpoints after which the child kills itself, 0: never
@@ -37,7 +37,7 @@ func childMain() {
 	b := newBook(c.Index + 1)
 	b.job = c.Job
 	s, err := pserver.New(pserver.Config{
-		Registry: b.place(c.Index), CheckpointDir: c.Dir, Keep: c.Keep, DataSocket: c.Sockets, Log: quiet(),
+		Registry: &childPlace{place: b.place(c.Index), in: bufio.NewScanner(os.Stdin)}, CheckpointDir: c.Dir, DataSocket: c.Sockets, Log: quiet(),
 	})
 	if err != nil {
 		panic(err)
@@ -60,6 +60,33 @@ func childMain() {
 	}
 }
 
+// childPlace asks the book of the parent process.
+type childPlace struct {
+	*place
+	mu sync.Mutex
+	in *bufio.Scanner
+}
+
+func (p *childPlace) ClaimPS(ctx context.Context, addr string, waiting func(string)) (pserver.Claim, error) {
+	_, err := p.place.ClaimPS(ctx, addr, waiting)
+	return p, err
+}
+
+func (p *childPlace) Current(context.Context) (job pserver.JobState, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	fmt.Println("current")
+	if !p.in.Scan() {
+		return job, errors.New("the parent process is gone")
+	}
+	return job, json.Unmarshal(p.in.Bytes(), &job)
+}
+
+func (p *childPlace) AskSet(context.Context) error {
+	fmt.Println("ask")
+	return nil
+}
+
 // child is a parameter server in another process.
 type child struct {
 	cmd    *exec.Cmd
@@ -80,6 +107,10 @@ func startChild(t testing.TB, b *book, c childConfig) *child {
 	run := &child{cmd: exec.Command(os.Args[0]), gone: make(chan struct{})}
 	run.cmd.Env = append(os.Environ(), childEnv+"="+string(config))
 	run.cmd.Stderr = os.Stderr
+	in, err := run.cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
 	out, err := run.cmd.StdoutPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -87,8 +118,15 @@ func startChild(t testing.TB, b *book, c childConfig) *child {
 	if err := run.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
+	if b.leader == nil {
+		newSetTaker(t, b)
+	}
+	var asked sync.WaitGroup
+	asking, end := context.WithCancel(context.Background())
 	go func() {
 		defer close(run.gone)
+		defer asked.Wait()
+		defer end()
 		lines := bufio.NewScanner(out)
 		for lines.Scan() {
 			kind, what, _ := strings.Cut(lines.Text(), " ")
@@ -101,6 +139,10 @@ func startChild(t testing.TB, b *book, c childConfig) *child {
 				run.mu.Unlock()
 			case "error":
 				run.failed = what
+			case "current":
+				json.NewEncoder(in).Encode(b.state()) //nolint:errcheck,errchkjson // the child can be gone
+			case "ask":
+				asked.Go(func() { b.takeSet(asking) }) //nolint:errcheck // the child asks again
 			}
 		}
 		run.cmd.Wait()

@@ -59,7 +59,6 @@ type Config struct {
 	// empty, no checkpoints are kept and a restart loses the parameters.
 	CheckpointDir string
 	CheckpointsOf string        // Another job whose checkpoints may be loaded. Default: none.
-	Keep          int           // Own checkpoints to keep without a set. Default 2.
 	CutLimit      time.Duration // Maximum duration of a master's cut. Updates copy the state that they change until it ends. Default 10 minutes.
 
 	MaxConnections int           // Default 4096.
@@ -96,7 +95,6 @@ func (c *Config) Validate() error {
 	if c.DataSocket != SocketAuto && c.DataSocket != SocketOff && !filepath.IsAbs(c.DataSocket) {
 		return fmt.Errorf("pserver.Config.DataSocket is %q: expected %q, %q or an absolute path", c.DataSocket, SocketAuto, SocketOff)
 	}
-	c.Keep = cmp.Or(c.Keep, 2)
 	c.CutLimit = cmp.Or(c.CutLimit, 10*time.Minute)
 	c.MaxConnections = cmp.Or(c.MaxConnections, 4096)
 	c.BufferBytes = cmp.Or(c.BufferBytes, 256<<20)
@@ -111,7 +109,6 @@ func (c *Config) Validate() error {
 		value int64
 		least int64
 	}{
-		{"Keep", int64(c.Keep), 1},
 		{"MaxConnections", int64(c.MaxConnections), 1},
 		{"BufferBytes", c.BufferBytes, wire.MaxPayload},
 		{"StageBytes", c.StageBytes, wire.MaxPayload},

@@ -158,7 +158,6 @@ func TestConfigMistakesAreNamed(t *testing.T) {
 		"Registry is nil":                             {},
 		"all addresses of the machine":                {Registry: registry, Listener: everywhere},
 		`Advertise is "here": expected host`:          {Registry: registry, Advertise: "here"},
-		"Keep is -1: expected at least 1":             {Registry: registry, Keep: -1},
 		"BufferBytes is 5: expected at least 1048576": {Registry: registry, BufferBytes: 5},
 		"HelloTimeout is -1":                          {Registry: registry, HelloTimeout: -1},
 		"choose a directory with write permission":    {Registry: registry, CheckpointDir: "/proc/checkpoints"},

@@ -8,9 +8,9 @@
 // machine a unix domain socket for the same protocols. A [Registry] assigns the index of the shard. The placement table (package
 // placement) assigns its blocks.
 //
-//	          claim index           first parameters, or a checkpoint
+//	          claim index           first parameters, or a set
 //	start ----------------> empty ------------------------------------> ready ----> lease lost: exit with an error
-//	                          |  ^                                        |    ----> stop requested: checkpoint, release
+//	                          |  ^                                        |    ----> stop requested: await a set, release
 //	             one trainer  v  | claim expired                          v
 //	                      initializing                              pull, push, stage
 //
@@ -37,12 +37,10 @@
 // applies any of it. A pull copies a block under the block's lock, so it never returns half an update. A new incarnation of a
 // trainer fences the old one: after the reply to its hello, no push of the old incarnation is applied.
 //
-// The shard takes checkpoints at the cuts of the master, which combines them into sets. In asynchronous mode it also takes them alone
-// for its first parameters and when it stops. A restarted shard continues from a set or from its own later checkpoint, under a new
-// shard epoch;
-// docs/formats/parameter-server-checkpoint.md describes the choice. The answer to a push of another epoch is "resync", and the
-// trainer pulls again. In asynchronous mode a restart loses the updates since the checkpoint. In synchronous mode the leader
-// rolls all shards back to the last set.
+// The shard takes checkpoints at the cuts of the master, which combines them into sets. In asynchronous mode it asks for a set when it
+// has its first parameters, before which it applies no push, and when it stops. A restarted shard continues from the set that etcd
+// names, under a new shard epoch. The answer to a push of another epoch is "resync", and the trainer pulls again. In asynchronous mode a
+// kill loses the updates since the set. In synchronous mode the leader rolls all shards back to the last set.
 //
 // # Failure
 //

@@ -31,10 +31,13 @@ func TestMain(m *testing.M) {
 
 // book is the registry of a test: it assigns indices and records their holders.
 type book struct {
-	mu      sync.Mutex
-	addrs   []string
-	changed chan struct{}
-	job     pserver.JobState
+	mu       sync.Mutex
+	addrs    []string
+	changed  chan struct{}
+	job      pserver.JobState
+	leader   *setTaker  // takes the sets that servers ask for; nil: there is none
+	asked    sync.Mutex // one such set at a time
+	noLeader bool       // none is to be added
 }
 
 // state is the job state that servers receive: one job instance, unless a test sets another.
@@ -42,6 +45,7 @@ func (b *book) state() pserver.JobState {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	job := b.job
+	job.Led = b.leader != nil
 	if job.Shards == 0 {
 		job.Shards = len(b.addrs)
 	}
@@ -87,7 +91,10 @@ type place struct {
 	index int
 	job   pserver.JobState // at the claim
 	lost  chan struct{}
+	once  sync.Once
 }
+
+func (p *place) lose() { p.once.Do(func() { close(p.lost) }) }
 
 func (b *book) place(index int) *place {
 	return &place{book: b, index: index, lost: make(chan struct{})}
@@ -101,7 +108,23 @@ func (p *place) ClaimPS(_ context.Context, addr string, _ func(string)) (pserver
 func (p *place) Index() int                                        { return p.index }
 func (p *place) Job() pserver.JobState                             { return p.job }
 func (p *place) Current(context.Context) (pserver.JobState, error) { return p.book.state(), nil }
-func (p *place) Lost() <-chan struct{}                             { return p.lost }
+
+// AskSet takes a set. If a server is missing or not ready, there is none; the servers ask again.
+func (p *place) AskSet(ctx context.Context) error {
+	return p.book.takeSet(ctx)
+}
+
+func (b *book) takeSet(ctx context.Context) error {
+	b.mu.Lock()
+	leader := b.leader
+	b.mu.Unlock()
+	if leader == nil {
+		return nil
+	}
+	return leader.takeWanted(ctx)
+}
+
+func (p *place) Lost() <-chan struct{} { return p.lost }
 func (p *place) Release(context.Context) error {
 	p.book.set(p.index, "")
 	return nil
@@ -127,6 +150,9 @@ type server struct {
 
 func startServer(t testing.TB, b *book, index int, cfg pserver.Config) *server {
 	t.Helper()
+	if cfg.CheckpointDir != "" && b.leader == nil && !b.noLeader {
+		newSetTaker(t, b)
+	}
 	p := b.place(index)
 	cfg.Registry, cfg.Log = p, quiet()
 	s, err := pserver.New(cfg)
@@ -136,7 +162,11 @@ func startServer(t testing.TB, b *book, index int, cfg pserver.Config) *server {
 	ctx, stop := context.WithCancel(context.Background())
 	run := &server{place: p, addr: s.Addr(), stop: stop, done: make(chan error, 1)}
 	go func() { run.done <- s.Run(ctx) }()
-	t.Cleanup(func() { stop(); run.wait() })
+	t.Cleanup(func() {
+		run.lose()
+		stop()
+		run.wait()
+	})
 	return run
 }
 
@@ -154,7 +184,7 @@ func (s *server) wait() error {
 // leave ends a server without a word, as a lost lease does: it saves nothing.
 func (s *server) leave(t testing.TB) {
 	t.Helper()
-	close(s.lost)
+	s.lose()
 	if err := s.wait(); !errors.Is(err, pserver.ErrLeaseLost) {
 		t.Fatal(err)
 	}

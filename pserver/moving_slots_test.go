@@ -431,7 +431,7 @@ func (j *slotsJob) restart(t testing.TB, dir string, set []byte) {
 	t.Helper()
 	j.leave(t)
 	b := newBook(2)
-	b.job = pserver.JobState{LatestSet: set, Life: time.Now().UnixNano(), Placement: j.stored}
+	b.job = pserver.JobState{LatestSet: set, Placement: j.stored}
 	j.cluster = &cluster{book: b, setTaker: newSetTaker(t, b)}
 	for i := range 2 {
 		j.servers = append(j.servers, startServer(t, b, i, pserver.Config{CheckpointDir: dir}))

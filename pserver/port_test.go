@@ -13,6 +13,7 @@ import (
 // connection means that the process is gone, and the leader would free the index.
 func TestPortStaysOpenUntilTheServerHasStopped(t *testing.T) {
 	b := newBook(1)
+	newSetTaker(t, b)
 	p := b.place(0)
 	s, err := pserver.New(pserver.Config{Registry: p, Log: quiet(), CheckpointDir: t.TempDir()})
 	must(t, err)

@@ -30,6 +30,8 @@ import (
 // ErrLeaseLost is returned when the lease is lost. The server ends immediately, since another server may own the index.
 var ErrLeaseLost = errors.New("lease on the server index lost: this process or etcd was unavailable for longer than the lease: restart the server, it continues from its last checkpoint")
 
+var errStopped = errors.New("stopped")
+
 const gracePeriod = 5 * time.Second
 
 // Server is one parameter server: a port, and while Run runs a shard behind it.
@@ -90,9 +92,8 @@ func (s *Server) openSocket() (err error) {
 // Addr is the "ip:port" that trainers use.
 func (s *Server) Addr() string { return s.cfg.Advertise }
 
-// Run claims an index, restores its checkpoint and serves until ctx ends; then
-// it writes a checkpoint, frees the index and returns nil. See the package
-// comment for when it returns an error.
+// Run claims an index, loads the checkpoint set that etcd names and serves until ctx ends. Then it refuses trainers, waits until etcd
+// names a set with all its updates, frees the index and returns nil. See the package comment for when it returns an error.
 func (s *Server) Run(ctx context.Context) error {
 	defer s.cfg.Listener.Close()
 	if s.place != nil {
@@ -151,7 +152,7 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	data := dataport.New(port.Branch(dataport.Preface), s.cfg.limits(), shard, s.socket)
 	calls := port.Branch(portsplit.HTTP2)
 	service := s.controlServer(shard, checkpoints, data)
-	group, groupCtx := errgroup.WithContext(ctx)
+	group, groupCtx := errgroup.WithContext(context.WithoutCancel(ctx))
 	group.Go(func() error { return port.Run(groupCtx) })
 	group.Go(data.Run)
 	group.Go(func() error {
@@ -192,6 +193,19 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 		})
 	}
 	group.Go(func() error {
+		select {
+		case <-ctx.Done():
+		case <-groupCtx.Done():
+			return nil
+		}
+		data.Stop()
+		//guard:stopping-server-awaits-set
+		if checkpoints != nil {
+			checkpoints.AwaitLastSet(groupCtx, claim)
+		}
+		return errStopped
+	})
+	group.Go(func() error {
 		<-groupCtx.Done()
 		data.Stop()
 		timer := time.AfterFunc(gracePeriod, service.Stop)
@@ -204,12 +218,9 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 		shard.Log.Info("parameter server ended: all its blocks were moved to others")
 		return nil
 	}
-	//guard:last-checkpoint-needs-lease
-	if err == nil && checkpoints != nil && shard.Ready() {
-		err = checkpoints.SaveSelf(context.WithoutCancel(ctx), checkpoint.Stop)
-	}
-	if err == nil {
+	if errors.Is(err, errStopped) {
 		shard.Log.Info("parameter server stopped")
+		return nil
 	}
 	return err
 }
@@ -229,7 +240,7 @@ func (s *Server) open(ctx context.Context, claim Claim) (*core.Shard, *persist.C
 	}
 	c, err := persist.Open(ctx, persist.Options{
 		Store: checkpoint.Store{Place: s.place, Points: s.points}, Index: index, Job: job, CheckpointsOf: s.cfg.CheckpointsOf,
-		Keep: s.cfg.Keep, CutLimit: s.cfg.CutLimit, Log: log,
+		CutLimit: s.cfg.CutLimit, Log: log,
 	})
 	if err != nil {
 		return nil, nil, err

@@ -29,11 +29,18 @@ type setTaker struct {
 	client *psclient.Client
 	term   uint64
 	epoch  uint32 // of the job
+
+	keep  int            // sets
+	steps map[uint64]int // of trainers, as take counts them, by set
+	step  int
 }
 
 func newSetTaker(t testing.TB, b *book) *setTaker {
-	s := &setTaker{book: b, client: &psclient.Client{Addrs: b.complete, Present: b.complete, Registered: b.complete}, term: 1, epoch: 1}
+	s := &setTaker{book: b, client: &psclient.Client{Addrs: b.complete, Present: b.complete, Registered: b.complete}, term: 1, epoch: 1, keep: 2, steps: map[uint64]int{}}
 	t.Cleanup(s.client.Close)
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.leader = s
 	return s
 }
 
@@ -56,15 +63,43 @@ func (s *setTaker) write(ctx context.Context, cut pscontrol.Cut) (uint64, error)
 	s.book.mu.Lock()
 	s.book.job.LatestSet = text
 	s.book.mu.Unlock()
-	return cut.Number(), cut.Prune(ctx, 2)
+	return cut.Number(), cut.Prune(ctx, s.keep)
 }
 
 func (s *setTaker) take(ctx context.Context) (uint64, error) {
+	s.book.asked.Lock()
+	defer s.book.asked.Unlock()
+	return s.takeLocked(ctx)
+}
+
+func (s *setTaker) takeLocked(ctx context.Context) (uint64, error) {
 	cut, err := s.begin(ctx)
 	if err != nil {
 		return 0, err
 	}
+	s.steps[cut.Number()] = s.step
 	return s.write(ctx, cut)
+}
+
+// takeAfter takes a set after a step.
+func (s *setTaker) takeAfter(ctx context.Context) error {
+	s.book.asked.Lock()
+	defer s.book.asked.Unlock()
+	s.step++
+	_, err := s.takeLocked(ctx)
+	return err
+}
+
+// takeWanted takes a set if a server wants one.
+func (s *setTaker) takeWanted(ctx context.Context) error {
+	s.book.asked.Lock()
+	defer s.book.asked.Unlock()
+	states, err := s.client.States(ctx)
+	if !slices.ContainsFunc(states, func(s pscontrol.ServerState) bool { return s.WantsSet }) {
+		return err
+	}
+	_, err = s.takeLocked(ctx)
+	return err
 }
 
 // cluster is a number of servers in this process with one checkpoint directory.
@@ -83,7 +118,6 @@ func startCluster(t testing.TB, dir string, n int, latest []byte) *cluster {
 func startClusterOf(t testing.TB, dir string, n int, job pserver.JobState) *cluster {
 	t.Helper()
 	b := newBook(n)
-	job.Life = cmp.Or(job.Life, time.Now().UnixNano())
 	b.job = job
 	c := &cluster{book: b, setTaker: newSetTaker(t, b)}
 	for i := range n {
@@ -167,15 +201,10 @@ func onlyACompleteSetLoads(t *testing.T, g *storageBackend) {
 	if _, err := control(t, c.servers[0].addr).WriteCut(within(t), &pb.WriteCutRequest{Cut: name}); err != nil {
 		t.Fatal(err)
 	}
-	c.servers[1].stop()
-	if err := c.servers[1].wait(); err != nil {
-		t.Fatal(err)
-	}
-	c.servers = c.servers[:1]
 	c.leave(t)
 
 	c = startCluster(t, dir, 2, second)
-	wantModel(t, "one server stopped, the other killed", c.book, start, grads, 2)
+	wantModel(t, "all killed", c.book, start, grads, 2)
 	c.leave(t)
 	c = startCluster(t, dir, 2, nil)
 	wantModel(t, "etcd is empty", c.book, start, grads, 2)
@@ -189,9 +218,19 @@ func onlyACompleteSetLoads(t *testing.T, g *storageBackend) {
 	c.leave(t)
 	damage(t, filepath.Join(files, "ps-0"), first, 0)
 	c = startCluster(t, dir, 2, second)
-	wantUnrestored(t, "both sets are damaged", c, "set 2")
+	wantUnrestored(t, "both sets are damaged", c, nameOf(t, second))
 	c.name(first)
 	wantUnrestored(t, "both sets are damaged", c, "")
+}
+
+// nameOf is how messages name a set.
+func nameOf(t testing.TB, text []byte) string {
+	t.Helper()
+	set, err := checkpoint.ParseSet(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return set.String()
 }
 
 // damage changes a byte of a shard's weights in a set.
@@ -210,8 +249,7 @@ func damage(t testing.TB, folder string, set []byte, shard int) {
 	write(t, path, data)
 }
 
-// A server that is restarted while the others run loses nothing. Servers that were all stopped in order continue from
-// their own checkpoints.
+// A server that is restarted while the others run loses nothing, nor do servers that are all stopped: each of them ends with a set.
 func TestStoppedServersContinue(t *testing.T) { onEachBackend(t, stoppedServersContinue) }
 
 func stoppedServersContinue(t *testing.T, g *storageBackend) {
@@ -219,7 +257,7 @@ func stoppedServersContinue(t *testing.T, g *storageBackend) {
 	start, grads := small(random(1)), small(random(2))
 	c, client := trainedCluster(t, dir, start)
 	mustPush(t, client, 1, grads)
-	set := c.mustTake(t)
+	c.mustTake(t)
 	mustPush(t, client, 2, grads)
 	c.servers[1].stop()
 	if err := c.servers[1].wait(); err != nil {
@@ -234,7 +272,7 @@ func stoppedServersContinue(t *testing.T, g *storageBackend) {
 			t.Fatal(err)
 		}
 	}
-	c = startCluster(t, dir, 2, set)
+	c = startCluster(t, dir, 2, c.state().LatestSet)
 	client = wantModel(t, "all stopped", c.book, start, grads, 3)
 	mustPush(t, client, 3, grads) // repeated
 	wantModel(t, "a repeated push", c.book, start, grads, 3)
@@ -270,12 +308,12 @@ func unreferencedCheckpointSet(t *testing.T, g *storageBackend) {
 	restart("the set that is named", named, 2)
 	damage(t, filepath.Join(files, "ps-0"), named, 0)
 	c = startCluster(t, dir, 2, named)
-	wantUnrestored(t, "named set damaged, unreferenced set complete", c, "set 2")
+	wantUnrestored(t, "named set damaged, unreferenced set complete", c, nameOf(t, named))
 	c.leave(t)
 	restart("none is named", nil, 3)
 }
 
-// The checkpoints of a rolling restart are not one cut of all servers.
+// Each server of a rolling restart ends with a set of all servers, which all load when they are killed later.
 func TestRollingRestart(t *testing.T) { onEachBackend(t, rollingRestart) }
 
 func rollingRestart(t *testing.T, g *storageBackend) {
@@ -283,7 +321,6 @@ func rollingRestart(t *testing.T, g *storageBackend) {
 	start, grads := small(random(1)), small(random(2))
 	c, client := trainedCluster(t, dir, start)
 	mustPush(t, client, 1, grads)
-	set := c.mustTake(t)
 	for i := range c.servers {
 		mustPush(t, client, uint64(2+i), grads)
 		c.servers[i].stop()
@@ -294,9 +331,10 @@ func rollingRestart(t *testing.T, g *storageBackend) {
 	}
 	client = wantModel(t, "both stopped, one after the other", c.book, start, grads, 3)
 	mustPush(t, client, 4, grads)
+	latest := c.state().LatestSet
 	c.leave(t)
-	c = startCluster(t, dir, 2, set)
-	wantModel(t, "then all killed", c.book, start, grads, 1)
+	c = startCluster(t, dir, 2, latest)
+	wantModel(t, "then all killed", c.book, start, grads, 3)
 }
 
 // A server that is killed while others run takes its part of the latest set, not its checkpoint for an
@@ -322,10 +360,7 @@ func killedServerTakesItsPart(t *testing.T, g *storageBackend) {
 			t.Fatal(err)
 		}
 	}
-	close(c.servers[1].lost)
-	if err := c.servers[1].wait(); !errors.Is(err, pserver.ErrLeaseLost) {
-		t.Fatal(err)
-	}
+	c.servers[1].leave(t)
 	next := startServer(t, c.book, 1, pserver.Config{CheckpointDir: dir})
 	mustInit(t, connect(t, c.book, params.Config{Mode: params.Async, Optimizer: heavy, Ordinal: 9}), small(constant(0)))
 	reply, err := control(t, next.addr).Describe(within(t), &pb.DescribeRequest{})
@@ -365,9 +400,35 @@ func setOntoAnotherNumberOfServers(t *testing.T, g *storageBackend) {
 	}
 }
 
+// An asynchronous server applies no push before etcd names a set with its first parameters: servers that are killed before have
+// initial parameters in common.
+func TestPushesWaitForFirstSet(t *testing.T) {
+	b := newBook(1)
+	b.noLeader = true
+	startServer(t, b, 0, pserver.Config{CheckpointDir: t.TempDir(), PullWait: 10 * time.Millisecond})
+	start, grads := small(random(1)), small(random(2))
+	c := connect(t, b, params.Config{Mode: params.Async, Optimizer: heavy, Incarnation: 7})
+	mustInit(t, c, clone(start))
+	brief, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	if _, err := c.PushPull(brief, 1, 1, grads, clone(start)); !errors.Is(err, context.DeadlineExceeded) {
+		t.Fatalf("a push before the first set: %v, expected it to wait", err)
+	}
+	values := clone(start)
+	if _, err := c.Pull(within(t), values, 0); err != nil || differ(values, start) != nil {
+		t.Errorf("parameters before the first set: %v, %v", err, differ(values, start))
+	}
+	if _, err := newSetTaker(t, b).take(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	mustPush(t, c, 1, grads)
+	wantModel(t, "the same push after the first set", b, start, grads, 1)
+}
+
 // The rules of cuts at one server.
 func TestCuts(t *testing.T) {
 	dir, b := t.TempDir(), newBook(1)
+	b.noLeader = true
 	s := startServer(t, b, 0, pserver.Config{CheckpointDir: dir, CutLimit: 20 * time.Millisecond})
 	mustInit(t, connect(t, b, params.Config{Mode: params.Async}), small(random(1)))
 	server := control(t, s.addr)
@@ -403,10 +464,7 @@ func TestCuts(t *testing.T) {
 		t.Error("a cut of an older job epoch began")
 	}
 
-	s.stop()
-	if err := s.wait(); err != nil {
-		t.Fatal(err)
-	}
+	s.leave(t)
 	s = startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
 	mustInit(t, connect(t, b, params.Config{Mode: params.Async}), small(random(1)))
 	server = control(t, s.addr)
@@ -483,7 +541,7 @@ func killedAtEveryStepOfSets(t *testing.T, g *storageBackend, whom, from int, tr
 		}
 		taken := newSetTaker(t, b)
 		trainUntil(t, died, func(ctx context.Context) error {
-			return train(ctx, b, func() error { _, err := taken.take(ctx); return err })
+			return train(ctx, b, func() error { return taken.takeAfter(ctx) })
 		})
 		done = !died()
 		for _, server := range servers {
@@ -499,13 +557,14 @@ func killedAtEveryStepOfSets(t *testing.T, g *storageBackend, whom, from int, tr
 			if err != nil {
 				t.Fatal(err)
 			}
-			want = int(set.Number)
+			want = taken.steps[set.Number]
 		} else if numbers, err := (checkpoint.Store{Place: checkpoint.Disk(files)}).Sets(t.Context()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			t.Fatal(err)
 		} else if len(numbers) > 0 {
-			want = int(numbers[0])
+			want = taken.steps[numbers[0]]
+		} else {
+			continue // before the first set
 		}
-		b.job.Life++
 		heirs := []*server{startServer(t, b, 0, pserver.Config{CheckpointDir: dir}), startServer(t, b, 1, pserver.Config{CheckpointDir: dir})}
 		check(fmt.Sprintf("killed at step %d, after %q", dieAt, last(victim.steps)), b, want)
 		for _, heir := range heirs {
@@ -543,13 +602,14 @@ func twoLives(t testing.TB, dir string, next pserver.JobState) (c *cluster, set 
 	t.Helper()
 	start, grads = small(random(1)), small(random(2))
 	first, client := trainedClusterOf(t, dir, start, pserver.JobState{Name: "test", ID: firstLife, Epoch: 4})
+	first.keep = 9
 	mustPush(t, client, 1, grads)
 	if err := first.client.Retire(within(t), 1, [16]byte{0xaa}, 5, nil, nil); err != nil {
 		t.Fatal(err)
 	}
 	set = first.mustTake(t)
 	mustPush(t, client, 2, grads)
-	for _, s := range first.servers { // stopped in order: each has saved itself
+	for _, s := range first.servers { // they end with a set
 		s.stop()
 	}
 	for _, s := range first.servers {
@@ -560,11 +620,10 @@ func twoLives(t testing.TB, dir string, next pserver.JobState) (c *cluster, set 
 	if next.LatestSet != nil {
 		next.LatestSet = set
 	}
-	next.Life = first.state().Life // in another etcd it may have the same number
 	return startClusterOf(t, dir, 2, next), set, start, grads
 }
 
-// A job that was resumed from a set begins with it and with nothing else, also where servers have saved something later; its
+// A job that was resumed from a set begins with it and with nothing else, also if there are newer sets; its
 // trainers count from the beginning, whatever their incarnations.
 func TestResumedLife(t *testing.T) {
 	for _, tt := range []struct {
@@ -574,7 +633,7 @@ func TestResumedLife(t *testing.T) {
 	}{
 		{"resumed", pserver.JobState{Name: "test", ID: "bb", Epoch: 5, LatestSet: []byte("the set")}, 1},
 		{"begun again", pserver.JobState{Name: "test", ID: "bb", Epoch: 1}, 2},
-		{"the same instance", pserver.JobState{Name: "test", ID: firstLife, Epoch: 4, LatestSet: []byte("the set")}, 2},
+		{"the same instance", pserver.JobState{Name: "test", ID: firstLife, Epoch: 4, LatestSet: []byte("the set")}, 1},
 	} {
 		t.Run(tt.what, func(t *testing.T) {
 			c, _, start, grads := twoLives(t, t.TempDir(), tt.next)
@@ -612,7 +671,6 @@ func testCheckpointsOfAnotherJob(t *testing.T, g *storageBackend) {
 			t.Errorf("%s: %v", what, err)
 		}
 	}
-	refuses("what servers saved themselves")
 	c.mustTake(t)
 	refuses("a set")
 	c.leave(t)
@@ -624,8 +682,8 @@ func testCheckpointsOfAnotherJob(t *testing.T, g *storageBackend) {
 	wantModel(t, "on purpose", b, start, grads, 1)
 }
 
-// Discard removes the files of a failed set on request of a leader. The set in etcd, the servers' own checkpoints and the files of
-// another job instance stay.
+// Discard removes the files of a failed set on request of a leader. The set in etcd and the files of another job
+// instance stay.
 func TestDiscard(t *testing.T) { onEachBackend(t, testDiscard) }
 
 func testDiscard(t *testing.T, g *storageBackend) {

@@ -1,6 +1,9 @@
 package pserver_test
 
 import (
+	"crypto/sha256"
+	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -87,6 +90,15 @@ func TestRemovedPolicyInCheckpointIsRefused(t *testing.T) {
 	for _, folder := range folders {
 		must(t, rewriteManifest(folder, func(m *checkpoint.Manifest) { m.Staleness.Policy = "reject" }))
 	}
+	set, err := checkpoint.ParseSet(b.state().LatestSet)
+	must(t, err)
+	text, err := os.ReadFile(filepath.Join(dir, "ps-0", set.Shards[0].Generation.String(), "MANIFEST.json"))
+	must(t, err)
+	set.Shards[0].SHA256 = fmt.Sprintf("%x", sha256.Sum256(text))
+	b.mu.Lock()
+	b.job.LatestSet, err = set.Encode()
+	b.mu.Unlock()
+	must(t, err)
 	second := startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
 	wantUnrestored(t, "a removed policy", &cluster{book: b, servers: []*server{second}}, `staleness policy "reject": expected one of apply, scale`)
 }

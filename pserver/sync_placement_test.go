@@ -256,7 +256,7 @@ func TestSyncRestartedServerRejectsSteps(t *testing.T) {
 	s.step(1)
 	s.mustStage(0, 1)
 	s.mustStage(1, 1)
-	close(servers[1].lost)
+	servers[1].lose()
 	if err := servers[1].wait(); !errors.Is(err, pserver.ErrLeaseLost) {
 		t.Fatal(err)
 	}

@@ -11,24 +11,15 @@ import (
 	"trainmaster/trainer/params"
 )
 
-// keyedServers starts two servers of a job with tables, which keep checkpoints in dirs.
-func keyedServers(t *testing.T, key table.Key, dirs []string) (b *book, stop func()) {
+// keyedServers starts two servers of a job with tables.
+func keyedServers(t *testing.T, key table.Key) (b *book, servers []*server) {
 	t.Helper()
 	b = newBook(2)
-	b.job = pserver.JobState{TableKey: key, Life: 1}
-	var servers []*server
-	for i := range dirs {
-		servers = append(servers, startServer(t, b, i, pserver.Config{CheckpointDir: dirs[i]}))
+	b.job = pserver.JobState{TableKey: key}
+	for i := range 2 {
+		servers = append(servers, startServer(t, b, i, pserver.Config{}))
 	}
-	return b, func() {
-		t.Helper()
-		for _, s := range servers {
-			s.stop()
-			if err := s.wait(); err != nil {
-				t.Fatal(err)
-			}
-		}
-	}
+	return b, servers
 }
 
 // keyedInit connects a trainer, sets the parameters and pushes the rows of a step.
@@ -47,17 +38,18 @@ func keyedInit(t *testing.T, b *book, incarnation uint64) error {
 	return client.PushRows(ctx, users.Name, incarnation, 1, ids, grads)
 }
 
-// A server that lost its checkpoint starts its tables with the key of the server that has tables, not with the key of the job.
+// A server that lost its tables starts them again with the key of the server that has tables, not with the key of the job.
 func TestServerWithLostTablesTakesKeyOfOthers(t *testing.T) {
 	for name, lost := range map[string]int{"first": 0, "second": 1} {
 		for kind, key := range map[string]table.Key{"no key": {}, "key of another job": {1, 2}} {
 			t.Run(name+" "+kind, func(t *testing.T) {
-				dirs := []string{t.TempDir(), t.TempDir()}
-				b, stop := keyedServers(t, key, dirs)
+				b, servers := keyedServers(t, key)
 				must(t, keyedInit(t, b, 1))
-				stop()
-				dirs[lost] = t.TempDir()
-				b, _ = keyedServers(t, table.Key{3, 4}, dirs)
+				servers[lost].leave(t)
+				b.mu.Lock()
+				b.job.TableKey = table.Key{3, 4}
+				b.mu.Unlock()
+				startServer(t, b, lost, pserver.Config{})
 				must(t, keyedInit(t, b, 2))
 				if got := heldKey(t, b); got != key {
 					t.Errorf("the tables have key %v, expected %v", got, key)
@@ -69,14 +61,12 @@ func TestServerWithLostTablesTakesKeyOfOthers(t *testing.T) {
 
 // Servers that hold tables with different keys are named, with what to do.
 func TestServersWithDifferentKeysAreNamed(t *testing.T) {
-	var dirs [2][]string
+	b := newBook(2)
 	for i, key := range []table.Key{{1, 2}, {3, 4}} {
-		dirs[i] = []string{t.TempDir(), t.TempDir()}
-		b, stop := keyedServers(t, key, dirs[i])
-		must(t, keyedInit(t, b, 1))
-		stop()
+		own, servers := keyedServers(t, key)
+		must(t, keyedInit(t, own, 1))
+		b.set(i, servers[i].addr)
 	}
-	b, _ := keyedServers(t, table.Key{5, 6}, []string{dirs[0][0], dirs[1][1]})
 	err := keyedInit(t, b, 2)
 	if err == nil || !strings.Contains(err.Error(), "parameter servers 0 and 1 have different keys of ids") || !strings.Contains(err.Error(), "restore all of them from one checkpoint") {
 		t.Errorf("init: %v", err)
@@ -88,7 +78,7 @@ func TestServersThatStartBeforeAndAfterTheSecretHaveOneKey(t *testing.T) {
 	b := newBook(2)
 	for i, key := range []table.Key{{}, {3, 4}} {
 		own := newBook(2)
-		own.job = pserver.JobState{TableKey: key, Life: 1}
+		own.job = pserver.JobState{TableKey: key}
 		b.set(i, startServer(t, own, i, pserver.Config{}).addr)
 	}
 	must(t, keyedInit(t, b, 1))

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "trainmaster/proto/trainmaster/v1"
-	"trainmaster/pserver"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/trainer/params"
 )
@@ -94,7 +93,7 @@ func TestDamagedSetIsRefusedUntilAnotherIsNamed(t *testing.T) {
 			}
 
 			c = startCluster(t, dir, 2, second)
-			wantUnrestored(t, name, c, filepath.Dir(path), harm.file, harm.says, "set 2", "master checkpoint use SET --checkpoint-dir")
+			wantUnrestored(t, name, c, filepath.Dir(path), harm.file, harm.says, nameOf(t, second), "master checkpoint use SET --checkpoint-dir")
 			_, err = control(t, c.servers[0].addr).InitParameters(within(t), &pb.InitParametersRequest{Incarnation: 7})
 			if status.Code(err) != codes.FailedPrecondition || !strings.Contains(err.Error(), harm.file) {
 				t.Errorf("parameters of a trainer: %v", err)
@@ -102,9 +101,10 @@ func TestDamagedSetIsRefusedUntilAnotherIsNamed(t *testing.T) {
 			c.name(first)
 			client = wantModel(t, "the set that an operator named", c.book, start, grads, 1)
 			mustPush(t, client, 2, grads)
+			damaged := set.Number
 			set, err = checkpoint.ParseSet(c.mustTake(t))
-			if err != nil || set.Number != 3 {
-				t.Errorf("the next set is %v, %v; expected 3, since the damaged one is 2", set, err)
+			if err != nil || set.Number <= damaged {
+				t.Errorf("the next set is %v, %v; expected a greater number than %d of the damaged one", set, err, damaged)
 			}
 		})
 	}
@@ -131,7 +131,7 @@ func TestRewindToDamagedSetIsRefused(t *testing.T) {
 			if err := c.client.Rollback(within(t), 1, 2, second, nil); err == nil || !strings.Contains(err.Error(), harm.file) {
 				t.Errorf("rollback: %v", err)
 			}
-			wantUnrestored(t, name, c, harm.file, harm.says, "set 2", "master checkpoint use SET")
+			wantUnrestored(t, name, c, harm.file, harm.says, nameOf(t, second), "master checkpoint use SET")
 			brief, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond) // the server serves no trainer
 			defer cancel()
 			if late, err := params.Connect(brief, params.Config{Addrs: c.complete, Log: quiet(), Mode: params.Async, Optimizer: heavy, Ordinal: 5, Incarnation: 300}); err == nil {
@@ -151,28 +151,4 @@ func TestRewindToDamagedSetIsRefused(t *testing.T) {
 			}
 		})
 	}
-}
-
-// A server that is restarted while others run takes its own checkpoint. If that checkpoint is damaged, it does not use the set.
-func TestDamagedOwnCheckpointIsRefused(t *testing.T) {
-	dir := t.TempDir()
-	start, grads := small(random(1)), small(random(2))
-	c, client := trainedCluster(t, dir, start)
-	c.mustTake(t)
-	mustPush(t, client, 1, grads)
-	c.servers[1].stop()
-	if err := c.servers[1].wait(); err != nil {
-		t.Fatal(err)
-	}
-	folders, err := filepath.Glob(filepath.Join(dir, "ps-1", "0*"))
-	if err != nil || len(folders) == 0 {
-		t.Fatal(folders, err)
-	}
-	newest := folders[len(folders)-1]
-	if err := flipByte(filepath.Join(newest, checkpoint.ManifestFile)); err != nil {
-		t.Fatal(err)
-	}
-	c.servers[1] = startServer(t, c.book, 1, pserver.Config{CheckpointDir: dir})
-	one := &cluster{book: c.book, servers: c.servers[1:]}
-	wantUnrestored(t, "its own checkpoint is damaged", one, newest, checkpoint.ManifestFile, "move that checkpoint out of the folder")
 }

@@ -122,9 +122,6 @@ func listSets(ctx context.Context, store *etcdstore.Store, dir string) ([]listed
 	}
 	list, found := []listedSet{}, false
 	for _, r := range reports {
-		if r.Set == 0 {
-			continue // of the last stop: servers load it without a command
-		}
 		s := listedSet{Set: r.Set, Named: r.Set == named, Mode: r.Mode, Version: r.Version, Shards: len(r.Shards), Complete: r.Complete, Problem: r.Problem}
 		for _, part := range r.Shards {
 			s.Bytes += part.Bytes

@@ -140,7 +140,7 @@ func (c psClaim) Current(ctx context.Context) (pserver.JobState, error) {
 
 func jobState(job etcdstore.ServedJob) pserver.JobState {
 	return pserver.JobState{
-		Name: job.Name, ID: hex.EncodeToString(job.ID), Epoch: job.Epoch, Shards: job.Desired, Life: job.Life,
+		Name: job.Name, ID: hex.EncodeToString(job.ID), Epoch: job.Epoch, Shards: job.Desired, Led: job.Led,
 		LatestSet: job.LatestSet, Named: job.Named, Placement: job.Placement, TableKey: table.KeyOf(job.TableKey),
 	}
 }

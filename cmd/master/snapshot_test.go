@@ -277,7 +277,7 @@ func TestSnapshotKnowsEveryKey(t *testing.T) {
 	known := map[string]string{
 		"/master/": process, "/ps/": process, "/trainers/": session,
 		"/master/secret": saved, "/job": saved, "/task_queues": saved, "/task_queues/tasks/": saved, "/task_queues/aside/": saved, "/ps_desired": saved, "/ps_step": saved,
-		"/ledger/begin": "made of the state", "/ledger/": read, "/ps_life": process, "/checkpoints/": other, "/ps_blocks": other,
+		"/ledger/begin": "made of the state", "/ledger/": read, "/checkpoints/": other, "/ps_blocks": other,
 	}
 	rows := 0
 	for line := range strings.Lines(string(text)) {

@@ -105,6 +105,9 @@ func (p *PS) checkpointRow(ctx context.Context, sockets, kind string, computes b
 	}
 	w.leader.Present = func(context.Context) ([]string, error) { return []string{addr}, nil }
 	defer w.leader.Close()
+	if err := w.firstSet(ctx); err != nil {
+		return row, err
+	}
 
 	mib := p.MiB
 	if tableMiB > 0 {
@@ -209,6 +212,22 @@ func (w *checkpointWatch) beside(ctx context.Context, n int) error {
 
 // checkpointsKept as a master keeps by default.
 const checkpointsKept = 2
+
+// firstSet takes the set before which the server accepts no push, when the trainer has put its parameters.
+func (w *checkpointWatch) firstSet(ctx context.Context) error {
+	for {
+		err := w.checkpoint(ctx)
+		if !errors.Is(err, pscontrol.ErrNothingToCut) {
+			w.written = nil
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(10 * time.Millisecond):
+		}
+	}
+}
 
 // checkpoint does what a leader does.
 func (w *checkpointWatch) checkpoint(ctx context.Context) error {

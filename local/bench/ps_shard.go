@@ -83,6 +83,7 @@ type seat int
 func (s seat) ClaimPS(context.Context, string, func(string)) (pserver.Claim, error) { return s, nil }
 func (s seat) Job() pserver.JobState                                                { return pserver.JobState{} }
 func (s seat) Current(context.Context) (pserver.JobState, error)                    { return s.Job(), nil }
+func (s seat) AskSet(context.Context) error                                         { return nil }
 func (s seat) Index() int                                                           { return int(s) }
 func (s seat) Lost() <-chan struct{}                                                { return nil }
 func (s seat) Release(context.Context) error                                        { return nil }

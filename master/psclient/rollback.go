@@ -22,7 +22,7 @@ func (c *Client) States(ctx context.Context) ([]pscontrol.ServerState, error) {
 	for i, s := range servers {
 		states[i] = pscontrol.ServerState{
 			Present: s != nil, Ready: s.GetState() == pb.DescribeReply_STATE_READY, Epoch: s.GetRewound(), LastCut: s.GetLastCut(),
-			KeepsCheckpoints: s.GetKeepsCheckpoints(), Unrestored: s.GetUnrestored(),
+			KeepsCheckpoints: s.GetKeepsCheckpoints(), WantsSet: s.GetWantsSet(), Unrestored: s.GetUnrestored(),
 		}
 	}
 	return states, err

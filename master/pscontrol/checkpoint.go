@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 	"time"
 
@@ -83,27 +84,28 @@ func newCheckpointer(t *term) *checkpointer {
 	return c
 }
 
-// Checkpoints returns the components that take checkpoints; nil: the configuration has none.
+// Checkpoints returns the components that take checkpoints; nil: the job has no parameter servers, and no cuts.
 func (c *Control) Checkpoints() []component.Component {
 	var list []component.Component
-	if c.config.CheckpointEvery != (Cadence{}) {
+	switch _, hasNone := c.config.Servers.(None); {
+	case c.config.Cuts && c.config.CheckpointEvery == (Cadence{}): // the queue asks for cuts
+	case hasNone && !c.config.Cuts:
+		return nil
+	default:
 		list = append(list, c.cadence())
 	}
-	if len(list) == 0 && !c.config.Cuts {
-		return nil
-	}
 	return append(list, &part{Control: c, name: "checkpoints", prepare: func(_ context.Context, t *term) (func(context.Context) error, error) {
-		kinds := []taskqueue.EffectKind{onCheckpointDue}
+		kinds := []taskqueue.EffectKind{onCheckpointDue, component.OnServersChanged}
 		if c.config.Cuts {
-			kinds = append(kinds, taskqueue.OnBarrierHeld, taskqueue.OnCheckpointDue, taskqueue.OnRollbackDue, component.OnServersChanged)
+			kinds = append(kinds, taskqueue.OnBarrierHeld, taskqueue.OnCheckpointDue, taskqueue.OnRollbackDue)
 		}
 		box := t.Effects(kinds...)
 		return func(ctx context.Context) error { return t.checkpoints.run(ctx, box) }, nil
 	}})
 }
 
-// run takes checkpoints and rolls the job back as required until ctx ends. In a job with cuts it checks the servers when a server
-// registers, when a cut or a rollback is due, and after resendEvery.
+// run takes checkpoints and rolls the job back as required until ctx ends. It checks the servers when one registers or asks for a
+// set; in a job with cuts also when a cut or a rollback is due, and after resendEvery.
 func (c *checkpointer) run(ctx context.Context, box *component.Mailbox) error {
 	latest, err := c.begun(ctx)
 	if err != nil {
@@ -114,6 +116,7 @@ func (c *checkpointer) run(ctx context.Context, box *component.Mailbox) error {
 	clock := c.term.Clock()
 	var retry backoff
 	var looked time.Time // zero: look at the servers now
+	asked := true        // servers may want a set
 	for rest := time.Duration(0); ; {
 		clock.Wait(ctx, box.Changed(), rest)
 		if ctx.Err() != nil {
@@ -122,7 +125,7 @@ func (c *checkpointer) run(ctx context.Context, box *component.Mailbox) error {
 		for _, e := range box.Take() {
 			switch e := e.(type) {
 			case component.ServersChanged:
-				looked = time.Time{}
+				looked, asked, retry = time.Time{}, true, backoff{}
 			case checkpointDue:
 				due = e
 			}
@@ -144,6 +147,14 @@ func (c *checkpointer) run(ctx context.Context, box *component.Mailbox) error {
 			continue
 		}
 		isDue := steps.Commit || due.after == done.number
+		//guard:set-on-request
+		if asked && !isDue && c.rollbacks == nil {
+			if asked, err = c.isWanted(ctx); err != nil {
+				rest, asked = statesRetry, true
+				continue
+			}
+			isDue = asked
+		}
 		if rest = c.untilLook(now.at, looked); rest != 0 && !isDue && !steps.Rollback {
 			continue
 		}
@@ -154,7 +165,7 @@ func (c *checkpointer) run(ctx context.Context, box *component.Mailbox) error {
 		case err != nil:
 			retry.failed(clock.Now(), err)
 		case taken:
-			done, retry = checkpointDone{done.number + 1, &now}, backoff{}
+			done, retry, asked = checkpointDone{done.number + 1, &now}, backoff{}, false
 			c.term.Post(done)
 		default: // a server may be missing, or not have taken a rollback yet
 			rest = statesRetry
@@ -176,6 +187,17 @@ func (c *checkpointer) untilLook(now, looked time.Time) time.Duration {
 		return -1
 	}
 	return max(0, resendEvery-now.Sub(looked))
+}
+
+// isWanted reports whether a server wants a set: it has its first parameters, or it stops.
+func (c *checkpointer) isWanted(ctx context.Context) (bool, error) {
+	ctx, cancel := c.term.within(ctx, beginTimeout)
+	defer cancel()
+	states, err := c.term.config.Servers.States(ctx)
+	if slices.ContainsFunc(states, func(s ServerState) bool { return s.WantsSet }) {
+		return true, nil
+	}
+	return false, err
 }
 
 // step rolls the job back if it must, or takes a checkpoint if one is due.

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -73,15 +74,24 @@ func (c *Control) Components() []component.Component {
 	return list
 }
 
-// LastCheckpoint saves the final parameters of an asynchronous job, after training has ended. The last cut of another job has them.
+// LastCheckpoint saves the parameters of an asynchronous job before its leader ends. The last cut of another job has them.
 func (c *Control) LastCheckpoint(ctx context.Context) {
 	t := c.current.Load()
-	if t == nil || !t.takesCheckpoints() || t.config.Cuts {
+	if t == nil || t.config.Cuts || !t.takesCheckpoints() {
 		return
 	}
 	bounded, cancel := t.Clock().WithTimeout(ctx, lastTimeout)
 	defer cancel()
-	_ = t.checkpoints.take(bounded) // take logs the error
+	for wanted := true; wanted; {
+		states, err := t.config.Servers.States(bounded)
+		if !slices.ContainsFunc(states, func(s ServerState) bool { return s.Ready && s.KeepsCheckpoints }) {
+			return
+		}
+		if err != nil || t.checkpoints.take(bounded) != nil { // take logs the error
+			return
+		}
+		wanted, _ = t.checkpoints.isWanted(bounded) // servers that stop at the same time
+	}
 }
 
 // term has what the components of one term share.
@@ -103,7 +113,8 @@ func newTerm(t component.Term, config Config) *term {
 }
 
 func (t *term) takesCheckpoints() bool {
-	return t.config.CheckpointEvery != (Cadence{}) || t.config.Cuts
+	_, hasNone := t.config.Servers.(None)
+	return !hasNone || t.config.Cuts
 }
 
 func (t *term) since(at time.Time) time.Duration { return t.Clock().Now().Sub(at) }

@@ -70,6 +70,7 @@ type ServerState struct {
 	LastCut uint64 // greatest number of a cut that the server has seen
 
 	KeepsCheckpoints bool // it was started with a place for them
+	WantsSet         bool // it has its first parameters, or it stops
 	// Unrestored is why it waits without parameters: its checkpoint is damaged or missing; "": it does not.
 	Unrestored string
 }

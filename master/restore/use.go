@@ -60,23 +60,13 @@ func UseSet(ctx context.Context, store *etcdstore.Store, name string, folder che
 	}
 	if position.Step != 0 {
 		err = useCut(ctx, name, store, folder, &Plan{Set: set, Text: text}, pointer, jobID)
-	} else if err = noNewerStop(ctx, folder, set, jobID); err == nil {
+	} else {
 		err = store.MovePointer(ctx, pointer, text)
 	}
 	if errors.Is(err, etcdstore.ErrJobRuns) {
 		return fmt.Errorf("set %d: expected no running master or parameter server, since the tasks go back with the parameters (--update-mode sync): stop all of them, and give the command again", number)
 	}
 	return err
-}
-
-// noNewerStop returns an error if servers would not load the set: when they were stopped, all of them saved newer checkpoints of the
-// same job id.
-func noNewerStop(ctx context.Context, folder checkpoint.Store, set *checkpoint.Set, jobID string) error {
-	stopped, err := folder.Stopped(ctx)
-	if err != nil || stopped == nil || stopped.JobID != jobID || stopped.Shards[0].Compare(set.Shards[0].Generation) <= 0 {
-		return err
-	}
-	return fmt.Errorf("set %d: expected no newer checkpoints of a stop in %q, found %s/%v, which servers load instead: move it out of the directory", set.Number, folder.Place, folder.Shard(0), stopped.Shards[0].Generation)
 }
 
 // wholeSet reads a set, all of whose files are as its manifests say.

@@ -88,9 +88,9 @@ func TestAwayIsNotGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	base, middle, newest := Generation{1, 1}, Generation{1, 2}, Generation{1, 3}
-	full := writeCheckpoint(t, folder, base, nil, func(m *Manifest) { m.Saved = Stop })
+	full := writeCheckpoint(t, folder, base, nil, func(m *Manifest) { m.Set = 1 })
 	for _, g := range []Generation{middle, newest} {
-		writeCheckpoint(t, folder, g, full, func(m *Manifest) { m.Saved = Stop })
+		writeCheckpoint(t, folder, g, full, func(m *Manifest) { m.Set = 1 })
 	}
 	for number := range uint64(3) {
 		set := &Set{Job: "test", Number: number + 1, Mode: Async, JobEpoch: 1, Shards: []Part{{Generation: newest, SHA256: "x"}}}
@@ -107,12 +107,9 @@ func TestAwayIsNotGone(t *testing.T) {
 		do   func(context.Context) error
 	}{
 		"pruning sets":                   {"sets/00000002.json", func(ctx context.Context) error { _, err := store.PruneSets(ctx, 3, 2); return err }},
-		"pruning what a shard saved":     {"ps-0/00000001-00000002/MANIFEST.json", func(ctx context.Context) error { return folder.Prune(ctx, newest, 2) }},
 		"discarding sets":                {"sets/00000003.json", func(ctx context.Context) error { return store.Discard(ctx, "of another instance", 0) }},
 		"discarding of a shard":          {"ps-0/00000001-00000002/MANIFEST.json", func(ctx context.Context) error { _, err := folder.Discard(ctx, "of another instance", 0); return err }},
 		"choosing the newest":            {"sets/00000003.json", func(ctx context.Context) error { _, err := store.Newest(ctx); return err }},
-		"looking for a stop":             {"ps-0/00000001-00000003/MANIFEST.json", func(ctx context.Context) error { _, err := store.Stopped(ctx); return err }},
-		"looking for a continued shard":  {"ps-0/00000001-00000003/RESUMED", func(ctx context.Context) error { _, err := store.Stopped(ctx); return err }},
 		"opening a segment":              {"ps-0/00000001-00000001-table-0/rows.safetensors", func(ctx context.Context) error { _, err := folder.Open(ctx, newest); return err }},
 		"pruning segments":               {"ps-0/00000001-00000002/MANIFEST.json", func(ctx context.Context) error { return folder.PruneSegments(ctx, nil) }},
 		"counting a start":               {"ps-0/STARTS", func(ctx context.Context) error { _, err := folder.CountStart(ctx); return err }},

@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"io"
-	"io/fs"
 	"path"
 
 	"trainmaster/pserver/placement"
@@ -75,27 +74,6 @@ func (f Folder) Manifest(ctx context.Context, g Generation) (*Manifest, error) {
 		return nil, fmt.Errorf("checkpoint %q: %w", f.where(g), err)
 	}
 	return c.Manifest, nil
-}
-
-// newest returns the newest finished checkpoint without its files. If its manifest is damaged, g names it.
-func (f Folder) newest(ctx context.Context) (g Generation, c *Checkpoint, err error) {
-	list, err := f.Generations(ctx)
-	if err != nil {
-		return g, nil, err
-	}
-	for _, g := range list {
-		whole, err := f.Whole(ctx, g)
-		if err != nil {
-			return g, nil, err
-		}
-		if whole {
-			if c, _, err = f.begin(ctx, g); err != nil {
-				return g, nil, fmt.Errorf("checkpoint %q: %w", f.where(g), err)
-			}
-			return g, c, nil
-		}
-	}
-	return g, nil, fs.ErrNotExist
 }
 
 // Weights reads the parameters. into returns the memory for a block, nil to skip it.

@@ -49,19 +49,13 @@ func (f Folder) Generations(ctx context.Context) ([]Generation, error) {
 			list = append(list, g)
 		}
 	}
-	//guard:newest-checkpoint-first
 	slices.SortFunc(list, func(a, b Generation) int { return b.Compare(a) })
 	return list, nil
 }
 
-// Whole reports whether a checkpoint was finished; its files may be damaged.
+// Whole reports whether a checkpoint was finished; its files may be damaged. An unreadable manifest exists.
 func (f Folder) Whole(ctx context.Context, g Generation) (bool, error) {
-	return f.has(ctx, g, ManifestFile)
-}
-
-// has reports whether a file exists in the directory of a checkpoint. An unreadable file exists.
-func (f Folder) has(ctx context.Context, g Generation, name string) (bool, error) {
-	file, err := f.place.Open(ctx, path.Join(f.path(g), name))
+	file, err := f.place.Open(ctx, path.Join(f.path(g), ManifestFile))
 	switch {
 	case err == nil:
 		return true, file.Close()
@@ -69,18 +63,6 @@ func (f Folder) has(ctx context.Context, g Generation, name string) (bool, error
 		return false, err
 	}
 	return !errors.Is(err, fs.ErrNotExist), nil
-}
-
-// resumedFile marks a checkpoint from which this shard alone continued.
-const resumedFile = "RESUMED"
-
-// Resume marks a checkpoint: the shard continues from it while other shards were never stopped.
-func (f Folder) Resume(ctx context.Context, g Generation) error {
-	return writeFile(ctx, f.place, f.path(g), resumedFile, nil, Replaced)
-}
-
-func (f Folder) resumed(ctx context.Context, g Generation) (bool, error) {
-	return f.has(ctx, g, resumedFile)
 }
 
 // CountStart increments the stored number of starts and returns it.
@@ -136,22 +118,6 @@ func (f Folder) Remove(ctx context.Context, g Generation) error {
 	}
 	f.Points.Observe("old directory removed")
 	return nil
-}
-
-// Prune removes checkpoints that are older than the newest keep ones. It also removes unfinished checkpoints before latest.
-func (f Folder) Prune(ctx context.Context, latest Generation, keep int) error {
-	list, err := f.Generations(ctx)
-	if err != nil {
-		return err
-	}
-	kept := 0
-	return f.removeBut(ctx, list, func(g Generation) (bool, error) {
-		whole, err := f.Whole(ctx, g)
-		if whole {
-			kept++
-		}
-		return whole && kept <= keep || g.Compare(latest) >= 0, err
-	})
 }
 
 // removeBut removes checkpoints of a list in descending order. It keeps checkpoints for which stays is true.

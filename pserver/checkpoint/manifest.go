@@ -40,12 +40,8 @@ type Manifest struct {
 	Format int `json:"format"`
 	Shard  int `json:"shard"`
 	Generation
-	// Set is the number of the set that the checkpoint belongs to, 0 for a checkpoint of the shard alone.
-	Set uint64 `json:"set,omitempty"`
-	// Saved is the reason of a checkpoint of the shard alone, [First] or [Stop]; empty with a set.
-	Saved string `json:"saved,omitempty"`
-	// Life identifies one lifetime of the servers, see [Store.Stopped].
-	Life int64 `json:"life,omitempty"`
+	// Set is the number of the set that the checkpoint belongs to.
+	Set uint64 `json:"set"`
 	// Job and JobID (hexadecimal) name the job, as in [Set]; empty if the server had no job id.
 	Job       string           `json:"job,omitempty"`
 	JobID     string           `json:"job_id,omitempty"`
@@ -68,12 +64,6 @@ type Retired struct {
 	Floor  uint64   `json:"floor"`
 	Spared []uint64 `json:"spared,omitempty"`
 }
-
-// Reasons for a checkpoint of a shard alone.
-const (
-	First = "first" // with the first parameters
-	Stop  = "stop"  // at a normal stop
-)
 
 // Placement is the placement of the blocks at the cut.
 type Placement struct {

@@ -105,26 +105,14 @@ func (m *Model) Read(name string) ([]float32, error) {
 // ErrNoSet is returned if the store has no set.
 var ErrNoSet = errors.New("no set of checkpoints")
 
-// Newest returns the default set to start from: the checkpoints of the last stop of all shards, or the newest set.
-// Only Open checks that it is complete.
+// Newest returns the newest set. Only Open checks that it is complete.
 func (s Store) Newest(ctx context.Context) (*Set, error) {
 	numbers, err := s.Sets(ctx)
 	if err != nil {
 		return nil, err
 	}
-	stopped, err := s.Stopped(ctx)
-	if err != nil {
-		return nil, err
-	}
-	if len(numbers) == 0 && stopped != nil {
-		return stopped, nil
-	}
 	if len(numbers) == 0 {
 		return nil, fmt.Errorf("%w in %q", ErrNoSet, s.Place)
 	}
-	set, err := s.ReadSet(ctx, numbers[0])
-	if err == nil && stopped != nil && stopped.Shards[0].Generation.Compare(set.Shards[0].Generation) > 0 {
-		return stopped, nil
-	}
-	return set, err
+	return s.ReadSet(ctx, numbers[0])
 }

@@ -214,12 +214,7 @@ func (s Store) Open(ctx context.Context, set *Set) ([]*Checkpoint, error) {
 	return parts, errors.Join(errs...)
 }
 
-func (s *Set) String() string {
-	if s.Number == 0 {
-		return "the checkpoints of the last stop"
-	}
-	return fmt.Sprintf("set %d", s.Number)
-}
+func (s *Set) String() string { return fmt.Sprintf("set %d", s.Number) }
 
 func (s Store) openPart(ctx context.Context, set *Set, p Part) (*Checkpoint, error) {
 	c, err := s.Shard(p.Shard).Open(ctx, p.Generation)
@@ -236,67 +231,6 @@ func (s Store) openPart(ctx context.Context, set *Set, p Part) (*Checkpoint, err
 		return nil, fmt.Errorf("checkpoint %v is of version %d in mode %s, the set of %d in mode %s", p.Generation, m.Version, m.Mode, set.Version, set.Mode)
 	}
 	return c, nil
-}
-
-// Stopped returns a set of the newest checkpoints of the shards, or nil. All shards must have saved themselves for the same reason in
-// the same lifetime of the servers, and none may have continued from its checkpoint. A damaged manifest is an error. Shards of a
-// synchronous job never save themselves.
-func (s Store) Stopped(ctx context.Context) (*Set, error) {
-	first, err := s.newest(ctx, 0)
-	if err != nil || first == nil {
-		return nil, err
-	}
-	m := first.Manifest
-	set := &Set{Format: setFormat, Job: m.Job, JobID: m.JobID, Mode: m.Mode, Version: m.Version, JobEpoch: m.JobEpoch}
-	for i := range m.Placement.Shards {
-		c, err := s.newest(ctx, i)
-		if err != nil || c == nil {
-			return nil, err
-		}
-		if c.Manifest.Set != 0 || c.Manifest.Life != m.Life || c.Manifest.JobID != m.JobID || c.Manifest.Saved != m.Saved {
-			return nil, nil
-		}
-		//guard:stop-of-all-servers
-		if resumed, err := s.Shard(i).resumed(ctx, c.Manifest.Generation); err != nil || resumed {
-			return nil, err
-		}
-		set.Shards = append(set.Shards, Part{i, c.Manifest.Generation, c.Digest})
-	}
-	return set, nil
-}
-
-// newest is the newest checkpoint of a shard that was finished, nil if there is none, or if its manifest is damaged and a set
-// names it.
-func (s Store) newest(ctx context.Context, shard int) (*Checkpoint, error) {
-	g, c, err := s.Shard(shard).newest(ctx)
-	switch {
-	case errors.Is(err, ErrUnavailable):
-		return nil, err
-	case err == nil, errors.Is(err, fs.ErrNotExist):
-		return c, nil
-	}
-	if named, inErr := s.InSet(ctx, shard, g); named || inErr != nil {
-		return nil, inErr
-	}
-	return nil, fmt.Errorf("newest checkpoint of shard %d: %w", shard, err)
-}
-
-// InSet reports whether a set of the store names a checkpoint of a shard. Damaged sets name none.
-func (s Store) InSet(ctx context.Context, shard int, g Generation) (bool, error) {
-	numbers, err := s.Sets(ctx)
-	if err != nil {
-		return false, err
-	}
-	for _, n := range numbers {
-		set, err := s.ReadSet(ctx, n)
-		switch {
-		case errors.Is(err, ErrUnavailable):
-			return false, err
-		case err == nil && shard < len(set.Shards) && set.Shards[shard].Generation == g:
-			return true, nil
-		}
-	}
-	return false, nil
 }
 
 // PruneSets removes sets up to a number, except the newest keep ones, and returns the remaining sets. A set between one and the

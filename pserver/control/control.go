@@ -11,7 +11,6 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "trainmaster/proto/trainmaster/v1"
-	"trainmaster/pserver/checkpoint"
 	modelwire "trainmaster/pserver/model/onwire"
 	"trainmaster/pserver/persist"
 	placewire "trainmaster/pserver/placement/onwire"
@@ -64,7 +63,7 @@ func (c *Service) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.
 	reply.Counters.StagedBytes = uint64(s.StagedBytes())
 	if c.checkpoints != nil {
 		reply.Checkpoint, reply.CheckpointError = c.checkpoints.Status()
-		reply.KeepsCheckpoints, reply.LastCut = true, c.checkpoints.LastCut()
+		reply.KeepsCheckpoints, reply.LastCut, reply.WantsSet = true, c.checkpoints.LastCut(), c.checkpoints.WantsSet()
 	}
 	h := s.View()
 	if h == nil {
@@ -147,14 +146,12 @@ func (c *Service) InitParameters(_ context.Context, request *pb.InitParametersRe
 }
 
 // FinishInit implements the service.
-func (c *Service) FinishInit(ctx context.Context, request *pb.FinishInitRequest) (*pb.FinishInitReply, error) {
-	err := c.shard.Finish(request.GetIncarnation(), func() {
-		if c.checkpoints != nil {
-			c.checkpoints.SaveSelf(context.WithoutCancel(ctx), checkpoint.First) //nolint:errcheck // it is in the log and in Describe; training continues
-		}
-	})
-	if err != nil {
+func (c *Service) FinishInit(_ context.Context, request *pb.FinishInitRequest) (*pb.FinishInitReply, error) {
+	if err := c.shard.Finish(request.GetIncarnation(), c.checkpoints != nil); err != nil {
 		return nil, statusOf(err)
+	}
+	if c.checkpoints != nil {
+		c.checkpoints.Begun()
 	}
 	return &pb.FinishInitReply{}, nil
 }

@@ -21,7 +21,7 @@ func begin(t testing.TB, s *core.Shard, m *model.Model) *core.View {
 			t.Fatal(refused)
 		}
 	}
-	if err := s.Finish(1, func() {}); err != nil {
+	if err := s.Finish(1, false); err != nil {
 		t.Fatal(err)
 	}
 	return h

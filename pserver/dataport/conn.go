@@ -242,6 +242,9 @@ func (c *conn) handle(buf *buffer, isFinite bool, r *reply) (fault *wire.Fault) 
 
 // push applies a gradient. If the block is about to move, it waits and tries once more.
 func (c *conn) push(b *core.Block, buf *buffer, r *reply) *wire.Fault {
+	if refused := c.shard.WaitOpen(c.stop, c.limits.PullWait); refused != nil {
+		return faultOf(refused)
+	}
 	update, fault := updateOf(&c.head)
 	if fault != nil {
 		return fault

@@ -29,6 +29,7 @@ type Listener struct {
 	socket     *Socket // nil: there is none
 	buffers    *buffers
 	sharedPool sharedPool
+	stop       sync.Once
 	stopped    chan struct{}
 
 	mu     sync.Mutex
@@ -101,10 +102,12 @@ func (d *Listener) leave(nc net.Conn) {
 
 // Stop closes all connections and returns when all of them have ended.
 func (d *Listener) Stop() {
-	d.mu.Lock()
-	close(d.stopped)
-	d.cutLocked()
-	d.mu.Unlock()
+	d.stop.Do(func() {
+		d.mu.Lock()
+		defer d.mu.Unlock()
+		close(d.stopped)
+		d.cutLocked()
+	})
 	d.conns.Wait()
 }
 

@@ -126,6 +126,9 @@ func (c *conn) lookupRows(f rowFrame, buf *buffer, r *reply) *wire.Fault {
 
 // pushRows applies gradients. If a slot is about to move, it waits, and then updates the slots that do not have the step yet.
 func (c *conn) pushRows(f rowFrame, r *reply) *wire.Fault {
+	if refused := c.shard.WaitOpen(c.stop, c.limits.PullWait); refused != nil {
+		return faultOf(refused)
+	}
 	update, fault := updateOf(&c.head)
 	if fault != nil {
 		return fault

@@ -185,7 +185,7 @@ func TestSharedElementsChangeAfterTheCheckIsHarmless(t *testing.T) {
 						t.Errorf("%v of the parameters is not finite", params[wire.FirstNotFinite(params)])
 					}
 				})
-				if err := c.shard.Finish(1, func() {}); op == wire.Put && !errors.Is(err, core.ErrIncomplete) {
+				if err := c.shard.Finish(1, false); op == wire.Put && !errors.Is(err, core.ErrIncomplete) {
 					t.Errorf("the block counts as filled: %v", err)
 				}
 				if _, err := c.shard.Commit(1, 1, []core.Contributor{{Incarnation: 1, Records: 1}}, 1); op == wire.Stage && (err == nil || !strings.Contains(err.Error(), "staged 0 of 1 blocks")) {

@@ -17,24 +17,23 @@ import (
 	"trainmaster/pserver/wire"
 )
 
-// Checkpoints writes the checkpoints of the shard: at the cuts of the master for checkpoint sets, and alone when the shard has its
-// first parameters or stops.
+// Checkpoints writes the shard's parts of checkpoint sets, at the cuts of the master, and loads them.
 type Checkpoints struct {
 	shard    *core.Shard
 	store    checkpoint.Store
 	folder   checkpoint.Folder // the shard's in store
 	start    uint64
 	job      JobState      // at the start
-	keep     int           // own checkpoints to keep without a set
 	cutLimit time.Duration // maximum duration of a cut; updates copy the state that they change until the cut ends
 	log      *logrus.Entry
 
 	superseded chan struct{} // closed when a later start owns the directory
 	lastCut    atomic.Uint64 // greatest known number of a cut
+	begun      chan struct{} // receives when the shard has its first parameters
+	stopping   atomic.Bool   // trainers can push no more, and the last set is awaited
 
 	mu       sync.Mutex // one checkpoint at a time
 	sequence uint64
-	stopped  uint64       // changes() after a restore from the checkpoints of the last stop, otherwise 0
 	term     uint64       // of the last master that took a cut
 	open     *masterCut   // nil: none
 	rows     []rowHistory // of the tables of rowsOf
@@ -43,65 +42,18 @@ type Checkpoints struct {
 	statusMu sync.Mutex
 	newest   string
 	failure  string
-}
-
-// SaveSelf writes a checkpoint of this shard alone. It writes none in a synchronous job, which rolls back to its last set, or to
-// its beginning, when a server starts. It also writes none if the shard started from the checkpoints of the last stop and nothing
-// has changed since: those are current. Other checkpoints may be older than the other shards.
-func (c *Checkpoints) SaveSelf(ctx context.Context, why string) error {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.dropLocked("the shard saves itself")
-	if c.shard.Changes() == c.stopped {
-		return nil
-	}
-	if err := c.shard.CheckOverflow(); err != nil {
-		return err
-	}
-	h := c.shard.View()
-	if why == checkpoint.First {
-		if h == nil || h.Unfilled() != nil {
-			return nil // the shard went back to the beginning while this one waited
-		}
-		c.shard.Reserve()
-	}
-	//guard:synchronous-server-saves-nothing
-	if h.Model().Sync {
-		return nil
-	}
-	cut := c.takeCut()
-	defer c.shard.EndCut(h)
-	part, err := c.save(ctx, h, cut, occasion{saved: why})
-	if err != nil {
-		return err
-	}
-	if sets, err := c.store.Sets(ctx); err != nil || len(sets) > 0 {
-		return nil //nolint:nilerr // the checkpoint is complete; the master removes older checkpoints
-	}
-	if err = c.folder.Prune(ctx, part.Generation, c.keep); err == nil {
-		err = c.removeSegments(ctx)
-	}
-	if err != nil {
-		c.log.WithError(err).Warn("older checkpoints not removed")
-	}
-	return nil
-}
-
-// occasion is the reason of a checkpoint: a set, or a checkpoint of the shard alone.
-type occasion struct {
-	set   uint64
-	saved string
+	latest   latestCut
 }
 
 // save writes the checkpoint of a cut while updates continue. Disk errors are logged and kept for Describe. After an error the
 // older checkpoints stay.
-func (c *Checkpoints) save(ctx context.Context, h *core.View, cut *core.Cut, on occasion) (checkpoint.Part, error) {
+func (c *Checkpoints) save(ctx context.Context, h *core.View, cut *core.Cut, set uint64) (checkpoint.Part, error) {
 	began := time.Now()
 	c.sequence++
 	g := checkpoint.Generation{Start: c.start, Sequence: c.sequence}
 	log := c.log.WithField("generation", g)
 	pace := newPace(ctx, h.Stored(), c.shard.Counters.Gradients)
-	bytes, digest, err := c.write(ctx, g, h, cut, on, pace)
+	bytes, digest, err := c.write(ctx, g, h, cut, set, pace)
 	c.note(g, err)
 	if err != nil {
 		if errors.Is(err, checkpoint.ErrSuperseded) {
@@ -110,7 +62,7 @@ func (c *Checkpoints) save(ctx context.Context, h *core.View, cut *core.Cut, on 
 		log.WithError(err).Error("checkpoint not written: previous checkpoint stays")
 		return checkpoint.Part{}, err
 	}
-	log.WithFields(logrus.Fields{"set": on.set, "bytes": bytes, "took": time.Since(began).Round(time.Millisecond), "rested": pace.slept.Round(time.Microsecond)}).Info("checkpoint written")
+	log.WithFields(logrus.Fields{"set": set, "bytes": bytes, "took": time.Since(began).Round(time.Millisecond), "rested": pace.slept.Round(time.Microsecond)}).Info("checkpoint written")
 	part := checkpoint.Part{Shard: c.shard.Index(), Generation: g, SHA256: digest}
 	return part, nil
 }
@@ -132,7 +84,7 @@ func (c *Checkpoints) Status() (newest, failure string) {
 	return c.newest, c.failure
 }
 
-func (c *Checkpoints) write(ctx context.Context, g checkpoint.Generation, h *core.View, cut *core.Cut, on occasion, pace *pace) (bytes int64, digest string, err error) {
+func (c *Checkpoints) write(ctx context.Context, g checkpoint.Generation, h *core.View, cut *core.Cut, set uint64, pace *pace) (bytes int64, digest string, err error) {
 	w, err := c.folder.Begin(ctx, g)
 	if err != nil {
 		return 0, "", err
@@ -145,7 +97,7 @@ func (c *Checkpoints) write(ctx context.Context, g checkpoint.Generation, h *cor
 	}
 	if err == nil {
 		m := checkpoint.NewManifest(h.Model().Optimizer, h.Model().Staleness, h.Model().Mode(), h.Model().Placement)
-		m.Shard, m.Set, m.Saved, m.Life, m.Version, m.JobEpoch = c.shard.Index(), on.set, on.saved, c.job.Life, cut.Version, cut.JobEpoch
+		m.Shard, m.Set, m.Version, m.JobEpoch = c.shard.Index(), set, cut.Version, cut.JobEpoch
 		m.Job, m.JobID = c.job.Name, c.job.ID
 		m.Retired = storedRetirement(&cut.Retired)
 		if bytes, digest, err = w.Finish(ctx, m); err == nil {

@@ -46,6 +46,9 @@ func (c *Checkpoints) BeginCut(number, term uint64, jobEpoch uint32) (version ui
 	c.dropLocked("another one began")
 	c.lastCut.Store(number)
 	c.term = term
+	c.statusMu.Lock()
+	c.latest = latestCut{number, c.shard.Changes()} // before the cut: an update between the two asks for another set
+	c.statusMu.Unlock()
 	open := &masterCut{number: number, term: term, holding: c.shard.View()}
 	open.cut = c.takeCut()
 	open.expire = time.AfterFunc(c.cutLimit, func() { c.expire(open) })
@@ -64,7 +67,7 @@ func (c *Checkpoints) WriteCut(ctx context.Context, number, term uint64) (checkp
 	if open.written.SHA256 != "" {
 		return open.written, nil
 	}
-	part, err := c.save(ctx, open.holding, open.cut, occasion{set: number})
+	part, err := c.save(ctx, open.holding, open.cut, number)
 	if err != nil {
 		c.dropLocked(err.Error())
 		return part, err
@@ -160,6 +163,7 @@ func (c *Checkpoints) PruneSets(ctx context.Context, number, term uint64, keep i
 			generations = append(generations, set.Shards[c.shard.Index()].Generation)
 		}
 	}
+	c.shard.Open() // etcd names the set: only then does a master remove older ones
 	if err := c.folder.PruneTo(ctx, generations); err != nil {
 		return err
 	}

@@ -12,10 +12,10 @@ type JobState struct {
 	Name   string // Empty if not known.
 	ID     string // Hexadecimal. Each job instance has another one. Empty if not known.
 	Epoch  uint32
-	Shards int   // Shards of the model; 0 keeps the number of the checkpoint.
-	Life   int64 // Changes when all servers were gone.
+	Shards int // Shards of the model; 0 keeps the number of the checkpoint.
 
 	LatestSet []byte    // Set to start from, see [checkpoint.Set]; nil if no set is named.
+	Led       bool      // Whether a master leads.
 	Named     int64     // Revision of LatestSet, which grows with each write; 0 if no set is named.
 	TableKey  table.Key // Hash key for ids of embedding tables, unless the checkpoint has another; zero without tables.
 	Placement []byte    // Owners after migrations, see [placement.Layout]; nil before the first.
@@ -42,4 +42,6 @@ type Jobs interface {
 	Job() JobState // as it was when the index was claimed
 	// Current returns the job as it is now.
 	Current(ctx context.Context) (JobState, error)
+	// AskSet has the leader look which servers want a checkpoint set.
+	AskSet(ctx context.Context) error
 }

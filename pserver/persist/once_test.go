@@ -197,7 +197,15 @@ func (n *node) start() {
 	n.pushes, n.seenAt = map[unit]uint32{}, map[update]uint32{}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	n.shard, n.files = open(n.T, checkpoint.Store{Place: checkpoint.Disk(n.dir), Points: n.wrote}, n.index, JobState{Placement: n.move.committed}, log)
+	job := JobState{Placement: n.move.committed}
+	n.shard, n.files = openEmpty(n.T, checkpoint.Store{Place: checkpoint.Disk(n.dir), Points: n.wrote}, n.index, job, log)
+	layout := n.move.layout
+	if layout == nil || layout.Owns(n.index) {
+		if _, err := loadPart(context.Background(), n.files, job); err != nil {
+			n.Fatal(err)
+		}
+	}
+	n.must(n.shard.CheckRestored(layout))
 	if n.shard.Ready() {
 		n.literals = n.stored.clone()
 		n.restart()
@@ -264,7 +272,7 @@ func (n *node) checkpoint(dying int) {
 	if !n.shard.Ready() {
 		return
 	}
-	if err := n.files.SaveSelf(context.Background(), checkpoint.First); err != nil {
+	if _, err := savePart(context.Background(), n.files); err != nil {
 		n.Fatal(err)
 	}
 }

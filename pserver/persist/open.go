@@ -17,7 +17,6 @@ type Options struct {
 	Index         int
 	Job           JobState
 	CheckpointsOf string        // another job whose checkpoints may be loaded; "": none
-	Keep          int           // own checkpoints to keep without a set
 	CutLimit      time.Duration // maximum duration of a cut; updates copy the state that they change until the cut ends
 	Log           *logrus.Entry
 }
@@ -29,7 +28,7 @@ func Open(ctx context.Context, o Options) (*Checkpoints, error) {
 		return nil, fmt.Errorf("checkpoint directory (--checkpoint-dir): %w: choose a directory with write permission", err)
 	}
 	//guard:checkpoints-of-this-job
-	if err := o.Job.checkJob(ctx, o.Store, o.Index, o.CheckpointsOf); err != nil { // before this start takes the directory from a server of that job
+	if err := o.Job.checkJob(ctx, o.Store, o.CheckpointsOf); err != nil { // before this start takes the directory from a server of that job
 		return nil, err
 	}
 	start, err := folder.CountStart(ctx)
@@ -37,7 +36,7 @@ func Open(ctx context.Context, o Options) (*Checkpoints, error) {
 		return nil, fmt.Errorf("count this start among the checkpoints (--checkpoint-dir): %w", err)
 	}
 	return &Checkpoints{
-		store: o.Store, folder: folder, start: start, job: o.Job, keep: o.Keep, cutLimit: o.CutLimit, log: o.Log, superseded: make(chan struct{}),
+		store: o.Store, folder: folder, start: start, job: o.Job, cutLimit: o.CutLimit, log: o.Log, superseded: make(chan struct{}), begun: make(chan struct{}, 1), latest: noCut,
 	}, nil
 }
 
@@ -53,8 +52,7 @@ func (c *Checkpoints) LastCut() uint64 { return c.lastCut.Load() }
 // Superseded is closed when a later start owns the directory.
 func (c *Checkpoints) Superseded() <-chan struct{} { return c.superseded }
 
-// Restore fills the shard from the checkpoint to start from. If the checkpoint is damaged or missing, the shard waits without
-// parameters.
+// Restore fills the shard from the set to start from. If the set is damaged or missing, the shard waits without parameters.
 func (c *Checkpoints) Restore(ctx context.Context, s *core.Shard) error {
 	c.shard = s
 	return c.restore(ctx, c.job)

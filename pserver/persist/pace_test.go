@@ -156,7 +156,7 @@ func TestCheckpointsRest(t *testing.T) {
 			}
 			return nil
 		}
-		if err := c.SaveSelf(t.Context(), checkpoint.Stop); err != nil {
+		if _, err := savePart(t.Context(), c); err != nil {
 			t.Fatal(err)
 		}
 		if rested := entries.LastEntry().Data["rested"].(time.Duration); rested > 0 != tt.busy {

@@ -3,7 +3,6 @@ package persist
 import (
 	"testing"
 
-	"trainmaster/pserver/checkpoint"
 	core "trainmaster/pserver/shard"
 )
 
@@ -20,21 +19,11 @@ func TestRoomForCopies(t *testing.T) {
 	if s.View().HasCutRoom() {
 		t.Fatal("there is room before there are first parameters")
 	}
-	if err := files.SaveSelf(t.Context(), checkpoint.First); err != nil {
-		t.Fatal(err)
-	}
+	files.Begun()
 	reserved("the first parameters", s)
+	text := saveSet(t, files)
 	s, files = retiring(t, dir)
 	reserved("a restart", s)
-	set, err := files.store.Stopped(t.Context())
-	if err != nil || set == nil {
-		t.Fatalf("%v, %v", set, err)
-	}
-	set.Number = 1
-	text, err := set.Encode()
-	if err != nil {
-		t.Fatal(err)
-	}
 	store := files.store
 	s, files = retiring(t, t.TempDir())
 	files.store = store

@@ -88,9 +88,7 @@ func TestTrainersComeAndGo(t *testing.T) {
 	refused(core.Fenced)
 	tell(t, s, 1, core.NewRetirement("6a6f62", 3, nil)) // it is late
 	refused(core.Fenced)
-	if err := files.SaveSelf(t.Context(), checkpoint.First); err != nil {
-		t.Fatal(err)
-	}
+	saveSet(t, files)
 	s, _ = retiring(t, dir)
 	if len(s.Trainers()) != 2 {
 		t.Errorf("after a restart the shard knows %d trainers, expected 2", len(s.Trainers()))
@@ -189,8 +187,8 @@ func TestNewerIncarnationWinsInARestore(t *testing.T) {
 		if _, err := folder.CountStart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		files := &Checkpoints{shard: s, store: store, folder: folder, start: 1, keep: 1, log: s.Log, job: JobState{ID: "first"}}
-		if err := files.SaveSelf(t.Context(), checkpoint.First); err != nil {
+		files := &Checkpoints{shard: s, store: store, folder: folder, start: 1, log: s.Log, job: JobState{ID: "first"}}
+		if _, err := savePart(t.Context(), files); err != nil {
 			t.Fatal(err)
 		}
 		part, err := folder.Open(t.Context(), checkpoint.Generation{Start: 1, Sequence: 1})

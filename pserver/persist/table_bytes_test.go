@@ -67,7 +67,7 @@ func bytesOfCheckpoints(b *testing.B, rows int, dim, checkpoints, changed int, e
 		}
 	}
 	save := func() (size int64) {
-		if err := s.SaveSelf(b.Context(), "stop"); err != nil {
+		if _, err := savePart(b.Context(), s.Checkpoints); err != nil {
 			b.Fatal(err)
 		}
 		files, err := filepath.Glob(filepath.Join(s.folder.String(), fmt.Sprintf("00000001-%08d*", s.sequence), "*"))

@@ -65,7 +65,7 @@ func openTableShard(t testing.TB, dir string, start uint64) *tableShard {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	s := core.New(logrus.NewEntry(log), 1, uint16(start), time.Minute, 1<<30)
-	c := &Checkpoints{shard: s, store: store, folder: store.Shard(1), start: start, keep: 1, log: s.Log}
+	c := &Checkpoints{shard: s, store: store, folder: store.Shard(1), start: start, log: s.Log}
 	return &tableShard{s, c, 40}
 }
 
@@ -114,7 +114,7 @@ func (s *tableShard) values() (list []float32) {
 
 func (s *tableShard) mustSave(t testing.TB) {
 	t.Helper()
-	if err := s.SaveSelf(t.Context(), checkpoint.First); err != nil {
+	if _, err := savePart(t.Context(), s.Checkpoints); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -124,8 +124,8 @@ func (s *tableShard) again(t testing.TB, start uint64) (*tableShard, error) {
 	t.Helper()
 	heir := openTableShard(t, s.store.Place.String(), start)
 	heir.updates = s.updates
-	from, err := (&restoring{heir.Shard, heir.store, JobState{}, nil}).run(t.Context())
-	if err == nil && from.name == "" {
+	found, err := loadPart(t.Context(), heir.Checkpoints, JobState{})
+	if err == nil && !found {
 		t.Fatal("no checkpoint")
 	}
 	return heir, err
@@ -359,7 +359,7 @@ func TestTablesAfterAFailure(t *testing.T) {
 		if isFull {
 			s.history(s.View())[0].deltas = 1 << 40
 		}
-		if err := s.SaveSelf(t.Context(), checkpoint.First); (err != nil) != fails {
+		if _, err := savePart(t.Context(), s.Checkpoints); (err != nil) != fails {
 			t.Fatalf("checkpoint %d: %v", n, err)
 		}
 		if n == 1 {
@@ -444,7 +444,8 @@ func TestCheckpointAfterDroppedCutHasAllChanges(t *testing.T) {
 				s.history(s.View())[k].deltas += 1 << 40
 			}
 		}
-		if _, err := s.BeginCut(uint64(number)+1, 1, 1); err != nil {
+		cut := s.lastCut.Load() + 1
+		if _, err := s.BeginCut(cut, 1, 1); err != nil {
 			t.Fatal(err)
 		}
 		if got := s.open.cut.Tables[0].Since == nil; got != isFull {
@@ -456,7 +457,7 @@ func TestCheckpointAfterDroppedCutHasAllChanges(t *testing.T) {
 			}
 		}
 		push()
-		s.AbortCut(uint64(number)+1, 1)
+		s.AbortCut(cut, 1)
 		push()
 		s.mustSave(t)
 		if s.rows(t)[0].Delta == nil {

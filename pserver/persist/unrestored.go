@@ -3,27 +3,21 @@ package persist
 import (
 	"context"
 	"errors"
-	"time"
 )
 
-// pointerPoll is the interval at which a waiting shard reads the name of the set.
-const pointerPoll = time.Second
-
-// restore fills the shard from the checkpoint to start from. If the checkpoint is damaged or missing, the shard waits without
-// parameters.
+// restore fills the shard from the set to start from. If the set is damaged or missing, the shard waits without parameters.
 func (c *Checkpoints) restore(ctx context.Context, job JobState) error {
 	c.job = job
 	layout, err := job.Layout()
 	if err != nil {
 		return err
 	}
-	r := &restoring{c.shard, c.store, job, layout}
-	last, err := r.lastCut(ctx)
+	last, err := c.knownCut(ctx)
 	if err != nil {
 		return err
 	}
 	c.lastCut.Store(max(last, c.lastCut.Load()))
-	from, err := r.run(ctx)
+	set, err := c.load(ctx, layout)
 	if errors.Is(err, ErrUnusable) {
 		c.refuse(err)
 		return nil
@@ -34,14 +28,14 @@ func (c *Checkpoints) restore(ctx context.Context, job JobState) error {
 	if err != nil {
 		return err
 	}
-	c.statusMu.Lock()
-	c.newest = from.own
-	c.statusMu.Unlock()
-	if c.shard.Ready() {
+	if set != nil {
+		c.statusMu.Lock()
+		c.latest = latestCut{set.Number, c.shard.Changes()}
+		if index := c.shard.Index(); index < len(set.Shards) {
+			c.newest = set.Shards[index].Generation.String()
+		}
+		c.statusMu.Unlock()
 		c.shard.Reserve()
-	}
-	if from.stopped {
-		c.stopped = c.shard.Changes()
 	}
 	c.shard.SetUnrestored("")
 	return nil
@@ -51,34 +45,6 @@ func (c *Checkpoints) restore(ctx context.Context, job JobState) error {
 func (c *Checkpoints) refuse(err error) {
 	if c.shard.SetUnrestored(err.Error()) {
 		c.log.WithError(err).Error("checkpoint refused, waiting for an operator")
-	}
-}
-
-// AwaitSet restores a waiting shard each time an operator names a set. It returns when ctx ends, or with an error that
-// ends the server.
-func (c *Checkpoints) AwaitSet(ctx context.Context, claim Jobs) error {
-	named := claim.Job().Named
-	for {
-		select {
-		case <-ctx.Done():
-			return nil
-		case <-time.After(pointerPoll):
-		}
-		if c.shard.Unrestored() == "" {
-			continue
-		}
-		job, err := claim.Current(ctx)
-		if err != nil {
-			c.log.WithError(err).Debug("set of checkpoints to start from not read, asking again")
-			continue
-		}
-		if job.Named == named {
-			continue
-		}
-		named = job.Named
-		if err := c.restoreAgain(ctx, job); err != nil && ctx.Err() == nil {
-			return err
-		}
 	}
 }
 

@@ -22,7 +22,7 @@ func readyShard(t *testing.T) *Shard {
 	if refused := s.Put(h, h.blocks[0], 1, Values{Floats: make([]float32, 3)}, time.Now()); refused != nil {
 		t.Fatal(refused)
 	}
-	if err := s.Finish(1, func() {}); err != nil {
+	if err := s.Finish(1, false); err != nil {
 		t.Fatal(err)
 	}
 	return s

@@ -147,7 +147,7 @@ func (s *Shard) Rollback(epoch uint32, load func() error) error {
 	defer s.mu.Unlock()
 	s.ready.Store(false)
 	s.rewound.Store(0)
-	s.claim, s.finishing = claim{}, false
+	s.claim = claim{}
 	s.overflow.Store(nil)
 	s.stages.prune(math.MaxUint64, nil)
 	if load == nil {

@@ -24,14 +24,13 @@ type Shard struct {
 	ready atomic.Bool
 	view  atomic.Pointer[View] // nil until the first claim or a restore
 
-	mu        sync.Mutex
-	claim     claim
-	finishing bool                // the claim was used, and finish makes the parameters durable
-	trainers  map[uint32]*Trainer // by ordinal: the newest incarnation of each
-	JobID     string              // the id of the job, hexadecimal; "": not known yet
-	TableKey  table.Key           // of the job, for tables that begin here; set before the shard is used
-	retired   Retirement
-	told      bool // whether the leader has sent retired in this process
+	mu       sync.Mutex
+	claim    claim
+	trainers map[uint32]*Trainer // by ordinal: the newest incarnation of each
+	JobID    string              // the id of the job, hexadecimal; "": not known yet
+	TableKey table.Key           // of the job, for tables that begin here; set before the shard is used
+	retired  Retirement
+	told     bool // whether the leader has sent retired in this process
 	// No version after unnamedAfter has gradients of the incarnations in unnamed. It comes from the leader; retired can also come
 	// from a checkpoint.
 	unnamed      Retirement
@@ -45,6 +44,9 @@ type Shard struct {
 	version   atomic.Uint64 // Synchronous: the version reached.
 	versionMu sync.Mutex
 	changed   chan struct{} // Closed and replaced when version grows. Guarded by versionMu.
+
+	// first is closed when the first checkpoint set has the parameters; until then pushes wait. nil: they do not wait.
+	first atomic.Pointer[chan struct{}]
 
 	stages    stages
 	StageWait time.Duration // see Config
@@ -182,9 +184,9 @@ func (s *Shard) SetUnrestored(text string) (isNew bool) {
 	return before == nil || *before != text
 }
 
-// Changes counts the changes of the state that a checkpoint stores, from 1.
+// Changes counts the changes of the state that a checkpoint stores.
 func (s *Shard) Changes() uint64 {
-	return s.Counters.Pushed.Load() + s.Counters.RowsPushed.Load() + s.Counters.Committed.Load() + s.Counters.Switched.Load() + 1
+	return s.Counters.Pushed.Load() + s.Counters.RowsPushed.Load() + s.Counters.Committed.Load() + s.Counters.Switched.Load()
 }
 
 func newView(m *model.Model, index int) *View {
@@ -216,9 +218,6 @@ func (s *Shard) Claim(m *model.Model, ordinal uint32, incarnation uint64, now ti
 	if s.ready.Load() {
 		return OutcomeReady, 0, h.model.Differ(m)
 	}
-	if s.finishing {
-		return OutcomeWait, s.claim.ordinal, h.model.Differ(m)
-	}
 	idle := now.Sub(s.claim.last)
 	if held := s.claim.incarnation != 0 && s.claim.incarnation != incarnation; held && idle < s.initTimeout {
 		return OutcomeWait, s.claim.ordinal, h.model.Differ(m)
@@ -237,7 +236,7 @@ func (s *Shard) Claim(m *model.Model, ordinal uint32, incarnation uint64, now ti
 func (s *Shard) Put(h *View, b *Block, incarnation uint64, values Values, now time.Time) *Refusal {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if s.ready.Load() || s.finishing || s.claim.incarnation != incarnation || s.view.Load() != h {
+	if s.ready.Load() || s.claim.incarnation != incarnation || s.view.Load() != h {
 		return Refuse(NotClaimed, "incarnation %d does not hold the claim to initialize shard %d", incarnation, s.index)
 	}
 	s.claim.last = now
@@ -257,36 +256,56 @@ func (h *View) Unfilled() *Block {
 	return nil
 }
 
-// Finish makes the parameters visible. It calls durable first, when no trainer can read them.
-func (s *Shard) Finish(incarnation uint64, durable func()) error {
+// Finish makes the parameters visible. If keepsSets, pushes to an asynchronous shard wait until Open.
+func (s *Shard) Finish(incarnation uint64, keepsSets bool) error {
 	s.mu.Lock()
+	defer s.mu.Unlock()
 	if s.ready.Load() {
-		s.mu.Unlock()
 		return nil
 	}
-	if incarnation == 0 || s.finishing || s.claim.incarnation != incarnation {
-		s.mu.Unlock()
+	if incarnation == 0 || s.claim.incarnation != incarnation {
 		return fmt.Errorf("%w: incarnation %d does not hold the claim to initialize shard %d", ErrNotClaimed, incarnation, s.index)
 	}
 	h := s.view.Load()
 	if b := h.Unfilled(); b != nil {
-		s.mu.Unlock()
 		return fmt.Errorf("%w: shard %d has no parameters yet for %s", ErrIncomplete, s.index, b.Name())
 	}
-	s.finishing = true // late puts, and others' claims, are refused from here on
-	s.mu.Unlock()
-
-	durable()
-	s.mu.Lock()
-	if s.view.Load() != h {
-		s.mu.Unlock()
-		return fmt.Errorf("%w: shard %d was reset during the call", ErrNotClaimed, s.index)
+	//guard:first-set-before-pushes
+	if keepsSets && !h.model.Sync {
+		s.first.Store(new(make(chan struct{})))
 	}
-	s.claim, s.finishing = claim{}, false
+	s.claim = claim{}
 	s.ready.Store(true)
-	s.mu.Unlock()
 	s.Log.WithFields(logrus.Fields{"blocks": len(h.blocks), "tensors": len(h.model.Placement.Tensors), "mode": h.model.Mode()}).Info("parameters initialized")
 	return nil
+}
+
+// AwaitsFirstSet reports whether pushes wait until a checkpoint set has the first parameters.
+func (s *Shard) AwaitsFirstSet() bool { return s.first.Load() != nil }
+
+// Open lets pushes begin.
+func (s *Shard) Open() {
+	if first := s.first.Swap(nil); first != nil {
+		close(*first)
+	}
+}
+
+// WaitOpen waits until pushes may begin.
+func (s *Shard) WaitOpen(done <-chan struct{}, limit time.Duration) *Refusal {
+	first := s.first.Load()
+	if first == nil {
+		return nil
+	}
+	timer := time.NewTimer(limit)
+	defer timer.Stop()
+	select {
+	case <-*first:
+		return nil
+	case <-timer.C:
+		return Refuse(NotYet, "shard %d waits for the first checkpoint set", s.index)
+	case <-done:
+		return Refuse(Stopping, "shard %d is shutting down", s.index)
+	}
 }
 
 // WaitVersion waits until the shard is at least at version.

@@ -44,6 +44,7 @@ func (p *place) ClaimPS(context.Context, string, func(string)) (pserver.Claim, e
 func (p *place) Index() int                                        { return p.index }
 func (p *place) Job() pserver.JobState                             { return pserver.JobState{} }
 func (p *place) Current(context.Context) (pserver.JobState, error) { return p.Job(), nil }
+func (p *place) AskSet(context.Context) error                      { return nil }
 func (p *place) Lost() <-chan struct{}                             { return p.lost }
 func (p *place) Release(context.Context) error                     { return nil }
 

@@ -18,9 +18,6 @@ func SetsTable(w io.Writer, reports []modelfile.SetReport) {
 			total += s.Bytes
 		}
 		name, state := strconv.FormatUint(r.Set, 10), "complete"
-		if r.Set == 0 {
-			name = "stop"
-		}
 		if !r.Complete {
 			state = "DAMAGED: " + r.Problem
 		}

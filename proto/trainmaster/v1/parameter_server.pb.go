@@ -903,7 +903,9 @@ type DescribeReply struct {
 	// The damaged or missing checkpoint that the shard waits for. Empty: it does not wait.
 	Unrestored string `protobuf:"bytes,19,opt,name=unrestored,proto3" json:"unrestored,omitempty"`
 	// For a synchronous model with tables: largest number of bytes of rows that one trainer has staged.
-	StageRows     uint64 `protobuf:"varint,20,opt,name=stage_rows,json=stageRows,proto3" json:"stage_rows,omitempty"`
+	StageRows uint64 `protobuf:"varint,20,opt,name=stage_rows,json=stageRows,proto3" json:"stage_rows,omitempty"`
+	// Whether the shard asks for a checkpoint set: it has its first parameters, or it stops.
+	WantsSet      bool `protobuf:"varint,21,opt,name=wants_set,json=wantsSet,proto3" json:"wants_set,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1069,6 +1071,13 @@ func (x *DescribeReply) GetStageRows() uint64 {
 		return x.StageRows
 	}
 	return 0
+}
+
+func (x *DescribeReply) GetWantsSet() bool {
+	if x != nil {
+		return x.WantsSet
+	}
+	return false
 }
 
 // ParameterServerCounters count from the start of the process.
@@ -3403,7 +3412,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\vslot_owners\x18\x06 \x03(\rR\n" +
 	"slotOwners\"@\n" +
 	"\x0fDescribeRequest\x12\x14\n" +
-	"\x05brief\x18\x02 \x01(\bR\x05briefJ\x04\b\x01\x10\x02R\x11committed_version\"\xb8\x06\n" +
+	"\x05brief\x18\x02 \x01(\bR\x05briefJ\x04\b\x01\x10\x02R\x11committed_version\"\xd5\x06\n" +
 	"\rDescribeReply\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x129\n" +
 	"\x05state\x18\x02 \x01(\x0e2#.trainmaster.v1.DescribeReply.StateR\x05state\x12\x1f\n" +
@@ -3433,7 +3442,8 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"unrestored\x18\x13 \x01(\tR\n" +
 	"unrestored\x12\x1d\n" +
 	"\n" +
-	"stage_rows\x18\x14 \x01(\x04R\tstageRows\"X\n" +
+	"stage_rows\x18\x14 \x01(\x04R\tstageRows\x12\x1b\n" +
+	"\twants_set\x18\x15 \x01(\bR\bwantsSet\"X\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_EMPTY\x10\x01\x12\x16\n" +

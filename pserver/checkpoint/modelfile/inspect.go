@@ -55,9 +55,6 @@ func Inspect(ctx context.Context, arg string) (reports []SetReport, err error) {
 	if listErr != nil || len(numbers) == 0 && err != nil {
 		return nil, cmp.Or(err, listErr)
 	}
-	if err == nil && newest.Number == 0 {
-		reports = append(reports, reportSet(ctx, c.Store, newest))
-	}
 	for _, n := range numbers {
 		report := SetReport{Set: n}
 		if set, err := c.ReadSet(ctx, n); err != nil {

@@ -40,6 +40,7 @@ func (c *claim) ClaimPS(context.Context, string, func(string)) (pserver.Claim, e
 func (c *claim) Index() int                                        { return 0 }
 func (c *claim) Job() pserver.JobState                             { return pserver.JobState{} }
 func (c *claim) Current(context.Context) (pserver.JobState, error) { return c.Job(), nil }
+func (c *claim) AskSet(context.Context) error                      { return nil }
 func (c *claim) Lost() <-chan struct{}                             { return c.lost }
 func (c *claim) Release(context.Context) error                     { return nil }
 
