@@ -84,7 +84,7 @@ func TestServersReceiveTheEndOfASessionAtOnce(t *testing.T) {
 		}
 		stop()
 		store = store.copied()
-		s = &forgetting{cutting: cutting{store: store}}
+		s.store, s.floor, s.spared = store, 0, nil
 		_, stop, _ = leads(t, store, Config{}, s)
 		defer stop()
 		time.Sleep(100 * time.Millisecond)

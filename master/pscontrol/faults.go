@@ -12,11 +12,12 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Faults are the conditions of parameter servers that only an operator can end, each with the index of its server.
+// Faults are the conditions of parameter servers that only an operator can end, each with the index of its server. A fault that does
+// not exist is "".
 type Faults struct {
-	Overflow   string // the first value that is not finite, of each server that has one; "": none has
-	Unrestored string // why servers wait without parameters: the checkpoint to start from is damaged or missing; "": none waits
-	StageRoom  string // why no synchronous step can be complete; "": it can. The term adds it to the answer of the servers
+	Overflow   string // the first value that is not finite, of each server that has one
+	Unrestored string // why servers wait without parameters: the checkpoint to start from is damaged or missing
+	StageRoom  string // why no synchronous step can be complete. The term adds it to the answer of the servers
 }
 
 const faultsEvery = 5 * time.Second
@@ -64,7 +65,7 @@ func (t *term) readFaults(ctx context.Context, before Faults) Faults {
 	return now
 }
 
-// logFault logs a fault that is not the one before.
+// logFault logs a fault whose text has changed.
 func (t *term) logFault(message, field, now, before string) {
 	if now != "" && now != before {
 		t.config.Log.WithField(field, now).Error(message)
