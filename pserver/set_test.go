@@ -602,7 +602,9 @@ func twoLives(t testing.TB, dir string, next pserver.JobState) (c *cluster, set 
 	t.Helper()
 	start, grads = small(random(1)), small(random(2))
 	first, client := trainedClusterOf(t, dir, start, pserver.JobState{Name: "test", ID: firstLife, Epoch: 4})
+	first.asked.Lock()
 	first.keep = 9
+	first.asked.Unlock()
 	mustPush(t, client, 1, grads)
 	if err := first.client.Retire(within(t), 1, [16]byte{0xaa}, 5, nil, nil); err != nil {
 		t.Fatal(err)
