@@ -30,14 +30,20 @@ type setTaker struct {
 	term   uint64
 	epoch  uint32 // of the job
 
-	keep  int            // sets
-	steps map[uint64]int // of trainers, as take counts them, by set
-	step  int
+	keep     int            // sets
+	isClosed bool           // no server gets another set
+	steps    map[uint64]int // of trainers, as take counts them, by set
+	step     int
 }
 
 func newSetTaker(t testing.TB, b *book) *setTaker {
 	s := &setTaker{book: b, client: &psclient.Client{Addrs: b.complete, Present: b.complete, Registered: b.complete}, term: 1, epoch: 1, keep: 2, steps: map[uint64]int{}}
-	t.Cleanup(s.client.Close)
+	t.Cleanup(func() {
+		b.asked.Lock()
+		defer b.asked.Unlock()
+		s.isClosed = true
+		s.client.Close()
+	})
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.leader = s
@@ -94,6 +100,9 @@ func (s *setTaker) takeAfter(ctx context.Context) error {
 func (s *setTaker) takeWanted(ctx context.Context) error {
 	s.book.asked.Lock()
 	defer s.book.asked.Unlock()
+	if s.isClosed {
+		return errors.New("the leader is gone")
+	}
 	states, err := s.client.States(ctx)
 	if !slices.ContainsFunc(states, func(s pscontrol.ServerState) bool { return s.WantsSet }) {
 		return err
