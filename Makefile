@@ -61,7 +61,7 @@ sim: ## N histories of the production cores in virtual time, and PUSHES of the p
 	go test -count=1 -timeout 24h ./pserver/persist -run 'TestEachPushOnce$$' -v -once.n=$(or $(PUSHES),100) -once.first=$(or $(SEED),1)
 
 .PHONY: mutants
-mutants: setup ## plant bugs in the production code, one at a time: the simulator, or a test of the fault's row, must find each: make mutants [BUG=F28]
+mutants: setup ## plant single bugs in the production code: the simulator, or a test of the fault's row, must find each: make mutants [BUG=F28]
 	go test -count=1 -timeout 2h -tags mutants ./e2e/sim/mutants -v -mutants.n=$(or $(N),10000) $(if $(BUG),-mutants.only='$(BUG)')
 
 .PHONY: soak

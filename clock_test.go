@@ -23,8 +23,6 @@ var readsClock = map[string]string{
 	"master/pscontrol/attendance.go": "pause after a check that ended immediately",
 	"ledger/hang.go":                 "duration of an access to the directory, for the log and the status",
 	"etcdstore/store.go":             "duration until the first answer of etcd, for the message",
-	"pserver/shard/migration.go":     "duration of a migration step, for the log",
-	"pserver/shard/stage_room.go":    "how long staged gradients have not fitted: after a limit, the trainers receive an error",
 	"etcdstore/boottime_other.go":    "time since the start of the process, without CLOCK_BOOTTIME",
 }
 
@@ -36,7 +34,7 @@ var waits = map[string]bool{"Sleep": true, "After": true, "AfterFunc": true, "Ti
 
 // F15: no decision depends on wall-clock time.
 func TestNothingDecidesByWallClock(t *testing.T) {
-	dirs := []string{"master", "master/component", "master/committer", "master/pscontrol", "master/election", "etcdstore", "ledger", "pserver/shard"}
+	dirs := []string{"master", "master/component", "master/committer", "master/pscontrol", "master/election", "etcdstore", "ledger"}
 	listed := len(dirs)
 	for _, r := range house {
 		if r.pure && !slices.Contains(dirs, r.dir) {

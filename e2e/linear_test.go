@@ -159,7 +159,7 @@ func (c *caller) call(ctx context.Context, method string, request, reply any, ab
 		}
 		select {
 		case done := <-pending.Done:
-			if err := wire.Error(done.Error); session.Judge(err) == session.Answered {
+			if err := wire.Error(done.Error); session.Classify(err) == session.Answered {
 				return sent > 1, err
 			}
 		case <-time.After(patience):

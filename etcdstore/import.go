@@ -82,7 +82,7 @@ func (s *Store) ImportJob(ctx context.Context, a Import) error {
 	return s.endImport(ctx, marker, a.State, a.Last)
 }
 
-// beginAdoption writes the marker if there is no job, or finds the marker of an interrupted restore of the same backup. It
+// beginImport writes the marker if there is no job, or finds the marker of an interrupted restore of the same backup. It
 // returns the marker's create revision.
 func (s *Store) beginImport(ctx context.Context, a Import) (int64, error) {
 	key := s.abs(keyRestoring)
@@ -150,7 +150,7 @@ func (s *Store) underMarker(ctx context.Context, marker int64, writes []*pb.Requ
 	return nil
 }
 
-// endAdoption makes the job one. An outcome that was unknown is found out by reading.
+// endImport makes the job one. An outcome that was unknown is found out by reading.
 func (s *Store) endImport(ctx context.Context, marker int64, state []byte, last []taskqueue.Write) error {
 	writes := []*pb.RequestOp{opPut(s.abs(keyState), state, 0), fence.Delete(s.abs(keyRestoring))}
 	for _, w := range last {

@@ -14,7 +14,7 @@ const hangLimit = 10 * time.Second
 // hang is the state of a directory whose file system may not answer. No context ends a system call, so a failure may never come.
 type hang struct {
 	mu     sync.Mutex
-	since  time.Time // start of the access that takes longer than hangLimit; zero: none does
+	began  time.Time // start of the access that takes longer than hangLimit; zero: none does
 	logged bool      // in this round
 }
 
@@ -28,7 +28,7 @@ func (h *hang) access(log *logrus.Entry, directory string, call func() error) er
 		if ended {
 			return
 		}
-		h.since = began
+		h.began = began
 		if !h.logged {
 			log.WithField("directory", directory).WithField("for", hangLimit.String()).Error("ledger directory does not answer, entries stay in etcd")
 		}
@@ -38,7 +38,7 @@ func (h *hang) access(log *logrus.Entry, directory string, call func() error) er
 	defer func() {
 		h.mu.Lock()
 		defer h.mu.Unlock()
-		h.since, ended = time.Time{}, true
+		h.began, ended = time.Time{}, true
 	}()
 	return call()
 }
@@ -57,10 +57,10 @@ func (h *hang) roundEnded(log *logrus.Entry, directory string) {
 func (h *hang) lasts() time.Duration {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if h.since.IsZero() {
+	if h.began.IsZero() {
 		return 0
 	}
-	return time.Since(h.since)
+	return time.Since(h.began)
 }
 
 // watched is the directory of a sealer, which notes each access that takes longer than hangLimit.

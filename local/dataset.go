@@ -1,15 +1,92 @@
 package local
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
+	"os"
+	"path/filepath"
 
 	"trainmaster/dataset/convert"
 	"trainmaster/dataset/sample"
+	"trainmaster/recordio"
+	"trainmaster/testdata"
 	"trainmaster/trainer/model"
 	"trainmaster/trainer/reference"
 )
+
+// splitSeed determines the held-out records. It is fixed, so all runs measure the accuracy on the same records.
+const (
+	splitSeed     = 20_240_229
+	heldOut       = 0.2
+	digitsShards  = 4
+	digitsRecords = 20 // in a chunk
+	mnistShards   = 8
+	mnistRecords  = 250
+
+	flightsShards  = 4
+	flightsRecords = 200
+	lateAbove      = 15.0 // minutes
+)
+
+// prepare writes the RecordIO shards.
+func (j *Job) prepare(ctx context.Context) (err error) {
+	switch {
+	case j.config.Data != "" && len(j.config.Command) > 0:
+		j.data.Train.Paths, j.data.Test.Paths, err = convert.Resolve(ctx, j.config.Data)
+		return err
+	case j.config.Data != "":
+		j.data, err = describe(ctx, j.config.Data)
+		return err
+	}
+	options := convert.Options{
+		Prefix: j.path("data", j.config.Dataset), Shards: digitsShards, RecordsPerChunk: digitsRecords,
+		Compression: recordio.Snappy, HeldOut: heldOut, Seed: splitSeed,
+	}
+	switch j.config.Dataset {
+	case model.Digits:
+		j.data, err = convert.CSV(ctx, bytes.NewReader(testdata.Digits), options)
+		return err
+	case model.Flights:
+		options.Shards, options.RecordsPerChunk, options.LabelAbove = flightsShards, flightsRecords, new(lateAbove)
+		j.data, err = convert.Categorical(ctx, bytes.NewReader(testdata.Flights), options)
+		return err
+	}
+	options.Shards, options.RecordsPerChunk, options.HeldOut = mnistShards, mnistRecords, 0
+	if j.data, err = j.convertMNIST(ctx, "train", options); err != nil {
+		return err
+	}
+	options.Prefix, options.Shards = options.Prefix+"-test", 1
+	test, err := j.convertMNIST(ctx, "t10k", options)
+	j.data.Test = test.Train
+	return err
+}
+
+func (j *Job) convertMNIST(ctx context.Context, part string, options convert.Options) (convert.Result, error) {
+	var open [2]*os.File
+	for i, name := range []string{part + "-images-idx3-ubyte", part + "-labels-idx1-ubyte"} {
+		f, err := openEither(filepath.Join(j.config.MNIST, name))
+		if err != nil {
+			return convert.Result{}, err
+		}
+		defer f.Close()
+		open[i] = f
+	}
+	return convert.IDX(ctx, open[0], open[1], options)
+}
+
+// openEither opens a file, or the file with the suffix .gz.
+func openEither(path string) (*os.File, error) {
+	f, err := os.Open(path)
+	if errors.Is(err, os.ErrNotExist) {
+		if g, gzErr := os.Open(path + ".gz"); gzErr == nil {
+			return g, nil
+		}
+		return nil, fmt.Errorf("%w: expected an idx file of MNIST, or its .gz: fetch them with `make data`", err)
+	}
+	return f, err
+}
 
 // describe describes a dataset that convert.Resolve finds.
 func describe(ctx context.Context, name string) (convert.Result, error) {

@@ -40,20 +40,6 @@ func (j *Job) leaveTimeout() time.Duration {
 // errNoTrainers: the user's trainers ended before the job.
 var errNoTrainers = errors.New("all trainers exited with code 0 before the end of the job: a trainer must take tasks until the master reports the end")
 
-// ownEnded reports whether a resumed run with own trainers had already ended: its trainers would wait for a master forever.
-func (j *Job) ownEnded(ctx context.Context) (bool, error) {
-	if !j.config.Resume || len(j.config.Command) == 0 {
-		return false, nil
-	}
-	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{j.endpoint}})
-	if err != nil {
-		return false, err
-	}
-	defer store.Close()
-	state, err := readState(ctx, store)
-	return state.Status == taskqueue.Ended, err
-}
-
 // superviseOwn reports the dataset for the user's trainers, and stops the run if all of them end before the job does. wait
 // returns the error of either. With built-in trainers it does nothing.
 func (j *Job) superviseOwn(training context.Context, left <-chan struct{}, stop func()) (wait func() error) {

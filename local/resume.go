@@ -13,6 +13,7 @@ import (
 
 	"trainmaster/dataset/convert"
 	"trainmaster/etcdstore"
+	"trainmaster/taskqueue"
 )
 
 const (
@@ -54,6 +55,29 @@ func readRun(dir string) (r savedRun, err error) {
 	return r, nil
 }
 
+// NewDir makes the next numbered directory in parent, and parent.
+func NewDir(parent string) (string, error) {
+	bad := func(err error) error {
+		return fmt.Errorf("%q: expected a directory that can be written: %w", parent, err)
+	}
+	parent, err := filepath.Abs(parent)
+	if err != nil {
+		return "", err
+	}
+	if err := os.MkdirAll(parent, 0o755); err != nil {
+		return "", bad(err)
+	}
+	for n := 1; ; n++ {
+		dir := filepath.Join(parent, fmt.Sprintf("%03d", n))
+		switch err := os.Mkdir(dir, 0o755); {
+		case err == nil:
+			return dir, nil
+		case !os.IsExist(err):
+			return "", bad(err)
+		}
+	}
+}
+
 // begin prepares the data, or reads the data of the run to resume.
 func (j *Job) begin(ctx context.Context) error {
 	if j.config.Resume {
@@ -77,17 +101,30 @@ func (j *Job) begin(ctx context.Context) error {
 	return os.WriteFile(j.path(runFile), append(text, '\n'), 0o600)
 }
 
-// endLeases revokes the leases of the earlier processes of a resumed run, so that the new processes do not wait until the leases
-// expire. The etcd of a run serves no other process, and its files are locked while it runs: no holder of a lease can be connected.
-func (j *Job) endLeases(ctx context.Context) error {
+// continueJob prepares the etcd of a resumed run for its processes. It reports whether a run with own trainers has already ended: its
+// trainers would wait for a master forever.
+func (j *Job) continueJob(ctx context.Context) (ended bool, err error) {
 	if !j.config.Resume {
-		return nil
+		return false, nil
 	}
 	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{j.endpoint}})
 	if err != nil {
-		return fmt.Errorf("end the leases of the earlier run: %w", err)
+		return false, fmt.Errorf("end the leases of the earlier run: %w", err)
 	}
 	defer store.Close()
+	if err := endLeases(ctx, store); err != nil {
+		return false, err
+	}
+	if err := j.countServers(ctx, store); err != nil || len(j.config.Command) == 0 {
+		return false, err
+	}
+	state, err := readState(ctx, store)
+	return state.Status == taskqueue.Ended, err
+}
+
+// endLeases revokes the leases of the earlier processes of a resumed run, so that the new processes do not wait until the leases
+// expire. The etcd of a run serves no other process, and its files are locked while it runs: no holder of a lease can be connected.
+func endLeases(ctx context.Context, store *etcdstore.Store) error {
 	leases, err := store.Client().Leases(ctx)
 	if err != nil {
 		return fmt.Errorf("end the leases of the earlier run: %w", err)
@@ -101,15 +138,7 @@ func (j *Job) endLeases(ctx context.Context) error {
 }
 
 // countServers sets the number of parameter servers to the current number of the resumed job, which `master scale` may have changed.
-func (j *Job) countServers(ctx context.Context) error {
-	if !j.config.Resume {
-		return nil
-	}
-	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{j.endpoint}})
-	if err != nil {
-		return fmt.Errorf("read the number of parameter servers: %w", err)
-	}
-	defer store.Close()
+func (j *Job) countServers(ctx context.Context, store *etcdstore.Store) error {
 	n, err := store.DesiredNow(ctx)
 	if err != nil {
 		return fmt.Errorf("read the number of parameter servers: %w", err)

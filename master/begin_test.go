@@ -74,7 +74,7 @@ func TestLockIsLostWhileATermBegins(t *testing.T) {
 			if terms := s.terms.Load(); terms != 2 || !m.Leading() {
 				t.Errorf("read of %s: expected leadership in term 2, found %v in term %d", key, m.Leading(), terms)
 			}
-			if reason, _ := m.waiting.Load().(string); !strings.Contains(reason, "the lock is lost") {
+			if reason, _ := m.notLeading.Load().(string); !strings.Contains(reason, "the lock is lost") {
 				t.Errorf("read of %s: expected the reason of the first term, found %q", key, reason)
 			}
 			stop()
@@ -92,7 +92,7 @@ func TestPrepareWithoutAnAnswerEndsTheTerm(t *testing.T) {
 		s, config := newHanging("/read")
 		m, _, stop, ended := startsLogged(t, s, config)
 		time.Sleep(s.TTL() + termPause/2) // virtual time
-		if reason, _ := m.waiting.Load().(string); !strings.Contains(reason, "prepare reading part: ") || !strings.Contains(reason, "no answer within 5s") {
+		if reason, _ := m.notLeading.Load().(string); !strings.Contains(reason, "prepare reading part: ") || !strings.Contains(reason, "no answer within 5s") {
 			t.Errorf("reason: expected the component and its limit, found %q", reason)
 		}
 		time.Sleep(10 * s.TTL())

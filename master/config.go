@@ -184,18 +184,18 @@ func (c Config) group(table *taskqueue.Table) error {
 
 // Errors that the faces map to what their transports say.
 var (
-	ErrNotLeader   = committer.ErrNotLeader
-	ErrStopping    = committer.ErrStopping
-	ErrJobFinished = errors.New("job finished")
-	ErrJobFailed   = errors.New("job failed")
-	ErrRejoin      = errors.New("the trainer has no session: join again")
-	ErrDrained     = errors.New("drained: the trainer gets no more tasks and is to leave")
-	ErrNotStored   = committer.ErrNotStored
-	ErrRolledBack  = committer.ErrRolledBack
-	ErrHeldDown    = store.ErrHeldDown
-	ErrNewEpoch    = taskqueue.ErrNewEpoch
-	ErrNotSync     = taskqueue.ErrNotSync
-	ErrOtherJob    = store.ErrOtherJob
-	ErrOtherLedger = errors.New("this master does not see the ledger of the job")
-	ErrForeign     = committer.ErrForeign
+	ErrNotLeader     = committer.ErrNotLeader
+	ErrStopping      = committer.ErrStopping
+	ErrJobFinished   = errors.New("job finished")
+	ErrJobFailed     = errors.New("job failed")
+	ErrRejoin        = errors.New("the trainer has no session: join again")
+	ErrDrained       = errors.New("drained: the trainer gets no more tasks and is to leave")
+	ErrNotStored     = committer.ErrNotStored
+	ErrStoreWentBack = committer.ErrStoreWentBack
+	ErrHeldDown      = store.ErrHeldDown
+	ErrRolledBack    = taskqueue.ErrRolledBack
+	ErrNotSync       = taskqueue.ErrNotSync
+	ErrOtherJob      = store.ErrOtherJob
+	ErrOtherLedger   = errors.New("this master does not see the ledger of the job")
+	ErrForeign       = committer.ErrForeign
 )

@@ -69,5 +69,5 @@ func (m *Master) stepEvent(ctx context.Context, by taskqueue.Ordinal, ev taskque
 }
 
 func rolledBack(p taskqueue.StepPlace) error {
-	return fmt.Errorf("%w: generation %d of the ring began, in epoch %d: load step %d and join it", ErrNewEpoch, p.Generation, p.Epoch, p.Step)
+	return fmt.Errorf("%w: generation %d of the ring began, in epoch %d: load step %d and join it", ErrRolledBack, p.Generation, p.Epoch, p.Step)
 }

@@ -30,12 +30,12 @@ type Master struct {
 
 	unused     *unusedParts
 	components []component.Component
-	waiting    atomic.Value // string: why this master does not lead
+	notLeading atomic.Value // string: why this master does not lead
 }
 
 // waits stores the reason why this master does not lead. Status returns it until the master leads.
 func (m *Master) waits(reason string) {
-	m.waiting.Store(reason)
+	m.notLeading.Store(reason)
 	m.config.Log.WithField("reason", reason).Info("waiting for the lock")
 }
 
@@ -109,7 +109,7 @@ func (m *Master) Run(ctx context.Context) error {
 		case err == nil, errors.Is(err, ErrJobFailed), fatal(err):
 			return err
 		}
-		m.waiting.Store(err.Error())
+		m.notLeading.Store(err.Error())
 		m.config.Log.WithError(err).Warn("term over, campaigning again")
 		if !errors.Is(err, component.ErrPanic) || clock.Now().Sub(began) > panicPauseMax {
 			rest = termPause

@@ -82,7 +82,7 @@ func TestPanicOfEachTermIsRetriedAfterLongerPauses(t *testing.T) {
 		if n := part.began.Load(); n < 20 || n > 35 {
 			t.Errorf("terms in 10 minutes: expected 20 to 35, found %d", n)
 		}
-		if reason, _ := m.waiting.Load().(string); !strings.Contains(reason, "panicking part: internal error: panic: planted in Run") {
+		if reason, _ := m.notLeading.Load().(string); !strings.Contains(reason, "panicking part: internal error: panic: planted in Run") {
 			t.Errorf("status: expected the panic, found %q", reason)
 		}
 		stop()

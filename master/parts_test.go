@@ -21,7 +21,6 @@ func TestPartsOfUnknownOutcomeEndTheTerm(t *testing.T) {
 		reported := hangAtParts(t, store, m)
 		defer time.Sleep(time.Minute) // until all goroutines have ended, also without the bound
 		defer close(store.partsHang)
-		defer stop()
 		began := time.Now()
 		joined := make(chan error, 1)
 		go func() {
@@ -37,7 +36,7 @@ func TestPartsOfUnknownOutcomeEndTheTerm(t *testing.T) {
 		if took := time.Since(began); took < store.TTL()/2 {
 			t.Errorf("end of the term: after %v, expected %v", took, store.TTL())
 		}
-		stop()
+		go stop() // it waits for the end
 		within(t, "end of a stopped master", 2*store.TTL(), ended)
 	})
 }
@@ -50,8 +49,7 @@ func TestStoppedMasterGivesUpParts(t *testing.T) {
 		reported := hangAtParts(t, store, m)
 		defer time.Sleep(time.Minute) // until all goroutines have ended, also without the bound
 		defer close(store.partsHang)
-		defer stop()
-		stop()
+		go stop() // it waits for the end
 		within(t, "end of a stopped master", time.Second, ended)
 		if err := within(t, "answer to the report", time.Second, reported); err == nil {
 			t.Error("report: expected an error")

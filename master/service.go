@@ -17,7 +17,7 @@ type Assignment struct {
 	Base   int64           // the record of the task to begin with
 }
 
-// Reply is what an ask comes to: a task, or none yet (ask again). The end of the job is the
+// Reply is the answer to a request for a task: a task, or none yet (ask again). The end of the job is the
 // error ErrJobFinished or ErrJobFailed.
 type Reply struct {
 	Assignment  *Assignment       // nil: none yet, or none wanted
@@ -195,7 +195,7 @@ func (m *Master) SaveModel(ctx context.Context, o taskqueue.Ordinal, incarnation
 // records means that a shard refused the gradients because that version is past. Staged waits until the step is
 // committed and returns the last committed version; if this is still version, the caller must ask again. included
 // reports whether the gradients are in version+1; otherwise they came too late. A nonzero epoch is the epoch of the
-// caller: ErrNewEpoch if the job is at another epoch.
+// caller: ErrRolledBack if the job is at another epoch.
 func (m *Master) Staged(ctx context.Context, o taskqueue.Ordinal, incarnation, version uint64, records int, epoch uint32) (committed uint64, included bool, err error) {
 	t, err := m.leading()
 	if err != nil {

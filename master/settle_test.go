@@ -45,7 +45,7 @@ func TestRefusalsAfterAnUnknownOutcomeEndTheTerm(t *testing.T) {
 				looked := make(chan error, 1)
 				go func() { _, err := m.Overview(context.Background()); looked <- err }()
 				within(t, "status", 2*store.TTL(), looked)
-				stop()
+				go stop() // it waits for the end
 				defer time.Sleep(time.Minute)
 				defer store.set(time.Millisecond, nil) // the remaining goroutines end
 				if err := within(t, "end of a stopped master", store.TTL(), ended); err != nil {
@@ -66,7 +66,7 @@ func TestStoppedMasterGivesUpAnUnknownOutcome(t *testing.T) {
 		answered := make(chan error, 1)
 		go func() { _, err := m.Join(context.Background(), "a", ""); answered <- err }()
 		time.Sleep(30 * time.Millisecond)
-		stop()
+		go stop() // it waits for the end
 		defer time.Sleep(time.Minute)
 		defer store.set(time.Millisecond, nil) // the remaining goroutines end
 		within(t, "end of a stopped master", time.Second, ended)

@@ -29,7 +29,7 @@ type Status struct {
 func (m *Master) Status(ctx context.Context) (Status, error) {
 	t, err := m.leading()
 	if err != nil {
-		if reason, _ := m.waiting.Load().(string); reason != "" {
+		if reason, _ := m.notLeading.Load().(string); reason != "" {
 			err = fmt.Errorf("%w: %s", err, reason)
 		}
 		return Status{}, err

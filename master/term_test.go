@@ -192,7 +192,7 @@ func TestSeenCommitAtAFormerLeader(t *testing.T) {
 	}()
 	mastertest.Eventually(t, "a held answer", func() bool { return proxy.HeldReplies() > 0 })
 	proxy.HoldReplies(false)
-	if err := <-answered; !errors.Is(err, master.ErrNotLeader) || errors.Is(err, master.ErrRolledBack) {
+	if err := <-answered; !errors.Is(err, master.ErrNotLeader) || errors.Is(err, master.ErrStoreWentBack) {
 		t.Errorf("former leader: got %v", err)
 	}
 	if err := next.Stop(); err != nil {
@@ -238,23 +238,23 @@ func TestRestoredOldStoreStopsLeader(t *testing.T) {
 	r = mastertest.Start(t, store, master.Config{})
 	stranger := a.Request(nil, nil)
 	stranger.SeenCommit, stranger.SeenProof, stranger.JobID = reply.Commit, reply.CommitProof, [16]byte{1}
-	if _, err := r.Next(t.Context(), stranger); errors.Is(err, master.ErrRolledBack) {
+	if _, err := r.Next(t.Context(), stranger); errors.Is(err, master.ErrStoreWentBack) {
 		t.Error("echo of another job: expected the leader to continue")
 	}
 	for name, proof := range map[string][]byte{"none": nil, "made up": make([]byte, len(reply.CommitProof)), "of another commit": reply.CommitProof, "cut short": reply.CommitProof[:1]} {
 		forged := a.Request(nil, nil)
 		forged.SeenCommit, forged.SeenProof = reply.Commit+100, proof
-		if _, err := r.Next(t.Context(), forged); errors.Is(err, master.ErrRolledBack) {
+		if _, err := r.Next(t.Context(), forged); errors.Is(err, master.ErrStoreWentBack) {
 			t.Errorf("forged commit number with proof %q: expected the leader to continue", name)
 		}
 	}
 	_, before, revision := mastertest.State(t, store)
 	request := a.Request([]taskqueue.Token{reply.Assignment.Task.Token}, []taskqueue.Token{task})
 	request.SeenCommit, request.SeenProof = reply.Commit, reply.CommitProof
-	if _, err := r.Next(t.Context(), request); !errors.Is(err, master.ErrRolledBack) || !strings.Contains(err.Error(), "backup") {
+	if _, err := r.Next(t.Context(), request); !errors.Is(err, master.ErrStoreWentBack) || !strings.Contains(err.Error(), "backup") {
 		t.Fatalf("echo of an unknown commit: got %v", err)
 	}
-	if err := r.Wait(); !errors.Is(err, master.ErrRolledBack) {
+	if err := r.Wait(); !errors.Is(err, master.ErrStoreWentBack) {
 		t.Errorf("end of the master: got %v", err)
 	}
 	if _, after, now := mastertest.State(t, store); now != revision || string(after) != string(before) {

@@ -14,6 +14,7 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
 	"trainmaster/trainer/params"
@@ -117,18 +118,18 @@ func (p *peer) read() (head wire.Header, payload []byte, err error) {
 	return head, payload, nil
 }
 
-func floats(n int, v float32) []byte {
+func payloadOf(n int, v float32) []byte {
 	f := make([]float32, n)
 	for i := range f {
 		f[i] = v
 	}
-	return wire.FloatBytes(f)
+	return floats.Bytes(f)
 }
 
 // The blocks of tensors(): by name b1, b2, scale, w1 (three blocks), w2.
 const (
 	blockB1, lenB1       = 0, 1000
-	blockW1Last, lenLast = 5, 600*1000 - 2*wire.BlockElements
+	blockW1Last, lenLast = 5, 600*1000 - 2*placement.BlockElements
 )
 
 // ready starts one asynchronous shard with all parameters 1.
@@ -199,8 +200,8 @@ func TestBadGradientsAreRefused(t *testing.T) {
 func badGradientsAreRefused(t *testing.T, addr string, c *params.Client) {
 	p := dial(t, addr).greet(0, 1)
 	with := func(n, at int, v float64) []byte {
-		b := floats(n, 1)
-		copy(b[4*at:], wire.FloatBytes([]float32{float32(v)}))
+		b := payloadOf(n, 1)
+		copy(b[4*at:], floats.Bytes([]float32{float32(v)}))
 		return b
 	}
 	for name, try := range map[string]struct {
@@ -211,18 +212,18 @@ func badGradientsAreRefused(t *testing.T, addr string, c *params.Client) {
 	}{
 		"NaN":             {func(h *wire.Header) { h.Block = blockW1Last }, with(lenLast, 7, math.NaN()), wire.NotFinite, `tensor "w1", elements 524288 to 600000): element 524295 is NaN`},
 		"infinity":        {func(h *wire.Header) { h.Block = blockB1 }, with(lenB1, 999, math.Inf(-1)), wire.NotFinite, `tensor "b1", elements 0 to 1000): element 999 is -Inf`},
-		"too short":       {func(h *wire.Header) { h.Block = blockB1 }, floats(lenB1-1, 1), wire.BadLength, `tensor "b1", elements 0 to 1000): payload has 3996 bytes, expected 4000`},
-		"not whole":       {func(h *wire.Header) { h.Block = blockB1 }, floats(lenB1, 1)[:3999], wire.BadLength, "3999 bytes"},
-		"too long":        {func(h *wire.Header) { h.Block = blockB1 }, floats(lenB1+1, 1), wire.BadLength, "4004 bytes"},
+		"too short":       {func(h *wire.Header) { h.Block = blockB1 }, payloadOf(lenB1-1, 1), wire.BadLength, `tensor "b1", elements 0 to 1000): payload has 3996 bytes, expected 4000`},
+		"not whole":       {func(h *wire.Header) { h.Block = blockB1 }, payloadOf(lenB1, 1)[:3999], wire.BadLength, "3999 bytes"},
+		"too long":        {func(h *wire.Header) { h.Block = blockB1 }, payloadOf(lenB1+1, 1), wire.BadLength, "4004 bytes"},
 		"nothing":         {func(h *wire.Header) { h.Block = blockB1 }, nil, wire.BadLength, "0 bytes"},
-		"bfloat16":        {func(h *wire.Header) { h.Block, h.DType = blockB1, wire.BFloat16 }, floats(lenB1, 1), wire.BadLength, "payload has 4000 bytes, expected 2000 of bfloat16"},
-		"no such block":   {func(h *wire.Header) { h.Block = 7 }, floats(lenB1, 1), wire.NoSuchBlock, "block 7"},
-		"huge block":      {func(h *wire.Header) { h.Block = math.MaxUint64 }, floats(lenB1, 1), wire.NoSuchBlock, "block 18446744073709551615"},
-		"older epoch":     {func(h *wire.Header) { h.ShardEpoch-- }, floats(lenB1, 1), wire.Resync, "it was restarted"},
-		"other job epoch": {func(h *wire.Header) { h.JobEpoch = 2 }, floats(lenB1, 1), wire.Resync, "job epoch 2"},
-		"stage":           {func(h *wire.Header) { h.Op = wire.Stage }, floats(lenB1, 1), wire.WrongMode, "mode async"},
-		"put":             {func(h *wire.Header) { h.Op = wire.Put }, floats(lenB1, 1), wire.NotClaimed, "does not hold the claim"},
-		"pull with body":  {func(h *wire.Header) { h.Op = wire.Pull }, floats(1, 1), wire.BadLength, "payload of 4 bytes"},
+		"bfloat16":        {func(h *wire.Header) { h.Block, h.DType = blockB1, wire.BFloat16 }, payloadOf(lenB1, 1), wire.BadLength, "payload has 4000 bytes, expected 2000 of bfloat16"},
+		"no such block":   {func(h *wire.Header) { h.Block = 7 }, payloadOf(lenB1, 1), wire.NoSuchBlock, "block 7"},
+		"huge block":      {func(h *wire.Header) { h.Block = math.MaxUint64 }, payloadOf(lenB1, 1), wire.NoSuchBlock, "block 18446744073709551615"},
+		"older epoch":     {func(h *wire.Header) { h.ShardEpoch-- }, payloadOf(lenB1, 1), wire.Resync, "it was restarted"},
+		"other job epoch": {func(h *wire.Header) { h.JobEpoch = 2 }, payloadOf(lenB1, 1), wire.Resync, "job epoch 2"},
+		"stage":           {func(h *wire.Header) { h.Op = wire.Stage }, payloadOf(lenB1, 1), wire.WrongMode, "mode async"},
+		"put":             {func(h *wire.Header) { h.Op = wire.Put }, payloadOf(lenB1, 1), wire.NotClaimed, "does not hold the claim"},
+		"pull with body":  {func(h *wire.Header) { h.Op = wire.Pull }, payloadOf(1, 1), wire.BadLength, "payload of 4 bytes"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			head := p.head
@@ -323,7 +324,7 @@ func slowAndManyPeers(t *testing.T, addr string, c *params.Client) {
 	stalled := dial(t, addr).greet(3, 1)
 	head := stalled.head
 	head.Op, head.Block, head.Step = wire.Push, blockB1, 1
-	if _, err := stalled.nc.Write(frame(head, floats(lenB1, 1))[:1000]); err != nil {
+	if _, err := stalled.nc.Write(frame(head, payloadOf(lenB1, 1))[:1000]); err != nil {
 		t.Fatal(err)
 	}
 	silent := dial(t, addr)
@@ -352,12 +353,12 @@ func TestRepeatedPushIsAppliedOnce(t *testing.T) {
 		t.Helper()
 		head := p.head
 		head.Op, head.Block, head.Step = wire.PushPull, blockB1, step
-		reply, payload, err := p.ask(head, floats(lenB1, 2)) // 2 * rate 0.5 = 1
+		reply, payload, err := p.ask(head, payloadOf(lenB1, 2)) // 2 * rate 0.5 = 1
 		if err != nil {
 			t.Fatal(err)
 		}
 		got := make([]float32, lenB1)
-		copy(wire.FloatBytes(got), payload)
+		copy(floats.Bytes(got), payload)
 		return reply.Flags&wire.Duplicate != 0, got[17]
 	}
 	for i, step := range []struct {
@@ -391,7 +392,7 @@ func TestNewerIncarnationFences(t *testing.T) {
 	push := func(p *peer) error {
 		head := p.head
 		head.Op, head.Block, head.Step = wire.Push, blockB1, 1
-		_, _, err := p.ask(head, floats(lenB1, 0))
+		_, _, err := p.ask(head, payloadOf(lenB1, 0))
 		return err
 	}
 	var fault *wire.Fault
@@ -417,7 +418,7 @@ func pullsAreNotTorn(t *testing.T, addr string, _ *params.Client) {
 		head.Op, head.Block = wire.Push, blockW1Last
 		for step := range uint64(pushes) {
 			head.Step = step + 1
-			if _, _, err := writer.ask(head, floats(lenLast, 2)); err != nil {
+			if _, _, err := writer.ask(head, payloadOf(lenLast, 2)); err != nil {
 				done <- err
 				return
 			}
@@ -442,7 +443,7 @@ func pullsAreNotTorn(t *testing.T, addr string, _ *params.Client) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		copy(wire.FloatBytes(got), payload)
+		copy(floats.Bytes(got), payload)
 		for i, v := range got {
 			if v != got[0] {
 				t.Fatalf("element 0 is %v, element %d is %v", got[0], i, v)

@@ -17,7 +17,7 @@ import (
 	"go.uber.org/goleak"
 
 	"trainmaster/pserver"
-	"trainmaster/pserver/wire"
+	"trainmaster/pserver/floats"
 	"trainmaster/trainer/params"
 )
 
@@ -298,7 +298,7 @@ func mustInit(t testing.TB, c *params.Client, list []params.Tensor) {
 // differ names the first element in which two sets of tensors are not equal, bit by bit.
 func differ(a, b []params.Tensor) error {
 	for i := range a {
-		if bytes.Equal(wire.FloatBytes(a[i].Data), wire.FloatBytes(b[i].Data)) { // without a look at each by the race detector
+		if bytes.Equal(floats.Bytes(a[i].Data), floats.Bytes(b[i].Data)) { // without a look at each by the race detector
 			continue
 		}
 		for j := range a[i].Data {

@@ -16,7 +16,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
 	"trainmaster/pserver/checkpoint"
-	"trainmaster/pserver/wire"
+	"trainmaster/pserver/placement"
 	"trainmaster/trainer/params"
 )
 
@@ -231,8 +231,8 @@ func TestTrainersContinueWhenServersAreKilled(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, tensor := range seen {
-		for at := 0; at < len(tensor.Data); at += wire.BlockElements {
-			for j, v := range tensor.Data[at:min(at+wire.BlockElements, len(tensor.Data))] {
+		for at := 0; at < len(tensor.Data); at += placement.BlockElements {
+			for j, v := range tensor.Data[at:min(at+placement.BlockElements, len(tensor.Data))] {
 				if v != tensor.Data[at] || v != float32(int(v)) || v > 1 {
 					t.Fatalf("%s[%d] is %v, the first of its block %v", tensor.Name, at+j, v, tensor.Data[at])
 				}

@@ -102,8 +102,6 @@ func (s *Server) Run(ctx context.Context) error {
 	if s.socket != nil {
 		defer s.socket.Close()
 	}
-	//guard:port-open-until-stopped
-	defer s.keepPort()()
 	claim, err := s.cfg.Registry.ClaimPS(ctx, s.Addr(), func(reason string) {
 		s.cfg.Log.WithField("reason", reason).Info("waiting for an index")
 	})
@@ -122,36 +120,22 @@ func (s *Server) Run(ctx context.Context) error {
 	return errors.Join(err, claim.Release(release))
 }
 
-// keepPort keeps the port open until release, also when the server no longer accepts connections: a refused connection means that
-// the process is gone. A server that stops still owns its index and may be writing its last checkpoint.
-func (s *Server) keepPort() (release func()) {
-	listener, ok := s.cfg.Listener.(*net.TCPListener)
-	if !ok {
-		return func() {}
-	}
-	port, err := listener.File()
-	if err != nil {
-		s.cfg.Log.WithError(err).Warn("port cannot be kept open while the server stops")
-		return func() {}
-	}
-	return func() { port.Close() }
-}
-
 // serve runs the server between claim and release.
 func (s *Server) serve(ctx context.Context, claim Claim) error {
 	shard, checkpoints, err := s.open(ctx, claim)
 	if err != nil {
 		return err
 	}
-	shard.Log.WithField("addr", s.Addr()).WithField("ready", shard.Ready()).Info("parameter server started")
+	log := s.cfg.Log.WithField("shard", shard.Index())
+	log.WithField("addr", s.Addr()).WithField("ready", shard.Ready()).Info("parameter server started")
 
-	port := portsplit.New(s.cfg.Listener, portsplit.Config{HelloTimeout: s.cfg.HelloTimeout, MaxConnections: s.cfg.MaxConnections, Log: shard.Log, Misdirected: "this is the data port of a parameter server of trainmaster; a master listens elsewhere"})
+	port := portsplit.New(s.cfg.Listener, portsplit.Config{HelloTimeout: s.cfg.HelloTimeout, MaxConnections: s.cfg.MaxConnections, Log: log, Misdirected: "this is the data port of a parameter server of trainmaster; a master listens elsewhere"})
 	if s.socket != nil {
 		port.Join(s.socket)
 	}
-	data := dataport.New(port.Branch(dataport.Preface), s.cfg.limits(), shard, s.socket)
+	data := dataport.New(port.Branch(dataport.Preface), s.cfg.limits(), shard, s.socket, log)
 	calls := port.Branch(portsplit.HTTP2)
-	service := s.controlServer(shard, checkpoints, data)
+	service := s.controlServer(shard, checkpoints, data, log)
 	group, groupCtx := errgroup.WithContext(context.WithoutCancel(ctx))
 	group.Go(func() error { return port.Run(groupCtx) })
 	group.Go(data.Run)
@@ -215,11 +199,11 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	})
 	err = group.Wait()
 	if retired && errors.Is(err, core.ErrRetired) {
-		shard.Log.Info("parameter server ended: all its blocks were moved to others")
+		log.Info("parameter server ended: all its blocks were moved to others")
 		return nil
 	}
 	if errors.Is(err, errStopped) {
-		shard.Log.Info("parameter server stopped")
+		log.Info("parameter server stopped")
 		return nil
 	}
 	return err
@@ -250,17 +234,18 @@ func (s *Server) open(ctx context.Context, claim Claim) (*core.Shard, *persist.C
 }
 
 func (s *Server) newShard(log *logrus.Entry, index int, start uint64, job JobState) *core.Shard {
-	shard := core.New(log, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
+	severities := [...]logrus.Level{core.Info: logrus.InfoLevel, core.Warning: logrus.WarnLevel, core.Error: logrus.ErrorLevel}
+	shard := core.New(func(n core.Notice) { log.WithFields(n.Fields).Log(severities[n.Severity], n.Text) }, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
 	shard.JobID, shard.TableKey, shard.StageWait = job.ID, job.TableKey, s.cfg.StageWait
 	return shard
 }
 
-func (s *Server) controlServer(shard *core.Shard, checkpoints *persist.Checkpoints, data *dataport.Listener) *grpc.Server {
+func (s *Server) controlServer(shard *core.Shard, checkpoints *persist.Checkpoints, data *dataport.Listener, log *logrus.Entry) *grpc.Server {
 	//guard:control-message-limit
 	server := grpc.NewServer(grpc.MaxRecvMsgSize(control.MaxMessage), grpc.MaxSendMsgSize(control.MaxMessage),
 		grpc.ConnectionTimeout(s.cfg.HelloTimeout), grpc.MaxConcurrentStreams(64),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
-	pb.RegisterParameterServerServer(server, control.New(shard, checkpoints, data.Pause))
+	pb.RegisterParameterServerServer(server, control.New(shard, checkpoints, data.Pause, log))
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)
 	return server

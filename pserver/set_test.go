@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -756,6 +757,99 @@ func testDiscard(t *testing.T, g *storageBackend) {
 	}
 	if _, err := again.begin(within(t)); err == nil {
 		t.Error("former leader began a cut after a request of its successor")
+	}
+}
+
+// Requests that a server reads after its successor's start, because it hung, change no file: the sets of the successor can have the numbers
+// of sets that failed before.
+func TestReplacedServerChangesNoFiles(t *testing.T) {
+	for what, send := range map[string]func(server pb.ParameterServerClient, cut *pb.Cut, failed []byte) error{
+		"WriteSet": func(server pb.ParameterServerClient, cut *pb.Cut, failed []byte) error {
+			_, err := server.WriteSet(within(t), &pb.WriteSetRequest{Cut: cut, Set: failed})
+			return err
+		},
+		"PruneSets": func(server pb.ParameterServerClient, cut *pb.Cut, _ []byte) error {
+			_, err := server.PruneSets(within(t), &pb.PruneSetsRequest{Cut: cut, Keep: 1})
+			return err
+		},
+		"PruneSets of failed sets": func(server pb.ParameterServerClient, cut *pb.Cut, _ []byte) error {
+			_, err := server.PruneSets(within(t), &pb.PruneSetsRequest{Cut: &pb.Cut{Number: cut.GetNumber() - 1, Term: cut.GetTerm()}, Failed: true})
+			return err
+		},
+	} {
+		t.Run(what, func(t *testing.T) {
+			dir, b := t.TempDir(), newBook(1)
+			b.job.ID = "aa"
+			start, grads := small(random(1)), small(random(2))
+			hung := startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
+			c := connect(t, b, params.Config{Mode: params.Async, Optimizer: heavy})
+			mustInit(t, c, clone(start))
+			mustPush(t, c, 1, grads)
+			taker := b.leader
+			_, err := taker.take(within(t))
+			must(t, err)
+			cut, err := taker.begin(within(t))
+			must(t, err)
+			name, old := &pb.Cut{Number: cut.Number(), Term: taker.term}, control(t, hung.addr)
+			part, err := old.WriteCut(within(t), &pb.WriteCutRequest{Cut: name})
+			must(t, err)
+			failed, err := (&checkpoint.Set{Job: "test", JobID: b.job.ID, Number: cut.Number(), Mode: checkpoint.Async, JobEpoch: 1, Shards: []checkpoint.Part{
+				{Generation: checkpoint.Generation{Start: part.GetStart(), Sequence: part.GetSequence()}, SHA256: part.GetSha256()},
+			}}).Encode()
+			must(t, err)
+
+			b.set(0, "") // its lease has ended
+			startServer(t, b, 0, pserver.Config{CheckpointDir: dir})
+			wantModel(t, "the successor", b, start, grads, 1)
+			if number, err := taker.take(within(t)); err != nil || number != cut.Number() {
+				t.Fatalf("set %d of the successor, %v: expected set %d, the number of the set that failed", number, err, cut.Number())
+			}
+			files := filesIn(t, dir)
+			if err := send(old, name, failed); err == nil || !strings.Contains(err.Error(), checkpoint.ErrSuperseded.Error()) {
+				t.Errorf("the request returned %v, expected %v", err, checkpoint.ErrSuperseded)
+			}
+			if got := filesIn(t, dir); !maps.Equal(got, files) {
+				t.Errorf("files changed from %q to %q", slices.Sorted(maps.Keys(files)), slices.Sorted(maps.Keys(got)))
+			}
+			hung.leave(t)
+		})
+	}
+}
+
+// A set is complete when one server finds the files of all others. Servers with directories of their own, as on hosts without a shared
+// one, have no set: no server could load it.
+func TestSetOverTwoDirectoriesIsNotComplete(t *testing.T) {
+	b, dirs := newBook(2), []string{t.TempDir(), t.TempDir()}
+	for i, dir := range dirs {
+		startServer(t, b, i, pserver.Config{CheckpointDir: dir})
+	}
+	mustInit(t, connect(t, b, params.Config{Mode: params.Async}), tiny(random(1)))
+	number, err := b.leader.take(within(t))
+	if err == nil {
+		t.Fatalf("set %d is complete", number)
+	}
+	for _, text := range []string{filepath.Join(dirs[0], "ps-1"), "--checkpoint-dir"} {
+		if !strings.Contains(err.Error(), text) {
+			t.Errorf("expected %q in %q", text, err)
+		}
+	}
+	if sets, err := filepath.Glob(filepath.Join(dirs[0], "sets", "*")); err != nil || len(sets) > 0 {
+		t.Errorf("files of sets: %v, %v: expected none", sets, err)
+	}
+}
+
+// If etcd names no set, servers load the newest set in the directory. It stays until another set is complete, also if a leader of the same job
+// instance removes what failed sets have left: otherwise a server that is killed would return without parameters.
+func TestSetLoadedWithoutNameStays(t *testing.T) {
+	dir, start, grads := t.TempDir(), small(random(1)), small(random(2))
+	job := pserver.JobState{Name: "test", ID: "aa"}
+	c, client := trainedClusterOf(t, dir, start, job)
+	mustPush(t, client, 1, grads)
+	c.mustTake(t)
+	for _, what := range []string{"no set is named", "the leader has removed failed sets"} {
+		c = startClusterAt(t, dir, c, job)
+		wantModel(t, what, c.book, start, grads, 1)
+		must(t, c.client.Discard(within(t), c.term, nil))
 	}
 }
 

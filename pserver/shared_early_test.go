@@ -89,7 +89,7 @@ func batchOf(memory []byte, perSlot, dim int) ([]byte, wire.Rows) {
 	wire.Number(payload, 0, 1)
 	ids := r.IDs[:0]
 	for slot := range bySlot {
-		r.Spans[slot] = wire.Span{Slot: uint32(slot), Rows: uint32(perSlot)}
+		r.Spans[slot] = table.Span{Slot: uint32(slot), Rows: uint32(perSlot)}
 		ids = append(ids, bySlot[slot]...)
 	}
 	clear(r.Values)

@@ -11,6 +11,7 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
+	"trainmaster/pserver/placement"
 	"trainmaster/pserver/sharedmem"
 	"trainmaster/pserver/wire"
 	"trainmaster/trainer/params"
@@ -38,7 +39,7 @@ func await(t testing.TB, n int) {
 
 // big is a model with the given number of full blocks.
 func big(blocks int, v float32) []params.Tensor {
-	return modelOf(constant(v), params.Tensor{Name: "w", Shape: []int{blocks, wire.BlockElements}})
+	return modelOf(constant(v), params.Tensor{Name: "w", Shape: []int{blocks, placement.BlockElements}})
 }
 
 // Many more blocks than slots, both sides at full speed: no payload is written over before it was read, in either direction.
@@ -53,7 +54,7 @@ func TestSharedMemory(t *testing.T) {
 			byBlock := func(factor float32) []params.Tensor {
 				model := big(blocks, 0)
 				for block := range blocks {
-					constant(factor*float32(block%8+1))(0, model[0].Data[block*wire.BlockElements:][:wire.BlockElements])
+					constant(factor*float32(block%8+1))(0, model[0].Data[block*placement.BlockElements:][:placement.BlockElements])
 				}
 				return model
 			}
@@ -171,9 +172,9 @@ func TestBadPayloadsInSharedMemory(t *testing.T) {
 			p, m := sharing(t, addr, theSocket(t, dir))
 			head := p.head
 			head.Op, head.Block, head.Step = wire.Push, blockB1, 1
-			payload := floats(lenB1, 0)
+			payload := payloadOf(lenB1, 0)
 			if try.code == wire.NotFinite {
-				payload = floats(lenB1, float32(math.NaN()))
+				payload = payloadOf(lenB1, float32(math.NaN()))
 			}
 			err := p.inSlot(m, head, payload, try.spoil)
 			var fault *wire.Fault

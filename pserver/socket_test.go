@@ -138,7 +138,7 @@ func TestSocketsThatAreNotTheServers(t *testing.T) {
 				p := dial(t, server.addr).greet(7, 7)
 				head := p.head
 				head.Op, head.Block, head.Step = wire.Push, blockB1, 1
-				if _, _, err := p.ask(head, floats(lenB1, 1)); err != nil {
+				if _, _, err := p.ask(head, payloadOf(lenB1, 1)); err != nil {
 					t.Errorf("the other server's trainer: %v", err)
 				}
 			})

@@ -13,6 +13,7 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/partition"
 	"trainmaster/pserver/placement"
@@ -93,12 +94,12 @@ func (r *reference) push(t testing.TB, ordinal uint32, step uint64, ids []int64,
 		r.trainers[ordinal] = partition.NewTrainer(int(ordinal), 1)
 	}
 	dim := r.Config().Dim
-	batches := map[uint32]*wire.Rows{} // by slot
+	batches := map[uint32]*table.Batch{} // by slot
 	for k, id := range ids {
 		slot := table.SlotOf(id)
 		batch := batches[slot]
 		if batch == nil {
-			batch = &wire.Rows{Spans: []wire.Span{{Slot: slot}}}
+			batch = &table.Batch{Spans: []table.Span{{Slot: slot}}}
 			batches[slot] = batch
 		}
 		batch.Spans[0].Rows++
@@ -115,7 +116,7 @@ func (r *reference) values(ids []int64) []float32 {
 	dim := r.Config().Dim
 	dst := make([]float32, len(ids)*dim)
 	for k, id := range ids {
-		r.Lookup(&wire.Rows{Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}}, nil, dst[k*dim:(k+1)*dim])
+		r.Lookup(&table.Batch{Spans: []table.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}}, nil, dst[k*dim:(k+1)*dim])
 	}
 	return dst
 }
@@ -356,9 +357,9 @@ func TestServerRefusesRows(t *testing.T) {
 	}
 	good := wire.Header{Op: wire.PushRows, DType: wire.RowBatch, Incarnation: 9, Placement: hello.Placement, ShardEpoch: hello.ShardEpoch, JobEpoch: hello.JobEpoch, Step: 1}
 	batch := func(id int64, slot uint32, value float32) []byte {
-		payload, r := wire.Layout(wire.FloatBytes(make([]float32, 64)), 1, 1, 4)
+		payload, r := wire.Layout(floats.Bytes(make([]float32, 64)), 1, 1, 4)
 		wire.Number(payload, 0, 1)
-		r.Spans[0], r.IDs[0] = wire.Span{Slot: slot, Rows: 1}, id
+		r.Spans[0], r.IDs[0] = table.Span{Slot: slot, Rows: 1}, id
 		r.Values[2] = value
 		return payload
 	}

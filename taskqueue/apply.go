@@ -155,7 +155,7 @@ func (q *Queue) advance(s *set) {
 	for !s.ended && (q.status == Running || q.status == Paused) {
 		s.skipAside()
 		//guard:pass-end
-		if len(s.open) > 0 && s.open[0].live == 0 && s.open[0].since == 0 && s.dispatched(s.open[0].pass) == s.tasks {
+		if len(s.open) > 0 && s.open[0].live == 0 && s.open[0].uncommitted == 0 && s.dispatched(s.open[0].pass) == s.tasks {
 			q.closePass(s)
 			continue
 		}

@@ -18,16 +18,16 @@ import "fmt"
 // members[0] records that it did so before all had flushed: such a cut is never committed. A cut that is not committed changes
 // nothing: the next cut has a new number and starts over.
 
-// holding reports whether members that flushed are quiesced. The end of the job releases them too.
-func (q *Queue) holding() bool {
-	over := q.status == Ended || q.status == Failed
+// holdsMembers reports whether members that flushed are quiesced. The end of the job releases them too.
+func (q *Queue) holdsMembers() bool {
+	ended := q.status == Ended || q.status == Failed
 	//guard:cut-ends-with-job
-	return q.opt.Cuts && q.explicit != nil && q.explicit.round != 0 && !q.explicit.flushed[0] && !over
+	return q.opt.Cuts && q.explicit != nil && q.explicit.round != 0 && !q.explicit.flushed[0] && !ended
 }
 
 // toFlush reports whether a cut waits for this member.
 func (q *Queue) toFlush(t *trainer) bool {
-	return q.holding() && q.explicit.members[t.ordinal] && !q.explicit.flushed[t.ordinal]
+	return q.holdsMembers() && q.explicit.members[t.ordinal] && !q.explicit.flushed[t.ordinal]
 }
 
 // isStopping reports whether a cut waits for this trainer to flush.
@@ -97,7 +97,7 @@ func (ev *CutRelease) apply(q *Queue) Answer {
 	if refused := q.cutting(); refused != nil {
 		return *refused
 	}
-	if q.holding() {
+	if q.holdsMembers() {
 		if wait, err := q.unflushed(q.explicit.round); wait || err != nil {
 			q.explicit.members[0] = true
 		}
@@ -124,7 +124,7 @@ func (ev *CutFence) apply(q *Queue) Answer {
 	if refused := q.cutting(); refused != nil {
 		return *refused
 	}
-	if ev.Step != q.explicit.round || !q.holding() {
+	if ev.Step != q.explicit.round || !q.holdsMembers() {
 		return Answer{Err: fmt.Errorf("%w: cut %d is under way, found %d", ErrOtherStep, q.explicit.round, ev.Step)}
 	}
 	fenced := 0
@@ -153,7 +153,7 @@ func (q *Queue) Idle() (ids []string) {
 // Unflushed names the trainers that a cut waits for: such a process may hang while its heartbeats continue. A trainer with a
 // task is lost when the task times out. A trainer without a task is lost by [CutFence].
 func (q *Queue) Unflushed() (ids []string) {
-	if !q.holding() {
+	if !q.holdsMembers() {
 		return nil
 	}
 	for _, t := range q.sortedTrainers() {
@@ -199,7 +199,7 @@ func (q *Queue) StepsDue() (due StepsDue) {
 	if q.explicit == nil || q.status == Ended || q.status == Failed {
 		return due
 	}
-	due.Release = q.holding()
+	due.Release = q.holdsMembers()
 	switch {
 	case q.explicit.lost > 0 || q.misplaced():
 		due.Rollback = true

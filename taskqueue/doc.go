@@ -25,8 +25,8 @@
 // the cursor that is in no list is done.
 //
 // A Token identifies one dispatch. A finish is judged by its token alone, whichever trainer sends it and at any time. A token
-// of a live task with an attempt that was dispatched counts. A token of a task that is done is "already counted". Any other
-// token is "stale" and changes nothing.
+// of a live task with an attempt that was dispatched counts. A token of a task that is done is "already counted", which
+// can only correct the average time of a task. Any other token is "stale" and changes nothing.
 //
 // Ready returns the state and the ledger of the events. A Verifier proves the guarantee from the ledger, with its own
 // accounting.

@@ -111,7 +111,7 @@ func (q *Queue) Outstanding() []Effect {
 			list = append(list, RollbackDue{})
 		}
 	}
-	if q.over() {
+	if q.hasEnded() {
 		list = append(list, JobEnded{q.status, q.reason})
 	}
 	return list

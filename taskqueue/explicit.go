@@ -192,7 +192,7 @@ func (ev *LastStep) apply(q *Queue) Answer {
 		return q.stepAnswer() // it joins again; a member that never flushes would stop all
 	}
 	//guard:cut-holds-new-members
-	if q.holding() && t != nil && !q.explicit.members[t.ordinal] {
+	if q.holdsMembers() && t != nil && !q.explicit.members[t.ordinal] {
 		return Answer{Kind: AnswerWait, WaitFor: WaitFlush} // gradients that it pushes before the versions are fixed would be in the cut
 	}
 	q.enter(t)
@@ -256,7 +256,7 @@ func (ev *StepFlushed) apply(q *Queue) Answer {
 
 // flushAnswer makes a member that flushed a cut wait for its release by the leader.
 func (q *Queue) flushAnswer() Answer {
-	if q.holding() {
+	if q.holdsMembers() {
 		return Answer{Kind: AnswerWait, WaitFor: WaitFlush}
 	}
 	return q.stepAnswer()
@@ -268,16 +268,16 @@ func (q *Queue) markOf(t *trainer, p TaskPosition, step uint64) (mark *int64, er
 	if s == nil {
 		return nil, fmt.Errorf("%w: %v", ErrNotHeld, p.Token)
 	}
-	since := s.uncommittedAt(liveKey{p.Token.Pass, p.Token.Position})
+	uncommitted := s.uncommittedAt(liveKey{p.Token.Pass, p.Token.Position})
 	base := int64(0)
 	switch {
-	case e != nil && e.held == 1 && e.holders[0].trainer == t && e.holders[0].attempt == p.Token.Attempt:
+	case e != nil && e.holderCount == 1 && e.holders[0].trainer == t && e.holders[0].attempt == p.Token.Attempt:
 		mark, base = &e.holders[0].mark, e.base
-	case since != nil && since.next == p.Token.Attempt+1:
-		if since.step <= step {
+	case uncommitted != nil && uncommitted.next == p.Token.Attempt+1:
+		if uncommitted.step <= step {
 			return nil, nil
 		}
-		mark, base = &since.mark, since.base
+		mark, base = &uncommitted.mark, uncommitted.base
 	default:
 		return nil, fmt.Errorf("%w: %v", ErrNotHeld, p.Token)
 	}
@@ -327,7 +327,7 @@ func (ev *StepCommit) apply(q *Queue) Answer {
 	if x.members[0] {
 		return Answer{Err: fmt.Errorf("%w: cut %d was abandoned", ErrOtherStep, ev.Step)}
 	}
-	if wait || q.holding() {
+	if wait || q.holdsMembers() {
 		return Answer{Kind: AnswerWait, WaitFor: WaitFlush}
 	}
 	q.commitStep(ev.Step)
@@ -382,7 +382,7 @@ func (q *Queue) commitStep(step uint64) {
 			}
 			p := s.openPass(a.pass)
 			p.count(a.position)
-			p.since--
+			p.uncommitted--
 			return true
 		})
 		counted += before - len(s.uncommitted)
@@ -399,7 +399,7 @@ func (q *Queue) commitStep(step uint64) {
 func (q *Queue) moveBases(s *set) {
 	s.compact()
 	for _, e := range s.live {
-		if mark := e.holders[0].mark; e.held > 0 && mark != 0 && mark-1 != e.base {
+		if mark := e.holders[0].mark; e.holderCount > 0 && mark != 0 && mark-1 != e.base {
 			//guard:commit-moves-base
 			e.base = mark - 1
 			q.ledger.partly(s.id, liveKey{e.pass, e.position}, e.next-1, e.base)
@@ -469,7 +469,7 @@ func (ev *Rollback) apply(q *Queue) Answer {
 	}
 	//guard:rollback-starts-epoch
 	q.epoch++
-	q.rollBack(ev.Generation)
+	q.rollback(ev.Generation)
 	q.resetSteps(Step{Version: ev.Version, Epoch: q.epoch})
 	//guard:placement-stored-with-rollback
 	q.storeKeys(ev.Keys)
@@ -477,9 +477,9 @@ func (ev *Rollback) apply(q *Queue) Answer {
 	return q.stepAnswer()
 }
 
-// rollBack returns to the last committed step in a new epoch. It writes the state alone. The next ticks end the remaining
+// rollback returns to the last committed step in a new epoch. It writes the state alone. The next ticks end the remaining
 // sessions and set aside the tasks that failed too often, a bounded number at a time.
-func (q *Queue) rollBack(generation uint64) {
+func (q *Queue) rollback(generation uint64) {
 	x := q.explicit
 	x.generation, x.rolledTo = generation, x.committed
 	q.endRound()
@@ -491,7 +491,7 @@ func (q *Queue) rollBack(generation uint64) {
 	for _, s := range q.sets {
 		s.compact()
 		for _, e := range s.live {
-			for e.held > 0 {
+			for e.holderCount > 0 {
 				h := e.holders[0]
 				q.detach(e, h.trainer)
 				q.ledger.returned(e, h.trainer.ordinal, h.attempt)
@@ -499,7 +499,7 @@ func (q *Queue) rollBack(generation uint64) {
 			}
 		}
 		for _, a := range s.uncommitted {
-			s.openPass(a.pass).since--
+			s.openPass(a.pass).uncommitted--
 			e := s.add(a.pass, a.position)
 			e.base, e.next = a.base, a.next
 		}
@@ -544,7 +544,7 @@ func (q *Queue) chargeAll(t *trainer) {
 	}
 }
 
-// tickExact handles expired deadlines and completes earlier rollbacks. It writes a bounded number of keys, until limit are
+// tickExplicit handles expired deadlines and completes earlier rollbacks. It writes a bounded number of keys, until limit are
 // pending; the next tick continues.
 func (q *Queue) tickExplicit(limit int) {
 	for _, s := range q.sets {
@@ -552,7 +552,7 @@ func (q *Queue) tickExplicit(limit int) {
 			e := s.live[i]
 			switch {
 			case e.gone:
-			case e.held == 0:
+			case e.holderCount == 0:
 				q.retryOrSetAside(e)
 			default:
 				if h := e.holders[0]; h.start != 0 && q.clock >= h.soft && !h.trainer.gone {

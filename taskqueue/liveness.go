@@ -122,7 +122,7 @@ func (ev *Heartbeat) apply(q *Queue) Answer {
 		if status != Counted || e == nil {
 			continue
 		}
-		for i := range e.held {
+		for i := range e.holderCount {
 			if h := &e.holders[i]; h.trainer == t && h.attempt == tok.Attempt && h.start != 0 {
 				q.extend(e, h)
 			}
@@ -201,7 +201,7 @@ func (ev *Undelivered) apply(q *Queue) Answer {
 	if t == nil || status != Counted || e == nil {
 		return Answer{}
 	}
-	for i := range e.held {
+	for i := range e.holderCount {
 		if h := e.holders[i]; h.trainer == t && h.attempt == ev.Token.Attempt {
 			q.release(e, t)
 			q.ledger.returned(e, t.ordinal, h.attempt)
@@ -258,7 +258,7 @@ func (q *Queue) passDeadlines(limit int) {
 	for _, s := range q.sets {
 		for i := 0; i < len(s.live); i++ {
 			e := s.live[i]
-			for k := 0; !e.gone && k < e.held; {
+			for k := 0; !e.gone && k < e.holderCount; {
 				h := e.holders[k]
 				//guard:task-deadline
 				if h.start == 0 || q.clock < h.soft {

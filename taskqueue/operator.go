@@ -17,7 +17,7 @@ const pausedByOperator = "paused by an operator"
 type Pause struct{ Reason string }
 
 func (ev *Pause) apply(q *Queue) Answer {
-	if q.over() {
+	if q.hasEnded() {
 		return Answer{Err: fmt.Errorf("%w: it is %s", ErrJobOver, q.status)}
 	}
 	reason := pausedByOperator
@@ -35,7 +35,7 @@ func (ev *Pause) apply(q *Queue) Answer {
 type Resume struct{}
 
 func (ev *Resume) apply(q *Queue) Answer {
-	if q.over() {
+	if q.hasEnded() {
 		return Answer{Err: fmt.Errorf("%w: it is %s", ErrJobOver, q.status)}
 	}
 	q.resume()
@@ -46,7 +46,7 @@ func (ev *Resume) apply(q *Queue) Answer {
 type Fail struct{ Reason string }
 
 func (ev *Fail) apply(q *Queue) Answer {
-	if !q.over() {
+	if !q.hasEnded() {
 		q.end(Failed, ev.Reason)
 		q.unblock(WaitTask, WaitFlush, WaitStep)
 	}
@@ -56,7 +56,7 @@ func (ev *Fail) apply(q *Queue) Answer {
 	return Answer{Kind: AnswerFailed}
 }
 
-func (q *Queue) over() bool { return q.status == Ended || q.status == Failed }
+func (q *Queue) hasEnded() bool { return q.status == Ended || q.status == Failed }
 
 func (q *Queue) pause(reason string) {
 	q.status, q.reason, q.dirty = Paused, reason, true
@@ -110,7 +110,7 @@ type DropTask struct {
 }
 
 func (ev *DropTask) apply(q *Queue) Answer {
-	if q.over() {
+	if q.hasEnded() {
 		return Answer{Err: fmt.Errorf("%w: it is %s", ErrJobOver, q.status)}
 	}
 	a, err := q.asideTask(ev.Set, ev.Index)

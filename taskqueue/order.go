@@ -61,7 +61,7 @@ func (o *order) position(index int) int {
 	}
 }
 
-// Even rounds change the high half by the low one, odd rounds the low by the high.
+// encrypt changes the high half by the low one in even rounds, and the low half by the high one in odd rounds.
 func (o *order) encrypt(x uint64) uint64 {
 	lowMask, highMask := uint64(1)<<o.low-1, uint64(1)<<o.high-1
 	l, h := x&lowMask, x>>o.low

@@ -559,7 +559,7 @@ func (p *pair) comparePending() {
 	got := map[naivePlace][]naiveHolder{}
 	for _, e := range p.q.sets[0].byKey {
 		list := []naiveHolder{}
-		for _, h := range e.holders[:e.held] {
+		for _, h := range e.holders[:e.holderCount] {
 			list = append(list, naiveHolder{h.trainer.ordinal, h.attempt, h.request, h.start, h.soft})
 		}
 		if len(list) > 0 {

@@ -92,28 +92,28 @@ type liveKey struct {
 // of their squares modulo 2^64: at the end they must equal their closed form less the
 // positions that were set aside.
 type openPass struct {
-	pass       Pass
-	counted    int
-	sum1, sum2 uint64
-	live       int // derived
-	since      int // derived
+	pass        Pass
+	counted     int
+	sum1, sum2  uint64
+	live        int // derived
+	uncommitted int // derived
 }
 
 // entry is a task that was dispatched and is still to be finished or set aside. Without a holder it waits to be dispatched
 // again.
 type entry struct {
-	set      *set
-	pass     Pass
-	position int
-	base     int64 // records, in the task's order, that are in committed steps
-	failures int
-	losses   int  // that were charged
-	lost     bool // a trainer was lost that held it, charged or not
-	next     Attempt
-	holders  [2]holder
-	held     int // how many of holders are in use
-	slot     int
-	gone     bool
+	set         *set
+	pass        Pass
+	position    int
+	base        int64 // records, in the task's order, that are in committed steps
+	failures    int
+	losses      int  // that were charged
+	lost        bool // a trainer was lost that held it, charged or not
+	next        Attempt
+	holders     [2]holder
+	holderCount int // how many of holders are in use
+	slot        int
+	gone        bool
 
 	lastError  string // volatile
 	lastHolder string
@@ -352,7 +352,7 @@ func (s *set) compact() {
 	s.holes, s.first = 0, n
 	for i, e := range s.live {
 		e.slot = i
-		if e.held == 0 && i < s.first {
+		if e.holderCount == 0 && i < s.first {
 			s.first = i
 		}
 	}

@@ -51,7 +51,7 @@ func (q *Queue) misplaced() bool {
 	for _, s := range q.sets {
 		for _, e := range s.live {
 			//guard:task-of-another-rank
-			if !e.gone && e.held > 0 && e.holders[0].trainer != q.trainerOf(e.position) {
+			if !e.gone && e.holderCount > 0 && e.holders[0].trainer != q.trainerOf(e.position) {
 				return true
 			}
 		}
@@ -63,7 +63,7 @@ func (q *Queue) misplaced() bool {
 // next position of the pass.
 func (q *Queue) due(s *set) (back []*entry, next int, more bool) {
 	for _, e := range s.live {
-		if !e.gone && e.held == 0 && (q.explicit == nil || !q.exhausted(e)) { // else the next tick sets it aside
+		if !e.gone && e.holderCount == 0 && (q.explicit == nil || !q.exhausted(e)) { // else the next tick sets it aside
 			back = append(back, e)
 		}
 	}
@@ -97,7 +97,7 @@ func (q *Queue) pickRanked(s *set, t *trainer) *entry {
 // while a trainer has not requested its due task.
 func (q *Queue) Contributors() (list []Ordinal, ok bool) {
 	//guard:no-step-in-a-cut
-	if q.holding() {
+	if q.holdsMembers() {
 		return q.Runners(), false
 	}
 	if q.opt.Ranks > 0 {

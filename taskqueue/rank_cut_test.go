@@ -64,7 +64,7 @@ func (j *rankJob) act(r *cutRunner) {
 		if a := j.must(q.Apply(1, &LastStep{Trainer: r.session.Ordinal, Incarnation: r.session.Incarnation, Epoch: r.epoch})); a.Kind == AnswerStep {
 			r.step = max(a.Place.Step, a.Place.Round) + 1
 		}
-	case r.stopped && !q.holding():
+	case r.stopped && !q.holdsMembers():
 		r.stopped = false
 	case r.stopped:
 	case q.isStopping(r.session.Ordinal):

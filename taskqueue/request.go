@@ -163,7 +163,7 @@ func (q *Queue) pick(s *set, t *trainer) *entry {
 	var lastResort *entry
 	for i, seen := s.first, 0; seen < s.retry; i++ {
 		e := s.live[i]
-		if e.gone || e.held > 0 {
+		if e.gone || e.holderCount > 0 {
 			continue
 		}
 		if seen == 0 {
@@ -201,7 +201,7 @@ func (q *Queue) slowest(s *set, t *trainer) *entry {
 	var slowest *entry
 	for _, e := range s.live {
 		//guard:no-copy-of-exhausted-task
-		if e.gone || e.held != 1 || e.holders[0].start == 0 || e.holders[0].trainer == t || q.exhausted(e) {
+		if e.gone || e.holderCount != 1 || e.holders[0].start == 0 || e.holders[0].trainer == t || q.exhausted(e) {
 			continue
 		}
 		if slowest == nil || e.holders[0].start < slowest.holders[0].start {
@@ -217,11 +217,11 @@ func (q *Queue) dispatch(e *entry, t *trainer, seq uint64, a *Answer) {
 	}
 	attempt := e.next
 	e.next++
-	if e.held == 0 {
+	if e.holderCount == 0 {
 		e.set.retry--
 	}
-	h := &e.holders[e.held]
-	e.held++
+	h := &e.holders[e.holderCount]
+	e.holderCount++
 	*h = holder{trainer: t, attempt: attempt, request: seq}
 	if t.plain || !t.running() {
 		q.start(e, h)
@@ -260,7 +260,7 @@ func (t *trainer) running() bool {
 }
 
 func (e *entry) holderOf(t *trainer) *holder {
-	for i := range e.held {
+	for i := range e.holderCount {
 		if e.holders[i].trainer == t {
 			return &e.holders[i]
 		}
@@ -323,14 +323,14 @@ func (q *Queue) finish(by *trainer, tok Token, step uint64) FinishStatus {
 		q.finishAside(s, s.aside[s.orderOf(tok.Pass).index(tok.Position)], tok.Pass)
 	} else { //guard:finish-removes-all-copies
 		//guard:late-finish-counts
-		for i := range e.held {
+		for i := range e.holderCount {
 			h := &e.holders[i]
 			mark, had = h.mark, h.trainer.ordinal
 			if h.attempt == tok.Attempt && h.start != 0 {
 				s.observe(q.clock - h.start)
 			}
 		}
-		for e.held > 0 {
+		for e.holderCount > 0 {
 			q.release(e, e.holders[0].trainer)
 		}
 		s.remove(e)
@@ -396,7 +396,7 @@ func (q *Queue) fail(by *trainer, tok Token, text string) FinishStatus {
 	if e == nil { // set aside already
 		return Stale
 	}
-	for i := range e.held {
+	for i := range e.holderCount {
 		h := e.holders[i]
 		if h.attempt != tok.Attempt || by != nil && h.trainer != by {
 			continue
@@ -442,11 +442,11 @@ func (q *Queue) release(e *entry, t *trainer) {
 
 // detach removes one holder.
 func (q *Queue) detach(e *entry, t *trainer) {
-	at := slices.IndexFunc(e.holders[:e.held], func(h holder) bool { return h.trainer == t })
-	e.held--
-	e.holders[at] = e.holders[e.held]
-	e.holders[e.held] = holder{}
-	if e.held == 0 {
+	at := slices.IndexFunc(e.holders[:e.holderCount], func(h holder) bool { return h.trainer == t })
+	e.holderCount--
+	e.holders[at] = e.holders[e.holderCount]
+	e.holders[e.holderCount] = holder{}
+	if e.holderCount == 0 {
 		e.set.retry++
 		e.set.first = min(e.set.first, e.slot)
 	}
@@ -465,7 +465,7 @@ func (q *Queue) detach(e *entry, t *trainer) {
 
 // retryOrSetAside puts back a task that a holder gave back, or sets it aside after too many failures, if it has no other holder.
 func (q *Queue) retryOrSetAside(e *entry) {
-	if e.held == 0 && q.exhausted(e) {
+	if e.holderCount == 0 && q.exhausted(e) {
 		q.setAside(e)
 	}
 }

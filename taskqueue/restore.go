@@ -88,7 +88,7 @@ func (q *Queue) Continue(from *Queue) {
 	}
 	for _, s := range q.sets {
 		for _, e := range s.live {
-			for k := range e.held {
+			for k := range e.holderCount {
 				if h := &e.holders[k]; h.start != 0 {
 					q.extend(e, h)
 				}
@@ -202,8 +202,8 @@ func (s *set) addsUp() error {
 			}
 		}
 		//guard:restored-sums-checked
-		if p.counted < 0 || p.counted+p.live+p.since+aside != s.dispatched(p.pass) {
-			return fmt.Errorf("pass %d does not add up: %d tasks counted, %d live, %d not committed and %d set aside of %d dispatched", p.pass, p.counted, p.live, p.since, aside, s.dispatched(p.pass))
+		if p.counted < 0 || p.counted+p.live+p.uncommitted+aside != s.dispatched(p.pass) {
+			return fmt.Errorf("pass %d does not add up: %d tasks counted, %d live, %d not committed and %d set aside of %d dispatched", p.pass, p.counted, p.live, p.uncommitted, aside, s.dispatched(p.pass))
 		}
 	}
 	return nil
@@ -264,7 +264,7 @@ func (q *Queue) restoreLive(s *set, data []byte) error {
 		e.losses, e.lost = int(losses>>1), losses&1 != 0
 		//guard:attempts-restored
 		e.next = Attempt(c.uint(math.MaxUint32-1)) + 1
-		e.held = int(c.uint(uint64(len(e.holders))))
+		e.holderCount = int(c.uint(uint64(len(e.holders))))
 	}
 	if err := q.restoreHolders(entries, c); err != nil {
 		return err
@@ -279,7 +279,7 @@ func (q *Queue) restoreLive(s *set, data []byte) error {
 			return fmt.Errorf("live entry %d: pass %d, position %d", i, e.pass, e.position)
 		}
 		p.live++
-		if e.held == 0 {
+		if e.holderCount == 0 {
 			s.retry++
 		}
 		s.live = append(s.live, e)
@@ -291,7 +291,7 @@ func (q *Queue) restoreLive(s *set, data []byte) error {
 func (q *Queue) restoreHolders(entries []entry, c *columns) error {
 	each := func(f func(e *entry, h *holder)) {
 		for i := range entries {
-			for k := range entries[i].held {
+			for k := range entries[i].holderCount {
 				f(&entries[i], &entries[i].holders[k])
 			}
 		}

@@ -63,7 +63,7 @@ func (q *Queue) Revive(job string, jobID [16]byte, cluster uint64) error {
 	q.restores++
 	q.saver, q.saverUntil = 0, 0
 	if q.explicit != nil {
-		q.rollBack(q.explicit.generation)
+		q.rollback(q.explicit.generation)
 	}
 	for _, t := range q.sortedTrainers() {
 		if !t.gone {

@@ -480,13 +480,13 @@ func (s *scenario) state() string {
 		set.compact()
 		for _, e := range set.live {
 			fmt.Fprintf(&out, "  %d/%d task %d:", e.pass, e.position, set.orderOf(e.pass).index(e.position))
-			if e.held == 0 {
+			if e.holderCount == 0 {
 				fmt.Fprintf(&out, " retry as .%d", e.next)
 			}
 			if e.base > 0 {
 				fmt.Fprintf(&out, " from %d", e.base)
 			}
-			for _, h := range e.holders[:e.held] {
+			for _, h := range e.holders[:e.holderCount] {
 				fmt.Fprintf(&out, " %s .%d", h.trainer.id, h.attempt)
 				if h.start == 0 {
 					out.WriteString(" prefetched")

@@ -102,7 +102,7 @@ type RetryAside struct {
 }
 
 func (ev *RetryAside) apply(q *Queue) Answer {
-	if q.over() {
+	if q.hasEnded() {
 		return Answer{Err: fmt.Errorf("%w: the job is %s", ErrNotAside, q.status)}
 	}
 	a, err := q.asideTask(ev.Set, ev.Index)

@@ -130,27 +130,27 @@ func (s *set) encodeLive(now Clock, explicit bool) []byte {
 		}
 		b = binary.AppendUvarint(b, uint64(e.losses)<<1|lost)
 		b = binary.AppendUvarint(b, uint64(e.next-1))
-		b = append(b, uint8(e.held))
+		b = append(b, uint8(e.holderCount))
 	}
 	for _, e := range s.live {
-		for _, h := range e.holders[:e.held] {
+		for _, h := range e.holders[:e.holderCount] {
 			b = binary.AppendUvarint(b, uint64(h.trainer.ordinal))
 		}
 	}
 	for _, e := range s.live {
-		for _, h := range e.holders[:e.held] {
+		for _, h := range e.holders[:e.holderCount] {
 			b = binary.AppendUvarint(b, uint64(e.next-h.attempt))
 		}
 	}
 	var request uint64
 	for _, e := range s.live {
-		for _, h := range e.holders[:e.held] {
+		for _, h := range e.holders[:e.holderCount] {
 			b = binary.AppendVarint(b, int64(h.request-request))
 			request = h.request
 		}
 	}
 	for _, e := range s.live {
-		for _, h := range e.holders[:e.held] {
+		for _, h := range e.holders[:e.holderCount] {
 			age := uint64(0) // prefetched
 			if h.start != 0 {
 				age = uint64(now-h.start) + 1
@@ -160,7 +160,7 @@ func (s *set) encodeLive(now Clock, explicit bool) []byte {
 	}
 	if explicit {
 		for _, e := range s.live {
-			for _, h := range e.holders[:e.held] {
+			for _, h := range e.holders[:e.holderCount] {
 				b = binary.AppendUvarint(b, uint64(h.mark))
 			}
 		}

@@ -231,7 +231,7 @@ func describe(q *Queue) string {
 		s.compact()
 		for _, e := range s.live {
 			fmt.Fprintf(&out, "  live %d/%d: %d failures, %d losses, lost %v, next %d\n", e.pass, e.position, e.failures, e.losses, e.lost, e.next)
-			for _, h := range e.holders[:e.held] {
+			for _, h := range e.holders[:e.holderCount] {
 				fmt.Fprintf(&out, "    trainer %d, attempt %d, request %d, start %d\n", h.trainer.ordinal, h.attempt, h.request, h.start)
 			}
 		}

@@ -60,9 +60,9 @@ func DecodeStep(value []byte) (step Step, err error) {
 
 // Errors of synchronous steps.
 var (
-	ErrNotSync  = errors.New("this job has no synchronous steps")
-	ErrNewEpoch = errors.New("rolled back")
-	ErrAhead    = errors.New("the trainer is ahead")
+	ErrNotSync    = errors.New("this job has no synchronous steps")
+	ErrRolledBack = errors.New("rolled back")
+	ErrAhead      = errors.New("the trainer is ahead")
 )
 
 // syncSteps decides when a synchronous step is complete: when every trainer whose task has a running deadline has staged its
@@ -132,7 +132,7 @@ func (ev *StageGradients) apply(q *Queue) Answer {
 	case q.known(ev.By.Ordinal, ev.By.Incarnation) == nil:
 		return Answer{Kind: AnswerRejoin}
 	case ev.Epoch != 0 && ev.Epoch != q.epoch:
-		return Answer{Err: fmt.Errorf("%w: the job is at epoch %d, the trainer at %d", ErrNewEpoch, q.epoch, ev.Epoch)}
+		return Answer{Err: fmt.Errorf("%w: the job is at epoch %d, the trainer at %d", ErrRolledBack, q.epoch, ev.Epoch)}
 	}
 	wait, err := x.stage(ev.Version, ev.By)
 	if err != nil {

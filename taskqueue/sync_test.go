@@ -92,7 +92,7 @@ func TestRollbackResetsTheStep(t *testing.T) {
 	if !slices.ContainsFunc(r.Writes, func(w Write) bool { return w.Key == StepKey }) || !slices.Contains(r.Effects, Effect(Unblocked{WaitStep})) {
 		t.Errorf("writes %+v, effects %+v", r.Writes, r.Effects)
 	}
-	if a := stageAt(q, by[0], 0); !errors.Is(a.Err, ErrNewEpoch) {
+	if a := stageAt(q, by[0], 0); !errors.Is(a.Err, ErrRolledBack) {
 		t.Errorf("staged in epoch 1: %+v", a)
 	}
 }

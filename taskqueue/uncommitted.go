@@ -36,7 +36,7 @@ func (s *set) uncommittedAt(k liveKey) *uncommittedTask {
 func (s *set) addUncommitted(a uncommittedTask) {
 	at, _ := slices.BinarySearchFunc(s.uncommitted, a.liveKey, func(b uncommittedTask, k liveKey) int { return b.compare(k) })
 	s.uncommitted = slices.Insert(s.uncommitted, at, a)
-	s.openPass(a.pass).since++
+	s.openPass(a.pass).uncommitted++
 }
 
 // encodeUncommitted writes the uncommitted tasks, column by column.
@@ -121,7 +121,7 @@ func (s *set) restoreUncommitted(data []byte, committed uint64) error {
 		if p == nil || a.position < 0 || a.position >= s.dispatched(a.pass) || i > 0 && list[i-1].compare(a.liveKey) >= 0 || s.byKey[a.liveKey] != nil || a.step <= committed {
 			return fmt.Errorf("since entry %d: pass %d, position %d, step %d after the committed %d", i, a.pass, a.position, a.step, committed)
 		}
-		p.since++
+		p.uncommitted++
 	}
 	s.uncommitted = list
 	return nil

@@ -45,14 +45,14 @@ type verifiedSet struct {
 }
 
 type verifiedPass struct {
-	report     PassReport // unseen: its beginning was not
-	order      order
-	dispatched bitmap
-	finished   bitmap
-	twice      bitmap
-	applied    map[int]uint64 // finished and not committed: position -> step
-	aside      map[int]bool   // positions that were dispatched and then set aside
-	sum1, sum2 uint64         // over the finished positions
+	report      PassReport // unseen: its beginning was not
+	order       order
+	dispatched  bitmap
+	finished    bitmap
+	twice       bitmap
+	uncommitted map[int]uint64 // finished and not committed: position -> step
+	aside       map[int]bool   // positions that were dispatched and then set aside
+	sum1, sum2  uint64         // over the finished positions
 }
 
 // NewVerifier returns a verifier that has seen nothing yet.
@@ -159,10 +159,10 @@ func (v *Verifier) event(ev *LedgerEvent) error {
 	}
 	switch ev.Kind {
 	case EventApplied:
-		if p.applied[ev.Position] != 0 || ev.Step <= v.step {
-			return impossible("position %d of pass %d finished in step %d, after one in step %d and the commit of step %d", ev.Position, ev.Pass, ev.Step, p.applied[ev.Position], v.step)
+		if p.uncommitted[ev.Position] != 0 || ev.Step <= v.step {
+			return impossible("position %d of pass %d finished in step %d, after one in step %d and the commit of step %d", ev.Position, ev.Pass, ev.Step, p.uncommitted[ev.Position], v.step)
 		}
-		p.applied[ev.Position] = ev.Step
+		p.uncommitted[ev.Position] = ev.Step
 	case EventFinished:
 		s.finish(p, ev.Position)
 	case EventSetAside:
@@ -185,12 +185,12 @@ func (v *Verifier) steps(ev *LedgerEvent) error {
 	v.step = ev.Step
 	for _, s := range v.sets {
 		for _, p := range s.open {
-			for position, step := range p.applied {
+			for position, step := range p.uncommitted {
 				switch {
 				case ev.Kind == EventRolledBack:
-					delete(p.applied, position)
+					delete(p.uncommitted, position)
 				case step <= v.step:
-					delete(p.applied, position)
+					delete(p.uncommitted, position)
 					s.finish(p, position)
 				}
 			}
@@ -223,7 +223,7 @@ func (s *verifiedSet) openPass(ev *LedgerEvent) error {
 	s.open = append(s.open, &verifiedPass{
 		report: PassReport{Set: ev.Set, Pass: ev.Pass, Tasks: s.tasks},
 		order:  newOrder(s.algorithm, s.seed, ev.Pass, s.tasks),
-		aside:  map[int]bool{}, applied: map[int]uint64{},
+		aside:  map[int]bool{}, uncommitted: map[int]uint64{},
 	})
 	return nil
 }
@@ -305,7 +305,7 @@ func (v *Verifier) CrossCheck(state *Snapshot) error {
 	if len(q.sets) != len(v.sets) {
 		return fmt.Errorf("expected %d datasets as in the ledger, found %d in the state", len(v.sets), len(q.sets))
 	}
-	if over := q.status == Ended || q.status == Failed; over != (v.status != Running) || over && q.status != v.status {
+	if ended := q.status == Ended || q.status == Failed; ended != (v.status != Running) || ended && q.status != v.status {
 		return fmt.Errorf("status: found %s in the ledger, %s in the state", v.status, q.status)
 	}
 	for i, s := range v.sets {
@@ -326,8 +326,8 @@ func (s *verifiedSet) crossCheck(state *set) error {
 		if o.pass == p.report.Pass && p.report.Unseen {
 			continue
 		}
-		if o.pass == p.report.Pass && o.since != len(p.applied) {
-			return fmt.Errorf("pass %d: uncommitted finishes: found %d in the ledger, %d in the state", o.pass, len(p.applied), o.since)
+		if o.pass == p.report.Pass && o.uncommitted != len(p.uncommitted) {
+			return fmt.Errorf("pass %d: uncommitted finishes: found %d in the ledger, %d in the state", o.pass, len(p.uncommitted), o.uncommitted)
 		}
 		if o.pass != p.report.Pass || o.counted != p.finished.n || o.sum1 != p.sum1 || o.sum2 != p.sum2 {
 			return fmt.Errorf("ledger: pass %d, %d counted, sums %d, %d; state: pass %d, %d counted, sums %d, %d",
@@ -345,8 +345,8 @@ func (s *verifiedSet) crossCheck(state *set) error {
 		}
 	}
 	for _, a := range state.uncommitted {
-		if p := s.find(a.pass); !p.report.Unseen && p.applied[a.position] != a.step {
-			return fmt.Errorf("position %d of pass %d: waits for the commit of step %d in the state, of step %d in the ledger (0: none)", a.position, a.pass, a.step, p.applied[a.position])
+		if p := s.find(a.pass); !p.report.Unseen && p.uncommitted[a.position] != a.step {
+			return fmt.Errorf("position %d of pass %d: waits for the commit of step %d in the state, of step %d in the ledger (0: none)", a.position, a.pass, a.step, p.uncommitted[a.position])
 		}
 	}
 	for _, e := range state.live {
@@ -354,7 +354,7 @@ func (s *verifiedSet) crossCheck(state *set) error {
 		if p.report.Unseen {
 			continue
 		}
-		if p.finished.has(e.position) || e.held > 0 && !p.dispatched.has(e.position) {
+		if p.finished.has(e.position) || e.holderCount > 0 && !p.dispatched.has(e.position) {
 			return fmt.Errorf("position %d of pass %d: live in the state, not in the ledger", e.position, e.pass)
 		}
 	}

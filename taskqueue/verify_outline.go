@@ -111,7 +111,7 @@ func (o *SetOutline) resume(set int) (*verifiedSet, error) {
 			s.closed = append(s.closed, report)
 			continue
 		}
-		s.open = append(s.open, &verifiedPass{report: report, order: newOrder(o.Algorithm, o.Seed, p, o.Tasks), aside: map[int]bool{}, applied: map[int]uint64{}})
+		s.open = append(s.open, &verifiedPass{report: report, order: newOrder(o.Algorithm, o.Seed, p, o.Tasks), aside: map[int]bool{}, uncommitted: map[int]uint64{}})
 	}
 	return s, nil
 }

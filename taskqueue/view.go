@@ -108,13 +108,13 @@ func (q *Queue) setOverview(s *set) SetOverview {
 	for _, e := range s.byKey {
 		switch {
 		case e.pass != oldest.pass:
-		case e.held > 0:
+		case e.holderCount > 0:
 			v.Pending++
 		default:
 			v.Retry++
 		}
 	}
-	v.Uncommitted = oldest.since
+	v.Uncommitted = oldest.uncommitted
 	v.Todo = s.tasks - v.Done - v.Uncommitted - v.Pending - v.Retry - v.SetAside
 	return v
 }
@@ -144,7 +144,7 @@ func (q *Queue) PendingTasks() []PendingTask {
 		s.compact()
 		for _, e := range s.live {
 			t := PendingTask{Set: s.id, Index: s.orderOf(e.pass).index(e.position), Token: q.token(e, e.next-1), Failures: e.failures, Losses: e.losses}
-			for _, h := range e.holders[:e.held] {
+			for _, h := range e.holders[:e.holderCount] {
 				v := TaskHolder{Trainer: h.trainer.id, Attempt: h.attempt, Prefetched: h.start == 0}
 				if h.start != 0 {
 					v.Age = q.clock.Sub(h.start)
@@ -193,7 +193,7 @@ func (q *Queue) TaskQueues(set int) TaskQueues {
 		}
 		e := s.byKey[liveKey{pass, position}]
 		switch {
-		case e != nil && e.held > 0:
+		case e != nil && e.holderCount > 0:
 			task.Token.Attempt = e.next - 1
 			view.Pending[index] = TaskEntry{NumTimeout: e.failures, Task: task}
 		case e != nil:

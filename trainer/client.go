@@ -43,14 +43,14 @@ var (
 
 // Client is a joined trainer. Only Progressed may be called concurrently with other methods.
 type Client struct {
-	config  Config
-	link    *link
-	who     wire.Trainer
-	sync    bool
-	cuts    *cuts          // nil: the master takes none
-	exact   *session.Steps // nil: a finish counts as soon as it is stored
-	session *session.Session
-	files   files
+	config   Config
+	link     *link
+	who      wire.Trainer
+	sync     bool
+	cuts     *cuts          // nil: the master takes none
+	explicit *session.Steps // nil: a finish counts as soon as it is stored
+	session  *session.Session
+	files    files
 
 	ctx    context.Context // ends with Close
 	stop   context.CancelFunc
@@ -95,7 +95,7 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 	}
 	c := &Client{config: config, link: l, who: reply.Trainer, sync: reply.Sync, session: session.New(reply), stamps: map[taskqueue.Token][]dataset.Stamp{}}
 	if reply.Explicit {
-		c.exact = session.NewSteps()
+		c.explicit = session.NewSteps()
 	}
 	if reply.Cuts {
 		c.cuts = newCuts(reply.Epoch)
@@ -157,7 +157,7 @@ func report(ctx context.Context, l *link, names []string) error {
 // must precede the next call. The next call is with nil.
 func (c *Client) Next(ctx context.Context, finished *taskqueue.Task) (*taskqueue.Task, error) {
 	if finished != nil {
-		c.over(finished, "")
+		c.recordOutcome(finished, "")
 	}
 	if c.cuts != nil && !c.cuts.entered {
 		if err := c.enter(ctx); err != nil {
@@ -192,7 +192,7 @@ func (c *Client) dropIfDraining() {
 	c.mu.Lock()
 	draining := c.draining
 	c.mu.Unlock()
-	if draining && c.ready != nil && c.exact == nil {
+	if draining && c.ready != nil && c.explicit == nil {
 		c.session.Drop(c.ready.Token)
 		delete(c.stamps, c.ready.Token)
 		c.ready = nil
@@ -201,7 +201,7 @@ func (c *Client) dropIfDraining() {
 
 // Fail returns a task to the queue that could not be trained.
 func (c *Client) Fail(ctx context.Context, task *taskqueue.Task, reason error) error {
-	c.over(task, reason.Error())
+	c.recordOutcome(task, reason.Error())
 	if err := c.collect(ctx); err != nil {
 		return err
 	}
@@ -209,9 +209,9 @@ func (c *Client) Fail(ctx context.Context, task *taskqueue.Task, reason error) e
 	return nil
 }
 
-// over records that a task is finished or, with a reason, failed.
-func (c *Client) over(task *taskqueue.Task, reason string) {
-	c.session.Finish(task.Token, reason, c.exact.Finish(task.Token))
+// recordOutcome records that a task is finished or, with a reason, failed.
+func (c *Client) recordOutcome(task *taskqueue.Task, reason string) {
+	c.session.Finish(task.Token, reason, c.explicit.Finish(task.Token))
 	delete(c.stamps, task.Token)
 	c.run()
 }
@@ -247,7 +247,7 @@ func (c *Client) collect(ctx context.Context) error {
 	c.wait = f.reply.WaitFor
 	if task := c.session.Answered(f.reply); task != nil {
 		c.ready, c.stamps[task.Token] = task, f.reply.Stamps
-		c.exact.Begin(task.Token, f.reply.Base)
+		c.explicit.Begin(task.Token, f.reply.Base)
 	}
 	return nil
 }

@@ -40,7 +40,7 @@ func (c *Client) Epoch() uint32 {
 // their step is committed.
 func (c *Client) Used(task *taskqueue.Task, records int) {
 	if c.cuts != nil {
-		c.exact.Apply(task.Token, c.cuts.step, records)
+		c.explicit.Apply(task.Token, c.cuts.step, records)
 	}
 }
 
@@ -78,7 +78,7 @@ func (c *Client) enter(ctx context.Context) error {
 		case reply.Place.Epoch != c.cuts.epoch:
 			return ErrRolledBack
 		}
-		if _, err := c.adopt(reply, nil, ""); err != nil {
+		if _, err := c.applyStepReply(reply, nil, ""); err != nil {
 			return err
 		}
 		c.cuts.step, c.cuts.entered = max(reply.Place.Step, reply.Place.Round)+1, true
@@ -119,7 +119,7 @@ func (c *Client) flushCut(ctx context.Context, cut uint64) error {
 	if err := c.sayAll(ctx); err != nil {
 		return err
 	}
-	request := wire.FlushedRequest{Trainer: c.who, Generation: c.exact.Generation, Step: cut, Positions: c.exact.Positions(cut)}
+	request := wire.FlushedRequest{Trainer: c.who, Generation: c.explicit.Generation, Step: cut, Positions: c.explicit.Positions(cut)}
 	for {
 		reply, err := call[wire.StepReply](ctx, c.link, "Flushed", request)
 		switch {
@@ -129,7 +129,7 @@ func (c *Client) flushCut(ctx context.Context, cut uint64) error {
 		case !reply.Done:
 			continue
 		default:
-			c.exact.Committed(reply.Place.Step)
+			c.explicit.Committed(reply.Place.Step)
 			c.cuts.step = max(c.cuts.step, cut+1)
 		}
 		break

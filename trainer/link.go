@@ -64,7 +64,7 @@ func call[Reply any](ctx context.Context, l *link, method string, request any) (
 		if ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		if session.Judge(err) == session.Answered {
+		if session.Classify(err) == session.Answered {
 			if l.answered != nil {
 				l.answered(Answer{Call: method, Master: client.addr, Took: time.Since(began)})
 			}

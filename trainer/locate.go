@@ -22,11 +22,11 @@ func (a At) Leader(context.Context) (string, <-chan struct{}, error) { return st
 // Follow is a Locator that follows announcements, such as etcdstore's watch of
 // /master/addr.
 type Follow struct {
-	mu    sync.Mutex
-	addr  string
-	term  uint64
-	over  error // reason for which no further leader is expected
-	moved chan struct{}
+	mu        sync.Mutex
+	addr      string
+	term      uint64
+	endReason error // reason for which no further leader is expected
+	moved     chan struct{}
 }
 
 // NewFollow returns a Locator that knows no leader yet.
@@ -40,7 +40,7 @@ func (f *Follow) Set(addr string, term uint64) {
 	if addr == f.addr && term == f.term {
 		return
 	}
-	f.addr, f.term, f.over = addr, term, nil
+	f.addr, f.term, f.endReason = addr, term, nil
 	f.tellLocked()
 }
 
@@ -48,7 +48,7 @@ func (f *Follow) Set(addr string, term uint64) {
 func (f *Follow) End(why error) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.over = why
+	f.endReason = why
 	f.tellLocked()
 }
 
@@ -61,13 +61,13 @@ func (f *Follow) tellLocked() {
 func (f *Follow) Leader(ctx context.Context) (string, <-chan struct{}, error) {
 	for {
 		f.mu.Lock()
-		addr, over, moved := f.addr, f.over, f.moved
+		addr, endReason, moved := f.addr, f.endReason, f.moved
 		f.mu.Unlock()
 		switch {
 		case addr != "":
 			return addr, moved, nil
-		case over != nil:
-			return "", nil, over
+		case endReason != nil:
+			return "", nil, endReason
 		}
 		select {
 		case <-moved:

@@ -1,14 +1,15 @@
 package main
 
 import (
+	"context"
 	"fmt"
 	"io"
 	"os"
 	"runtime/pprof"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/local/bench"
 )
 
@@ -43,29 +44,55 @@ func benchChildCommand() *cobra.Command {
 	}
 }
 
-// benchProgram leads to benchChildCommand.
-func benchProgram() (bench.Program, error) {
-	self, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find this program, to start it again: %w", err)
+// forEtcd is the purpose of the directory of most benchmarks.
+const forEtcd = "for etcd's data, on a real disk (default that of temporary files)"
+
+// addBenchDir gives cmd the flag --dir.
+func addBenchDir(cmd *cobra.Command, dir *string, purpose string) {
+	cmd.Flags().StringVar(dir, "dir", "", "`directory` "+purpose)
+}
+
+// benchmark makes cmd print the figures that run measures, after check has accepted the flags. setup is nil for a benchmark that
+// starts no processes and shows no progress.
+func benchmark[F interface{ Table(io.Writer) }](cmd *cobra.Command, setup *bench.Setup, check func() error, run func(context.Context) (F, error)) *cobra.Command {
+	format := cli.AddOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := check(); err != nil {
+			return cli.UsageErrorf("%w", err)
+		}
+		done := func() {}
+		if setup != nil {
+			self, err := os.Executable()
+			if err != nil {
+				return fmt.Errorf("find this program, to start it again: %w", err)
+			}
+			setup.Program, setup.Stderr = bench.Program{self, "bench", benchChild}, cmd.ErrOrStderr()
+			setup.Progress, done = benchProgress(cmd.ErrOrStderr())
+		}
+		figures, err := run(cmd.Context())
+		done()
+		if err != nil {
+			return err
+		}
+		return cli.Render(cmd.OutOrStdout(), *format, figures, figures.Table)
 	}
-	return bench.Program{self, "bench", benchChild}, nil
+	return cmd
+}
+
+// dashed makes an error about a setting one about a flag.
+func dashed(err error) error {
+	if err == nil {
+		return nil
+	}
+	return fmt.Errorf("--%w", err)
 }
 
 // benchProgress shows the current measurement: on one line of a terminal, or line by line.
 func benchProgress(w io.Writer) (say func(string), done func()) {
-	if file, ok := w.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
+	if cli.IsTerminal(w) {
 		return func(now string) { fmt.Fprintf(w, "\r\033[K%s", now) }, func() { fmt.Fprint(w, "\r\033[K") }
 	}
 	return func(now string) { fmt.Fprintln(w, now) }, func() {}
-}
-
-// machine says in words what was measured on.
-func machine(processors int, d bench.Disk) string {
-	if d.InMemory {
-		return fmt.Sprintf("%d processors; %s is in memory, no disk was measured: name a directory on a disk with --dir", processors, d.Folder)
-	}
-	return fmt.Sprintf("%d processors, fdatasync p50 %.0f us in %s", processors, d.FdatasyncP50US, d.Folder)
 }
 
 // profiled runs work under a profile of this process, unless path is empty.

@@ -1,8 +1,6 @@
 package main
 
 import (
-	"context"
-	"errors"
 	"fmt"
 	"io"
 	"strconv"
@@ -11,10 +9,9 @@ import (
 
 	"trainmaster/cmd/internal/admin"
 	"trainmaster/cmd/internal/cli"
-	"trainmaster/etcdstore"
+	"trainmaster/cmd/internal/view"
 	"trainmaster/master/restore"
 	"trainmaster/pserver/checkpoint"
-	"trainmaster/pserver/checkpoint/modelfile"
 	"trainmaster/pserver/checkpoint/storage"
 )
 
@@ -37,12 +34,17 @@ func addCheckpointDir(cmd *cobra.Command) (dir *string, open func() (checkpoint.
 		if err := wantCheckpointDir(*dir); err != nil {
 			return checkpoint.Store{}, err
 		}
-		place, err := storage.Open(*dir)
-		if err != nil {
-			return checkpoint.Store{}, cli.UsageErrorf("--checkpoint-dir: %w", err)
-		}
-		return checkpoint.Store{Place: place}, nil
+		return openCheckpoints(*dir)
 	}
+}
+
+// openCheckpoints opens the directory that --checkpoint-dir names.
+func openCheckpoints(dir string) (checkpoint.Store, error) {
+	place, err := storage.Open(dir)
+	if err != nil {
+		return checkpoint.Store{}, cli.UsageErrorf("--checkpoint-dir: %w", err)
+	}
+	return checkpoint.Store{Place: place}, nil
 }
 
 func wantCheckpointDir(dir string) error {
@@ -50,18 +52,6 @@ func wantCheckpointDir(dir string) error {
 		return cli.UsageErrorf("--checkpoint-dir: expected the directory of the job's parameter servers, found nothing")
 	}
 	return nil
-}
-
-// listedSet is what `master checkpoint list` shows of a set.
-type listedSet struct {
-	Set      uint64 `json:"set"`
-	Named    bool   `json:"named"` // by etcd
-	Mode     string `json:"mode"`
-	Version  uint64 `json:"version"`
-	Shards   int    `json:"shards"`
-	Bytes    int64  `json:"bytes"`
-	Complete bool   `json:"complete"`
-	Problem  string `json:"problem"`
 }
 
 func checkpointListCommand() *cobra.Command {
@@ -85,54 +75,13 @@ etcd names, which parameter servers load. It exits with 0 also if a set is damag
 			return err
 		}
 		defer closeStore()
-		list, err := listSets(cmd.Context(), store, *dir)
+		list, err := restore.ListSets(cmd.Context(), store, *dir)
 		if err != nil {
 			return err
 		}
-		return cli.Render(cmd.OutOrStdout(), *format, list, func(w io.Writer) {
-			fmt.Fprintln(w, "SET\tNAMED\tMODE\tVERSION\tSHARDS\tBYTES\tSTATE")
-			for _, s := range list {
-				named, state := "", "complete"
-				if s.Named {
-					named = "*"
-				}
-				if !s.Complete {
-					state = "DAMAGED: " + s.Problem
-				}
-				fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%d\t%s\t%s\n", s.Set, named, s.Mode, s.Version, s.Shards, cli.Thousands(uint64(s.Bytes)), state)
-			}
-		})
+		return cli.Render(cmd.OutOrStdout(), *format, list, func(w io.Writer) { view.ListedTable(w, list) })
 	}
 	return cmd
-}
-
-// listSets lists the sets of a directory, the newest first. It includes the set that etcd names, also if its file is missing.
-func listSets(ctx context.Context, store *etcdstore.Store, dir string) ([]listedSet, error) {
-	pointer, err := store.ReadPointer(ctx)
-	if err != nil {
-		return nil, err
-	}
-	named := uint64(0)
-	if set, err := checkpoint.ParseSet(pointer.Set); err == nil {
-		named = set.Number
-	}
-	reports, err := modelfile.Inspect(ctx, dir)
-	if err != nil && !errors.Is(err, checkpoint.ErrNoSet) {
-		return nil, err
-	}
-	list, found := []listedSet{}, false
-	for _, r := range reports {
-		s := listedSet{Set: r.Set, Named: r.Set == named, Mode: r.Mode, Version: r.Version, Shards: len(r.Shards), Complete: r.Complete, Problem: r.Problem}
-		for _, part := range r.Shards {
-			s.Bytes += part.Bytes
-		}
-		found = found || s.Named
-		list = append(list, s)
-	}
-	if named != 0 && !found {
-		list = append(list, listedSet{Set: named, Named: true, Problem: fmt.Sprintf("%s/%08d.json: expected the file of the set, found none", checkpoint.SetsDir, named)})
-	}
-	return list, nil
 }
 
 func checkpointUseCommand() *cobra.Command {

@@ -7,10 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
-	"os"
 	"path/filepath"
-	"strings"
-	"syscall"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -221,7 +218,7 @@ func ledgerDir(dataDir string) string { return filepath.Join(dataDir, "ledger") 
 // run serves until the job has ended or ctx ends. It stops in this order: the committer
 // finishes what waits, the lock is resigned, the port closes, the store closes.
 func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) (err error) {
-	listener, err := listen(s.listen, "--listen")
+	listener, err := cli.Listen(s.listen, "--listen")
 	if err != nil {
 		return err
 	}
@@ -231,7 +228,7 @@ func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) (err error)
 		return err
 	}
 	defer func() { err = errors.Join(err, closeFace()) }()
-	if s.config.Advertise, err = advertise(s.config.Advertise, listener.Addr()); err != nil {
+	if s.config.Advertise, err = cli.Advertise(s.config.Advertise, listener.Addr()); err != nil {
 		return err
 	}
 	store, closeStore, err := s.openStore(ctx, log)
@@ -314,7 +311,7 @@ func (s *daemonSettings) listenTools(log *logrus.Entry) (net.Listener, error) {
 	if s.http == "" {
 		return nil, nil
 	}
-	l, err := listen(s.http, "--http")
+	l, err := cli.Listen(s.http, "--http")
 	if err != nil && !s.httpChosen {
 		log.WithField("http", s.http).Warn("the port for tools is in use, perhaps by another master: there is none here; choose one with --http")
 		return nil, nil
@@ -414,40 +411,6 @@ func (s *daemonSettings) openStore(ctx context.Context, log *logrus.Entry) (*etc
 		store.Close()
 		closeEtcd()
 	}, nil
-}
-
-// listen opens a port, or says what to do.
-func listen(addr, flag string) (net.Listener, error) {
-	l, err := net.Listen("tcp", addr)
-	switch {
-	case err == nil:
-		return l, nil
-	case errors.Is(err, syscall.EADDRINUSE):
-		return nil, cli.ExitWith(cli.ExitFailed, fmt.Errorf("%s %s: the port is in use, perhaps by another master: choose another one, or port 0 for a free one: %w", flag, addr, err))
-	case errors.Is(err, syscall.EACCES), errors.Is(err, syscall.EADDRNOTAVAIL):
-		return nil, cli.ExitWith(cli.ExitFailed, fmt.Errorf("%s %s: expected an address of this machine and a port that this user may open: %w", flag, addr, err))
-	}
-	return nil, cli.UsageErrorf("%s %q: expected host:port: %v", flag, addr, err)
-}
-
-// advertise chooses the address that others dial.
-func advertise(given string, bound net.Addr) (string, error) {
-	flag := "--advertise"
-	if given == "" {
-		flag, given = "--listen", bound.String()
-		if ip := os.Getenv("POD_IP"); ip != "" {
-			_, port, _ := net.SplitHostPort(given)
-			given = net.JoinHostPort(ip, port)
-		}
-	}
-	host, port, err := net.SplitHostPort(given)
-	if err != nil || port == "" || port == "0" {
-		return "", cli.UsageErrorf("--advertise %q: expected host:port", given)
-	}
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		return "", cli.UsageErrorf("%s %s is no address that trainers could dial: say with --advertise host:port where they reach this process", flag, strings.TrimSpace(given))
-	}
-	return given, nil
 }
 
 // addTrainerLoss gives cmd the flag --on-trainer-loss.

@@ -1,9 +1,7 @@
 package main
 
 import (
-	"context"
 	"fmt"
-	"iter"
 	"strings"
 	"time"
 
@@ -11,9 +9,7 @@ import (
 
 	"trainmaster/cmd/internal/admin"
 	"trainmaster/cmd/internal/cli"
-	"trainmaster/etcdstore"
 	"trainmaster/local/drill"
-	"trainmaster/taskqueue"
 )
 
 // drills are the commands below `master drill`.
@@ -89,7 +85,7 @@ func oneDrillCommand(kind, short, long, example string) *cobra.Command {
 		if err := validateDrill(cmd, d); err != nil {
 			return err
 		}
-		closeStore, err := openDrill(cmd.Context(), d, &from, *dir, cmd.Flag("dir").Changed)
+		closeStore, err := admin.OpenDrill(cmd.Context(), d, &from, *dir, cmd.Flag("dir").Changed)
 		if err != nil {
 			return err
 		}
@@ -117,40 +113,4 @@ func validateDrill(cmd *cobra.Command, d *drill.Drill) error {
 		return cli.SettingErrorf(cmd, "pid", "expected the number of a process")
 	}
 	return nil
-}
-
-// openDrill finds the job: by etcd if endpoints are given, else by the directory of its run.
-func openDrill(ctx context.Context, d *drill.Drill, from *admin.Location, dir string, dirChosen bool) (closeStore func(), err error) {
-	if len(from.Etcd.Endpoints) == 0 || dirChosen {
-		if d.Scene, _, err = admin.FindRun(dir); err != nil {
-			return nil, cli.UsageErrorf("%w", err)
-		}
-		if len(from.Etcd.Endpoints) == 0 {
-			from.Etcd.Endpoints = []string{d.Scene.Endpoint}
-		}
-	}
-	if d.Store, closeStore, err = from.Open(ctx); err != nil {
-		return nil, err
-	}
-	d.Ledger = func(ctx context.Context, through uint64) iter.Seq2[drill.Entry, error] {
-		return entries(ctx, d.Store, *from, through)
-	}
-	d.Verify = func(ctx context.Context) ([]taskqueue.PassReport, error) { return verifyJob(ctx, d.Store, *from, "") }
-	return closeStore, nil
-}
-
-// entries reads the ledger up to a commit.
-func entries(ctx context.Context, store *etcdstore.Store, from admin.Location, through uint64) iter.Seq2[drill.Entry, error] {
-	return func(yield func(drill.Entry, error) bool) {
-		reader, _, err := admin.OpenLedger(ctx, store, from, "")
-		if err != nil {
-			yield(drill.Entry{}, err)
-			return
-		}
-		for e, err := range reader.Entries(ctx, through) {
-			if !yield(drill.Entry{Commit: e.Commit, Events: e.Events}, err) {
-				return
-			}
-		}
-	}
 }

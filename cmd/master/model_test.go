@@ -13,11 +13,11 @@ import (
 	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/modelfile"
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/staleness"
 	"trainmaster/pserver/table"
-	"trainmaster/pserver/wire"
 	"trainmaster/scripts/prepared"
 )
 
@@ -25,7 +25,7 @@ import (
 // as writeRows has them.
 func writeSet(t *testing.T, dir string, number uint64, value float32, tables ...table.Config) string {
 	t.Helper()
-	return writeTensors(t, dir, number, value, []placement.Tensor{{Name: "bias", Shape: []int{3}}, {Name: "big", Shape: []int{3, wire.BlockElements}}}, tables...)
+	return writeTensors(t, dir, number, value, []placement.Tensor{{Name: "bias", Shape: []int{3}}, {Name: "big", Shape: []int{3, placement.BlockElements}}}, tables...)
 }
 
 // leastVersion is the version of the block with the fewest updates in a set of writeSet.
@@ -68,10 +68,10 @@ func writeTensors(t *testing.T, dir string, number uint64, value float32, tensor
 			for j := range values {
 				values[j] = value + float32(1000*b.Tensor+b.Offset+j)
 			}
-			if _, err := weights.Write(wire.FloatBytes(values)); err != nil {
+			if _, err := weights.Write(floats.Bytes(values)); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := states[0].Write(wire.FloatBytes(make([]float32, b.Len))); err != nil {
+			if _, err := states[0].Write(floats.Bytes(make([]float32, b.Len))); err != nil {
 				t.Fatal(err)
 			}
 		}

@@ -12,7 +12,6 @@ import (
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
 	"trainmaster/pserver"
-	"trainmaster/pserver/checkpoint/storage"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
@@ -82,17 +81,17 @@ func (s *pserverSettings) run(ctx context.Context, logger *logrus.Logger) error 
 			return cli.UsageErrorf("--data-socket: %w", err)
 		}
 	}
-	if place, err := storage.Open(s.config.CheckpointDir); err != nil {
-		return cli.UsageErrorf("--checkpoint-dir: %w", err)
-	} else if err := place.Close(); err != nil {
+	if folder, err := openCheckpoints(s.config.CheckpointDir); err != nil {
+		return err
+	} else if err := folder.Place.Close(); err != nil {
 		return err
 	}
-	listener, err := listen(s.listen, "--listen")
+	listener, err := cli.Listen(s.listen, "--listen")
 	if err != nil {
 		return err
 	}
 	defer listener.Close()
-	if s.config.Advertise, err = advertise(s.config.Advertise, listener.Addr()); err != nil {
+	if s.config.Advertise, err = cli.Advertise(s.config.Advertise, listener.Addr()); err != nil {
 		return err
 	}
 	log := logger.WithField("job", s.etcd.Job)

@@ -3,14 +3,10 @@ package main
 import (
 	"fmt"
 	"io"
-	"os"
 	"path/filepath"
 	"strings"
-	"time"
 
-	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/dataset/convert"
@@ -77,54 +73,63 @@ which training must not open: name the other shards by PREFIX-0*, not by PREFIX-
 		if err != nil {
 			return err
 		}
-		o.Prefix = args[len(args)-1]
-		for _, flag := range []string{"label-above", "header", "label", "text-labels"} {
-			if *input == "idx" && cmd.Flags().Changed(flag) {
-				return cli.UsageErrorf("--%s: expected --format csv or categorical, found idx", flag)
-			}
-		}
-		for _, flag := range []string{"scaling", "max-pixel"} {
-			if *input != "csv" && cmd.Flags().Changed(flag) {
-				return cli.UsageErrorf("--%s: expected --format csv, found %s", flag, *input)
-			}
-		}
-		o.Heading = *header
+		o.Prefix, o.Heading = args[len(args)-1], *header
 		if cmd.Flags().Changed("scaling") || o.Like == "" {
 			o.Scaling = *scaling
 		}
-		if o.Like != "" {
-			if err := checkLike(cmd, o.Like, input); err != nil {
-				return err
-			}
-		}
 		if cmd.Flags().Changed("label-above") {
-			if o.TextLabels {
-				return cli.UsageErrorf("--label-above: expected labels that are numbers, found --text-labels")
-			}
 			o.LabelAbove = above
 		}
-		if err := validateConversion(cmd, o, *force); err != nil {
+		if err := checkConversion(cmd, &o, input, *force); err != nil {
 			return err
 		}
 		o.Compression, o.ChunkBytes, o.RecordsPerChunk = w.Compression, w.ChunkBytes, w.RecordsPerChunk
-		progress := newConvertProgress(cmd.ErrOrStderr())
-		o.Progress = progress.update
-		result, err := tool.Convert(cmd.Context(), *input, args[:len(args)-1], o)
-		progress.end()
-		if err != nil {
-			return err
-		}
-		fmt.Fprintln(cmd.ErrOrStderr(), aboutDataset(result))
-		warnOfFewTasks(cmd.ErrOrStderr(), result.Train.Chunks, result.Train.Records)
-		tasks := usualTasks(result.Train.Chunks)
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s in each pass of `master run` with %d trainers\n", cli.Counted(tasks, "task"), usualTrainers)
-		return cli.Render(cmd.OutOrStdout(), *format, converted{result, tasks}, func(w io.Writer) {
-			fmt.Fprintln(w, "SPLIT\tRECORDS\tCHUNKS\tSHARDS\tFIRST")
-			printSplit(w, "train", result.Train)
-			printSplit(w, "test", result.Test)
-		})
+		return convertTo(cmd, *input, args[:len(args)-1], o, *format)
 	}
 	return cmd
+}
+
+// checkConversion names the first flag that does not go with the others. With --like it sets the format of the input.
+func checkConversion(cmd *cobra.Command, o *convert.Options, input *string, force bool) error {
+	for _, flag := range []string{"label-above", "header", "label", "text-labels"} {
+		if *input == "idx" && cmd.Flags().Changed(flag) {
+			return cli.UsageErrorf("--%s: expected --format csv or categorical, found idx", flag)
+		}
+	}
+	for _, flag := range []string{"scaling", "max-pixel"} {
+		if *input != "csv" && cmd.Flags().Changed(flag) {
+			return cli.UsageErrorf("--%s: expected --format csv, found %s", flag, *input)
+		}
+	}
+	if o.Like != "" {
+		if err := checkLike(cmd, o.Like, input); err != nil {
+			return err
+		}
+	}
+	if o.LabelAbove != nil && o.TextLabels {
+		return cli.UsageErrorf("--label-above: expected labels that are numbers, found --text-labels")
+	}
+	return validateConversion(cmd, *o, force)
+}
+
+// convertTo converts files, with progress on a terminal, and prints the result.
+func convertTo(cmd *cobra.Command, input string, paths []string, o convert.Options, format string) error {
+	progress := cli.NewProgress(cmd.ErrOrStderr())
+	o.Progress = progress.Update
+	result, err := tool.Convert(cmd.Context(), input, paths, o)
+	progress.End()
+	if err != nil {
+		return err
+	}
+	fmt.Fprintln(cmd.ErrOrStderr(), aboutDataset(result))
+	warnOfFewTasks(cmd.ErrOrStderr(), result.Train.Chunks, result.Train.Records)
+	tasks := usualTasks(result.Train.Chunks)
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s in each pass of `master run` with %d trainers\n", cli.Counted(tasks, "task"), usualTrainers)
+	return cli.Render(cmd.OutOrStdout(), format, converted{result, tasks}, func(w io.Writer) {
+		fmt.Fprintln(w, "SPLIT\tRECORDS\tCHUNKS\tSHARDS\tFIRST")
+		printSplit(w, "train", result.Train)
+		printSplit(w, "test", result.Test)
+	})
 }
 
 // checkLike refuses flags whose values --like takes from a dataset, and takes the format of that dataset if none is given.
@@ -214,45 +219,4 @@ func warnOfFewTasks(w io.Writer, chunks, records int) {
 		fmt.Fprintf(w, ": write smaller chunks, with --records-per-chunk %d", smaller)
 	}
 	fmt.Fprintln(w)
-}
-
-// convertProgress is a bar on a terminal and a line every few seconds elsewhere.
-type convertProgress struct {
-	out  io.Writer
-	bar  *progressbar.ProgressBar
-	next time.Time
-}
-
-const progressLineEvery = 5 * time.Second
-
-func newConvertProgress(out io.Writer) *convertProgress {
-	p := &convertProgress{out: out, next: time.Now().Add(progressLineEvery)}
-	if file, ok := out.(*os.File); ok && term.IsTerminal(int(file.Fd())) {
-		p.bar = progressbar.NewOptions(1, progressbar.OptionSetWriter(out), progressbar.OptionSetDescription("samples"),
-			progressbar.OptionShowCount(), progressbar.OptionShowIts(), progressbar.OptionSetItsString("samples"),
-			progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionFullWidth())
-	}
-	return p
-}
-
-func (p *convertProgress) update(done, total int) {
-	const step = 256 // samples between two looks at the clock
-	if done%step != 0 && done != total {
-		return
-	}
-	if p.bar != nil {
-		p.bar.ChangeMax(total)
-		_ = p.bar.Set(done) // a bar that cannot be drawn is no reason to stop
-		return
-	}
-	if now := time.Now(); done == total || now.After(p.next) {
-		fmt.Fprintf(p.out, "converted %d of %d samples\n", done, total)
-		p.next = now.Add(progressLineEvery)
-	}
-}
-
-func (p *convertProgress) end() {
-	if p.bar != nil {
-		fmt.Fprintln(p.out)
-	}
 }

@@ -44,7 +44,7 @@ func TestReferenceNamesEveryField(t *testing.T) {
 		{"`master drill -o json`", []any{drill.Report{}}},
 		{"`master bench -o json`", []any{bench.QueueFigures{}, bench.FailoverFigures{}, bench.RecoveryFigures{}, bench.ReconnectFigures{}, bench.PSFigures{}, tool.Figures{}}},
 		{"`master recordio`", []any{tool.Stat{}, tool.Verification{}, tool.ChunkRow{}, tool.CatRow{}}},
-		{"`master snapshot -o json`", []any{snapshot.Head{}, snapshotInfo{}, restore.Result{}}},
+		{"`master snapshot -o json`", []any{snapshot.Head{}, view.Snapshot{}, restore.Result{}}},
 		{"`master model -o json`", []any{exported{}, modelfile.SetReport{}, modelfile.TensorDiff{}, evaluated{}}},
 		{"`master version -o json`", []any{buildVersion{}}},
 	}

@@ -7,8 +7,6 @@ import (
 	"io"
 	"os"
 	"path/filepath"
-	"slices"
-	"strconv"
 	"strings"
 	"time"
 
@@ -24,14 +22,25 @@ import (
 	"trainmaster/trainer/model"
 )
 
+// runFlags are the flags of `master run`.
+type runFlags struct {
+	config         local.Config
+	dir            string // for the directories of runs
+	resume         string
+	dataset        *string
+	data           string // of the user, or of MNIST
+	kind           *string
+	dtype          *string
+	update         *string
+	lostTask       *string
+	output         *string
+	checkOptimizer func() error
+	checkExchange  func(synchronous bool) error
+}
+
 // runCommand is a whole job on this machine.
 func runCommand() *cobra.Command {
-	var (
-		c      local.Config
-		dir    string
-		resume string
-		mnist  string
-	)
+	var r runFlags
 	cmd := &cobra.Command{
 		Use:   "run [flags] [-- COMMAND [ARGUMENT]...]",
 		Short: "Run a whole job on this machine",
@@ -74,17 +83,31 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
   # with a standby; for a takeover: master drill kill-leader
   master run --masters 2 --drillable --passes 500`,
 	}
+	r.add(cmd)
+	cmd.Args = onlyAfterDash
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := r.begin(cmd, args); err != nil {
+			return err
+		}
+		return runLocal(cmd.Context(), r.config, *r.output, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	}
+	return cmd
+}
+
+// add gives cmd the flags.
+func (r *runFlags) add(cmd *cobra.Command) {
+	c := &r.config
 	flags := cmd.Flags()
-	flags.StringVar(&dir, "dir", admin.RunsDir, "`directory` for the directories of runs")
-	flags.StringVar(&resume, "resume", "", "`directory` of a run to continue, with its settings")
-	data := cli.AddChoice(cmd, "dataset", "", "what to train on", model.Digits, model.MNIST, model.Flights)
-	flags.StringVar(&mnist, "data", "", "`prefix` of a converted dataset, or a glob of RecordIO files; with --dataset mnist, the directory of its idx files")
+	flags.StringVar(&r.dir, "dir", admin.RunsDir, "`directory` for the directories of runs")
+	flags.StringVar(&r.resume, "resume", "", "`directory` of a run to continue, with its settings")
+	r.dataset = cli.AddChoice(cmd, "dataset", "", "what to train on", model.Digits, model.MNIST, model.Flights)
+	flags.StringVar(&r.data, "data", "", "`prefix` of a converted dataset, or a glob of RecordIO files; with --dataset mnist, the directory of its idx files")
 	completePrefixes(cmd, "data")
-	kind := cli.AddChoice(cmd, "model", "", "what to train (auto: fm for categories, else softmax)", append([]string{autoModel}, model.Kinds()...)...)
-	checkOptimizer := addOptimizer(cmd, &c.Optimizer)
-	dtype := addWireDType(cmd)
-	checkExchange := addExchange(cmd, &c.Exchange)
-	update := cli.AddChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
+	r.kind = cli.AddChoice(cmd, "model", "", "what to train (auto: fm for categories, else softmax)", append([]string{autoModel}, model.Kinds()...)...)
+	r.checkOptimizer = addOptimizer(cmd, &c.Optimizer)
+	r.dtype = addWireDType(cmd)
+	r.checkExchange = addExchange(cmd, &c.Exchange)
+	r.update = cli.AddChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
 	flags.IntVar(&c.Backups, "backup-workers", 0, "trainers that a synchronous step does not wait for")
 	flags.BoolVar(&c.Deterministic, "deterministic", false, "two runs agree bit by bit, with synchronous steps")
 	flags.IntVar(&c.Passes, "passes", 0, "walks over the dataset (0: chosen by the data; 1 for own trainers)")
@@ -93,91 +116,95 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 	flags.IntVar(&c.Trainers, "trainers", usualTrainers, "number of trainers, at most 1000")
 	flags.Uint64Var(&c.Seed, "seed", 0, "of the order of passes and the initial parameters")
 	flags.DurationVar(&c.CheckpointEvery, "checkpoint-every", 2*time.Second, "time between checkpoints of the parameter servers")
-	lostTask := addTrainerLoss(cmd)
+	r.lostTask = addTrainerLoss(cmd)
 	flags.BoolVar(&c.Journal, "journal", false, "have the trainers write one line of JSON per trained task to journal.jsonl")
 	flags.BoolVar(&c.Drillable, "drillable", false, "put a proxy between each master and etcd, for the drills partition and slow-store")
-	output := cli.AddOutput(cmd)
-	cmd.Args = onlyAfterDash
-	cmd.RunE = func(cmd *cobra.Command, args []string) (err error) {
-		if c.Command, err = ownCommand(args); err != nil {
-			return err
-		}
-		if c.Resume = resume != ""; c.Resume {
-			var began []string
-			if c.Dir, began, err = takeSettings(cmd, resume); err != nil {
-				return err
-			}
-			if len(args) > 0 && len(began) == 0 {
-				return cli.UsageErrorf("command %s: expected no command, since the run in %s has built-in trainers: omit the command, or begin another run with --data", cli.Quoted(args), c.Dir)
-			}
-			if len(args) > 0 && !slices.Equal(c.Command, began) {
-				return cli.UsageErrorf("command %s: the run in %s began with %s: omit the command, or begin another run", cli.Quoted(args), c.Dir, cli.Quoted(began))
-			}
-			if c.Command, err = ownCommand(began); err != nil {
-				return err
-			}
-		}
-		leastServers := 1
-		if len(c.Command) > 0 {
-			if err := takeOwn(cmd, &c); err != nil {
-				return err
-			}
-			leastServers = 0
-		}
-		switch {
-		case *data == model.MNIST && mnist == "":
-			return cli.UsageErrorf("--dataset mnist: expected --data with the directory of its idx files; `make data` fetches them into data/mnist")
-		case *data != model.MNIST && mnist != "" && cmd.Flags().Changed("dataset"):
-			return cli.UsageErrorf("--data %q: expected it with --dataset mnist, or without --dataset: the %s are in the program", mnist, *data)
-		case c.Masters < 1 || c.Servers < leastServers || c.Trainers < 1:
-			return cli.UsageErrorf("--masters, --ps, --trainers: expected at least 1 of each, found %d, %d and %d", c.Masters, c.Servers, c.Trainers)
-		case c.Masters > mostRunMasters:
-			return cli.SettingErrorf(cmd, "masters", "expected 1 to %d: each is a process of this machine", mostRunMasters)
-		case c.Servers > mostRunServers:
-			return cli.SettingErrorf(cmd, "ps", "expected %d to %d: each is a process of this machine", leastServers, mostRunServers)
-		case c.Trainers > mostRunTrainers:
-			return cli.SettingErrorf(cmd, "trainers", "expected 1 to %d: each is a process of this machine", mostRunTrainers)
-		case c.Passes < 0:
-			return cli.SettingErrorf(cmd, "passes", "expected 0 (chosen by the data) or more")
-		case c.CheckpointEvery <= 0:
-			return cli.SettingErrorf(cmd, "checkpoint-every", "expected more than 0")
-		}
-		if err := cmp.Or(checkOptimizer(), checkExchange(*update == "sync")); err != nil {
-			return err
-		}
-		if c.Dataset, c.MNIST = *data, mnist; *data != model.MNIST && mnist != "" {
-			c.Data, c.Dataset, c.MNIST = mnist, "", ""
-		}
-		c.Model, c.Sync, c.WireDType = *kind, *update == "sync", *dtype
-		if c.Model == autoModel {
-			c.Model = "" // chosen by the data
-		}
-		if c.Settings = runSettings(cmd); !c.Deterministic || cmd.Flags().Changed("on-trainer-loss") {
-			c.OnTrainerLoss = *lostTask
-		}
-		check := master.Config{Sync: c.Sync, Backups: c.Backups, Deterministic: c.Deterministic}
-		check.Queue.ExplicitCommit, check.Queue.Cuts = c.Sync, c.Sync // as in daemonSettings.validate
-		if err := check.Validate(); err != nil {
-			return cli.UsageErrorf("--%v", err)
-		}
-		if err := c.Validate(); err != nil {
-			return cli.UsageErrorf("%w", optimizerError(cmd, err))
-		}
-		if err := checkTables(c.Model, *dtype); err != nil { // of the model that Validate chose
-			return err
-		}
-		if c.Binary, err = os.Executable(); err != nil {
-			return fmt.Errorf("find this program: %w", err)
-		}
-		if !c.Resume {
-			if c.Dir, err = newRunDir(dir); err != nil {
-				return err
-			}
-		}
-		c.Log = logrus.NewEntry(cli.NewLogger(cmd))
-		return runLocal(cmd.Context(), c, *output, cmd.OutOrStdout(), cmd.ErrOrStderr())
+	r.output = cli.AddOutput(cmd)
+}
+
+// begin completes the configuration and makes the directory of the run.
+func (r *runFlags) begin(cmd *cobra.Command, args []string) (err error) {
+	c := &r.config
+	if c.Command, err = ownCommand(args); err != nil {
+		return err
 	}
-	return cmd
+	if r.resume != "" {
+		if err := r.continueRun(cmd, args); err != nil {
+			return err
+		}
+	}
+	if len(c.Command) > 0 {
+		if err := takeOwn(cmd, c); err != nil {
+			return err
+		}
+	}
+	if err := cmp.Or(r.checkNumbers(cmd), r.checkOptimizer(), r.checkExchange(*r.update == "sync")); err != nil {
+		return err
+	}
+	if err := r.complete(cmd); err != nil {
+		return err
+	}
+	if c.Binary, err = os.Executable(); err != nil {
+		return fmt.Errorf("find this program: %w", err)
+	}
+	if !c.Resume {
+		if c.Dir, err = local.NewDir(r.dir); err != nil {
+			return fmt.Errorf("--dir %w", err)
+		}
+	}
+	c.Log = logrus.NewEntry(cli.NewLogger(cmd))
+	return nil
+}
+
+// checkNumbers returns an error for the first flag that no run on one machine can have.
+func (r *runFlags) checkNumbers(cmd *cobra.Command) error {
+	c, leastServers := &r.config, 1
+	if len(c.Command) > 0 {
+		leastServers = 0
+	}
+	switch {
+	case *r.dataset == model.MNIST && r.data == "":
+		return cli.UsageErrorf("--dataset mnist: expected --data with the directory of its idx files; `make data` fetches them into data/mnist")
+	case *r.dataset != model.MNIST && r.data != "" && cmd.Flags().Changed("dataset"):
+		return cli.UsageErrorf("--data %q: expected it with --dataset mnist, or without --dataset: the %s are in the program", r.data, *r.dataset)
+	case c.Masters < 1 || c.Servers < leastServers || c.Trainers < 1:
+		return cli.UsageErrorf("--masters, --ps, --trainers: expected at least 1 of each, found %d, %d and %d", c.Masters, c.Servers, c.Trainers)
+	case c.Masters > mostRunMasters:
+		return cli.SettingErrorf(cmd, "masters", "expected 1 to %d: each is a process of this machine", mostRunMasters)
+	case c.Servers > mostRunServers:
+		return cli.SettingErrorf(cmd, "ps", "expected %d to %d: each is a process of this machine", leastServers, mostRunServers)
+	case c.Trainers > mostRunTrainers:
+		return cli.SettingErrorf(cmd, "trainers", "expected 1 to %d: each is a process of this machine", mostRunTrainers)
+	case c.Passes < 0:
+		return cli.SettingErrorf(cmd, "passes", "expected 0 (chosen by the data) or more")
+	case c.CheckpointEvery <= 0:
+		return cli.SettingErrorf(cmd, "checkpoint-every", "expected more than 0")
+	}
+	return nil
+}
+
+// complete copies the flags into the configuration and lets the packages that use it check it.
+func (r *runFlags) complete(cmd *cobra.Command) error {
+	c := &r.config
+	if c.Dataset, c.MNIST = *r.dataset, r.data; *r.dataset != model.MNIST && r.data != "" {
+		c.Data, c.Dataset, c.MNIST = r.data, "", ""
+	}
+	c.Model, c.Sync, c.WireDType = *r.kind, *r.update == "sync", *r.dtype
+	if c.Model == autoModel {
+		c.Model = "" // chosen by the data
+	}
+	if c.Settings = runSettings(cmd); !c.Deterministic || cmd.Flags().Changed("on-trainer-loss") {
+		c.OnTrainerLoss = *r.lostTask
+	}
+	check := master.Config{Sync: c.Sync, Backups: c.Backups, Deterministic: c.Deterministic}
+	check.Queue.ExplicitCommit, check.Queue.Cuts = c.Sync, c.Sync // as in daemonSettings.validate
+	if err := check.Validate(); err != nil {
+		return cli.UsageErrorf("--%v", err)
+	}
+	if err := c.Validate(); err != nil {
+		return cli.UsageErrorf("%w", optimizerError(cmd, err))
+	}
+	return checkTables(c.Model, *r.dtype) // of the model that Validate chose
 }
 
 // Maximum numbers of processes of a run on one machine. A job on several machines does not have these limits.
@@ -190,39 +217,16 @@ const (
 // autoModel is the model that goes with the dataset.
 const autoModel = "auto"
 
-// newRunDir makes the next numbered directory.
-func newRunDir(parent string) (string, error) {
-	bad := func(err error) error {
-		return fmt.Errorf("--dir %q: expected a directory that can be written: %w", parent, err)
-	}
-	parent, err := filepath.Abs(parent)
-	if err != nil {
-		return "", err
-	}
-	if err := os.MkdirAll(parent, 0o755); err != nil {
-		return "", bad(err)
-	}
-	for n := 1; ; n++ {
-		dir := filepath.Join(parent, fmt.Sprintf("%03d", n))
-		switch err := os.Mkdir(dir, 0o755); {
-		case err == nil:
-			return dir, nil
-		case !os.IsExist(err):
-			return "", bad(err)
-		}
-	}
-}
-
 // runLocal runs the job with progress on errOut and the result on out.
 func runLocal(ctx context.Context, c local.Config, format string, out, errOut io.Writer) error {
 	if len(c.Command) == 0 {
-		fmt.Fprintf(errOut, "Training %s on %s with %s and %s, in %s\n", c.Model, dataName(c), cli.Counted(c.Trainers, "trainer"), cli.Counted(c.Servers, "parameter server"), c.Dir)
+		fmt.Fprintf(errOut, "Training %s on %s with %s and %s, in %s\n", c.Model, c.DataName(), cli.Counted(c.Trainers, "trainer"), cli.Counted(c.Servers, "parameter server"), c.Dir)
 	} else {
 		servers := ""
 		if c.Servers > 0 {
 			servers = " and " + cli.Counted(c.Servers, "parameter server")
 		}
-		fmt.Fprintf(errOut, "Running %s%s on %s, in %s: %s\n", cli.Counted(c.Trainers, "trainer"), servers, dataName(c), c.Dir, strings.Join(c.Command, " "))
+		fmt.Fprintf(errOut, "Running %s%s on %s, in %s: %s\n", cli.Counted(c.Trainers, "trainer"), servers, c.DataName(), c.Dir, strings.Join(c.Command, " "))
 	}
 	job, err := local.New(c)
 	if err != nil {
@@ -239,42 +243,8 @@ func runLocal(ctx context.Context, c local.Config, format string, out, errOut io
 	if err != nil {
 		return runError(ctx, c.Dir, err)
 	}
-	err = cli.Render(out, format, result, func(w io.Writer) {
-		if result.Accuracy == nil && len(c.Command) == 0 {
-			fmt.Fprintln(w, "test accuracy\tnot measured: the data has no held-out shards (master recordio convert --held-out)")
-		}
-		if result.Accuracy != nil {
-			fmt.Fprintf(w, "test accuracy\t%.4f (%s)\n", *result.Accuracy, cli.Counted(result.TestRecords, "record"))
-		}
-		if result.AUC != nil {
-			fmt.Fprintf(w, "area under the ROC curve\t%.4f\n", *result.AUC)
-		}
-		if result.Loss != nil {
-			fmt.Fprintf(w, "test loss\t%.4f\n", *result.Loss)
-		}
-		fmt.Fprintf(w, "passes\t%d in %s\n", result.Passes, result.Elapsed.Round(100*time.Millisecond))
-		if len(c.Command) > 0 {
-			fmt.Fprintf(w, "tasks\t%d in each pass\n", result.Tasks)
-		}
-		fmt.Fprintf(w, "restarts\t%s\n", strconv.Itoa(result.Restarts))
-		if a := result.SetAside; a.Tasks > 0 {
-			fmt.Fprintf(w, "SET ASIDE\t%s, not trained in later passes; error of one: %s\n", cli.Counted(a.Tasks, "task"), local.OneLine(a.Example))
-		}
-		if len(c.Command) > 0 {
-			fmt.Fprintf(w, "logs\t%s\n", filepath.Join(result.Dir, "logs"))
-		} else {
-			fmt.Fprintf(w, "model\t%s\n", result.ModelPath)
-		}
-	})
-	if err != nil {
+	if err := cli.Render(out, format, result, func(w io.Writer) { view.RunTable(w, result) }); err != nil {
 		return err
 	}
 	return admin.SetAsideError(result.SetAside.Tasks, filepath.Base(c.Binary)+" queues --literal --data-dir "+filepath.Join(c.Dir, "etcd"))
-}
-
-func dataName(c local.Config) string {
-	if c.Data != "" {
-		return c.Data
-	}
-	return map[string]string{model.MNIST: "MNIST", model.Digits: "the digits", model.Flights: "the flights"}[c.Dataset]
 }

@@ -27,6 +27,25 @@ func runSettings(cmd *cobra.Command) map[string]string {
 	return settings
 }
 
+// continueRun takes the settings of the run to resume. args is the command on the command line, which must equal the command of the run.
+func (r *runFlags) continueRun(cmd *cobra.Command, args []string) error {
+	c := &r.config
+	c.Resume = true
+	dir, began, err := takeSettings(cmd, r.resume)
+	if err != nil {
+		return err
+	}
+	c.Dir = dir
+	switch {
+	case len(args) > 0 && len(began) == 0:
+		return cli.UsageErrorf("command %s: expected no command, since the run in %s has built-in trainers: omit the command, or begin another run with --data", cli.Quoted(args), dir)
+	case len(args) > 0 && !slices.Equal(c.Command, began):
+		return cli.UsageErrorf("command %s: the run in %s began with %s: omit the command, or begin another run", cli.Quoted(args), dir, cli.Quoted(began))
+	}
+	c.Command, err = ownCommand(began)
+	return err
+}
+
 // takeSettings sets the flags of cmd from the run in a directory. A flag on the command line that differs is an error.
 // It returns the directory and the command of own trainers.
 func takeSettings(cmd *cobra.Command, dir string) (_ string, command []string, err error) {

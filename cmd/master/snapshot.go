@@ -3,29 +3,19 @@ package main
 import (
 	"context"
 	"errors"
-	"fmt"
-	"io"
 	"io/fs"
 
 	"github.com/spf13/cobra"
 
 	"trainmaster/cmd/internal/admin"
 	"trainmaster/cmd/internal/cli"
+	"trainmaster/cmd/internal/view"
 	"trainmaster/etcdstore"
 	"trainmaster/internal/filekind"
 	"trainmaster/master/restore"
 	"trainmaster/master/snapshot"
 	"trainmaster/pserver/checkpoint"
-	"trainmaster/pserver/checkpoint/storage"
 )
-
-// snapshotInfo is what the snapshot commands say of a file.
-type snapshotInfo struct {
-	File   string `json:"file"`
-	Bytes  int64  `json:"bytes"`
-	Digest string `json:"sha256"` // of all but the last 32 bytes, which are it
-	snapshot.Head
-}
 
 func snapshotCommand() *cobra.Command {
 	cmd := &cobra.Command{
@@ -61,7 +51,7 @@ restore, the earlier passes cannot be verified.`,
 	}
 	from := admin.AddLocationFlags(cmd, cli.AddEtcdFlags(cmd))
 	withLedger := cmd.Flags().Bool("ledger", true, "save the ledger too, from which master verify proves what was counted")
-	dir := cmd.Flags().String("ledger-dir", "", "`directory` of the sealed ledger, that of --ledger-dir of the masters (default: the directory that etcd names)")
+	dir := addLedgerDir(cmd)
 	checkpoints := cmd.Flags().String("checkpoint-dir", "", "`directory`, or s3://bucket/prefix, of the checkpoints of the job's parameter servers (default: the parameters are not saved)")
 	force := cmd.Flags().Bool("force", false, "replace a file that exists")
 	format := cli.AddOutput(cmd)
@@ -77,12 +67,12 @@ restore, the earlier passes cannot be verified.`,
 		b := &restore.Backup{Store: store, Job: from.Etcd.Job, TakenBy: readVersion().Version, Ledger: *withLedger, LedgerDir: *dir}
 		var folder *checkpoint.Store
 		if *checkpoints != "" {
-			place, err := storage.Open(*checkpoints)
+			opened, err := openCheckpoints(*checkpoints)
 			if err != nil {
-				return cli.UsageErrorf("--checkpoint-dir: %w", err)
+				return err
 			}
-			defer place.Close()
-			folder = &checkpoint.Store{Place: place}
+			defer opened.Place.Close()
+			folder = &opened
 		}
 		if err := b.Save(cmd.Context(), args[0], folder, cmd.ErrOrStderr()); err != nil {
 			return orNoSuchJob(cmd.Context(), from, store, err)
@@ -133,23 +123,6 @@ func showSnapshot(cmd *cobra.Command, format, path string) error {
 	if err != nil {
 		return err
 	}
-	info := snapshotInfo{path, s.Size, s.Digest, s.Head}
-	return cli.Render(cmd.OutOrStdout(), format, info, func(w io.Writer) {
-		fmt.Fprintf(w, "%s: job %s, %s, commit %s, at %s\n", cli.OneLineName(path), info.Job, info.Status, cli.Thousands(info.Commit), info.TakenAt)
-		if len(info.Datasets) > 0 {
-			fmt.Fprintln(w, "\nDATASET\tPASS\tDONE\tPENDING\tRETRY\tSET ASIDE\tTASKS")
-		}
-		for _, d := range info.Datasets {
-			fmt.Fprintf(w, "%d\t%d\t%d\t%d\t%d\t%d\t%d\n", d.Dataset, d.Pass, d.Done, d.Pending, d.Retry, d.SetAside, d.Tasks)
-		}
-		what := "with its ledger"
-		if !info.Ledger {
-			what = "without its ledger: master verify can prove nothing of it"
-		}
-		model := "without its parameters"
-		if info.Model {
-			model = fmt.Sprintf("with its parameters, of set %d", info.Set)
-		}
-		fmt.Fprintf(w, "\n%s bytes, whole, %s; %s\n", cli.Thousands(uint64(info.Bytes)), what, model)
-	})
+	info := view.Snapshot{File: path, Bytes: s.Size, Digest: s.Digest, Head: s.Head}
+	return cli.Render(cmd.OutOrStdout(), format, info, info.Table)
 }

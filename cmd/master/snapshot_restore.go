@@ -2,17 +2,16 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
 
 	"trainmaster/cmd/internal/admin"
 	"trainmaster/cmd/internal/cli"
+	"trainmaster/cmd/internal/view"
 	"trainmaster/etcdstore"
 	"trainmaster/master/restore"
-	"trainmaster/pserver/checkpoint"
-	"trainmaster/pserver/checkpoint/storage"
+	"trainmaster/master/snapshot"
 )
 
 func snapshotRestoreCommand() *cobra.Command {
@@ -43,13 +42,8 @@ rejected.`,
 		if err != nil {
 			return err
 		}
-		switch {
-		case file.Head.Model && *checkpoints == "":
-			return cli.UsageErrorf("--checkpoint-dir: expected an empty directory for the parameters of set %[2]d in %[1]s", args[0], file.Head.Set)
-		case !file.Head.Model && *checkpoints != "":
-			return cli.UsageErrorf("--checkpoint-dir: expected it with a snapshot that has parameters, %s has none", args[0])
-		case !file.Head.Model && file.Head.Set != 0:
-			return cli.UsageErrorf("%s is the state of a job at a set of checkpoints: restore the job from that directory with master --resume", args[0])
+		if err := checkParameters(file, args[0], *checkpoints); err != nil {
+			return err
 		}
 		if !cmd.Flag("job").Changed {
 			to.Etcd.Job = file.Head.Job
@@ -65,16 +59,8 @@ rejected.`,
 		r := &restore.Plan{File: file, Ledger: file.Head.Ledger}
 		if file.Head.Model {
 			r.Ledger = true
-			place, err := storage.Open(*checkpoints)
-			if err != nil {
-				return cli.UsageErrorf("--checkpoint-dir: %w", err)
-			}
-			defer place.Close()
-			if r.Set, r.Text, err = restore.PutModel(cmd.Context(), file, checkpoint.Store{Place: place}, cmd.ErrOrStderr()); err != nil {
+			if err := restoreModel(cmd, r, *checkpoints, to.Etcd.Job); err != nil {
 				return err
-			}
-			if r.Tables, err = restore.IndexAgain(cmd.Context(), file, nil, cli.NewLogger(cmd).WithField("job", to.Etcd.Job)); err != nil {
-				return cli.UsageErrorf("%w", err)
 			}
 		}
 		job, err := r.Restore(cmd.Context(), store, to.Etcd.Job)
@@ -85,19 +71,37 @@ rejected.`,
 			return err
 		}
 		return cli.Render(cmd.OutOrStdout(), *format, job, func(w io.Writer) {
-			fmt.Fprintf(w, "job %s is restored at commit %s: %s tasks that were pending are dispatched again\n", job.Job, cli.Thousands(job.Commit), cli.Thousands(uint64(job.Again)))
-			fmt.Fprintf(w, "continue it with: master %s, and its former settings\n", to.Flags())
-			if r.Set != nil {
-				fmt.Fprintf(w, "its parameters are from set %d: start its parameter servers with --checkpoint-dir %s\n", r.Set.Number, *checkpoints)
-			}
-			switch {
-			case job.Ledger:
-			case r.Ledger:
-				fmt.Fprintln(w, "its former ledger is not in the snapshot: master verify checks passes from here on")
-			default:
-				fmt.Fprintln(w, "its ledger is not in the snapshot: start its masters with --ledger=false")
-			}
+			view.RestoredTable(w, job, r, to.Flags(), *checkpoints)
 		})
 	}
 	return cmd
+}
+
+// checkParameters returns an error if --checkpoint-dir is given for a snapshot without parameters, or missing for one with them.
+func checkParameters(file *snapshot.File, path, checkpoints string) error {
+	switch {
+	case file.Head.Model && checkpoints == "":
+		return cli.UsageErrorf("--checkpoint-dir: expected an empty directory for the parameters of set %[2]d in %[1]s", path, file.Head.Set)
+	case !file.Head.Model && checkpoints != "":
+		return cli.UsageErrorf("--checkpoint-dir: expected it with a snapshot that has parameters, %s has none", path)
+	case !file.Head.Model && file.Head.Set != 0:
+		return cli.UsageErrorf("%s is the state of a job at a set of checkpoints: restore the job from that directory with master --resume", path)
+	}
+	return nil
+}
+
+// restoreModel writes the parameters of a snapshot to the directory of --checkpoint-dir, and indexes the dataset of the job again.
+func restoreModel(cmd *cobra.Command, r *restore.Plan, checkpoints, job string) error {
+	folder, err := openCheckpoints(checkpoints)
+	if err != nil {
+		return err
+	}
+	defer folder.Place.Close()
+	if r.Set, r.Text, err = restore.PutModel(cmd.Context(), r.File, folder, cmd.ErrOrStderr()); err != nil {
+		return err
+	}
+	if r.Tables, err = restore.IndexAgain(cmd.Context(), r.File, nil, cli.NewLogger(cmd).WithField("job", job)); err != nil {
+		return cli.UsageErrorf("%w", err)
+	}
+	return nil
 }

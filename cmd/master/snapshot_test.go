@@ -64,7 +64,7 @@ func (l *led) work(id string) {
 func TestSnapshotRestore(t *testing.T) {
 	config := master.Config{Shuffle: true, Seed: 3, Queue: taskqueue.Options{Passes: 2, MaxFailures: 1}}
 	l, a, file := saved(t, config)
-	info := decode[snapshotInfo](t, runArgs(t, "snapshot", "inspect", file, "-o", "json").stdout)
+	info := decode[view.Snapshot](t, runArgs(t, "snapshot", "inspect", file, "-o", "json").stdout)
 	d := info.Datasets[0]
 	if info.Job != l.job || info.Status != "running" || !info.Ledger || d.Tasks != 40 || d.Done == 0 || d.Done+d.Pending+d.Retry+d.SetAside >= 40 || d.Pending == 0 {
 		t.Fatalf("the snapshot is of %+v", info)

@@ -45,7 +45,7 @@ dispatch in each pass, and the trainer whose result was counted. It needs no mas
 				return err
 			}
 			defer closeStore()
-			trace, err := traceRecord(cmd.Context(), store, from, *dir, *ofRecord)
+			trace, err := admin.TraceRecord(cmd.Context(), store, from, *dir, *ofRecord)
 			if err != nil {
 				return err
 			}

@@ -4,14 +4,11 @@ import (
 	"cmp"
 	"context"
 	"fmt"
-	"io"
 	"os"
 	"regexp"
 	"slices"
 	"strings"
-	"time"
 
-	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
 	"trainmaster/cmd/internal/admin"
@@ -19,7 +16,6 @@ import (
 	"trainmaster/dataset/convert"
 	"trainmaster/etcdstore"
 	"trainmaster/local"
-	"trainmaster/taskqueue"
 	"trainmaster/trainer"
 	"trainmaster/trainer/model"
 	"trainmaster/trainer/params"
@@ -185,7 +181,7 @@ func trainBy(ctx context.Context, store *etcdstore.Store, w *reference.Worker, a
 		}()
 		go func() {
 			defer close(done)
-			followLeader(watching, store, follow, w.Log)
+			admin.FollowLeader(watching, store, follow, w.Log)
 		}()
 		w.Trainer.Locate = follow
 	}
@@ -207,54 +203,4 @@ func trainBy(ctx context.Context, store *etcdstore.Store, w *reference.Worker, a
 		})
 	}
 	return w.Run(ctx)
-}
-
-// askWhetherOver is the time without a leader after which a trainer reads the state of the job from etcd.
-const askWhetherOver = 2 * time.Second
-
-// followLeader passes the address of each leader to follow, until ctx ends. If no master leads because the job has ended, it passes the end.
-func followLeader(ctx context.Context, store *etcdstore.Store, follow *trainer.Follow, log *logrus.Entry) {
-	leaders := store.WatchMasterAddr(ctx)
-	ask := time.NewTimer(askWhetherOver)
-	defer ask.Stop()
-	ask.Stop() // until the watch reports that no master leads
-	for {
-		select {
-		case a, ok := <-leaders:
-			if !ok {
-				return
-			}
-			if ask.Stop(); a.Addr == "" {
-				log.Info("waiting for a master to lead; start one with: master --endpoints ... --ps N")
-				ask.Reset(askWhetherOver)
-			}
-			follow.Set(a.Addr, a.Term)
-		case <-ask.C:
-			switch over := overWithoutMasters(ctx, store); {
-			case len(leaders) > 0: // a leader was announced since
-			case over != nil:
-				follow.End(over)
-			default:
-				ask.Reset(askWhetherOver)
-			}
-		}
-	}
-}
-
-// overWithoutMasters returns io.EOF or trainer.ErrJobFailed if the job has ended and no master waits for the lock, else nil.
-func overWithoutMasters(ctx context.Context, store *etcdstore.Store) error {
-	ctx, cancel := context.WithTimeout(ctx, admin.OutcomeTimeout)
-	defer cancel()
-	masters, _, err := store.Prefixed(ctx, etcdstore.LockPrefix)
-	if err != nil || len(masters) > 0 {
-		return nil
-	}
-	o, err := admin.StoredOutcome(ctx, store)
-	switch {
-	case err == nil && o.Status == taskqueue.Ended:
-		return io.EOF
-	case err == nil && o.Status == taskqueue.Failed:
-		return fmt.Errorf("%w: the job %v", trainer.ErrJobFailed, o)
-	}
-	return nil
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"io"
 
@@ -10,9 +9,6 @@ import (
 	"trainmaster/cmd/internal/admin"
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/cmd/internal/view"
-	"trainmaster/etcdstore"
-	"trainmaster/ledger/verify"
-	"trainmaster/taskqueue"
 )
 
 func verifyCommand() *cobra.Command {
@@ -39,7 +35,7 @@ by --ledger-keep, are listed without figures.`,
 			return err
 		}
 		defer closeStore()
-		reports, wrong := verifyJob(cmd.Context(), store, from, *dir)
+		reports, wrong := admin.VerifyJob(cmd.Context(), store, from, *dir)
 		if reports == nil {
 			return wrong
 		}
@@ -51,17 +47,4 @@ by --ledger-keep, are listed without figures.`,
 // addLedgerDir gives cmd the flag for the directory of the sealed ledger.
 func addLedgerDir(cmd *cobra.Command) *string {
 	return cmd.Flags().String("ledger-dir", "", "`directory` of the sealed ledger, that of --ledger-dir of the masters (default: the directory that etcd names)")
-}
-
-// verifyJob checks the ledger of a job. The reports are nil if there are none. The errors that it finds come with them.
-func verifyJob(ctx context.Context, store *etcdstore.Store, from admin.Location, dir string) (reports []taskqueue.PassReport, wrong error) {
-	reader, state, err := admin.OpenLedger(ctx, store, from, dir)
-	if err != nil {
-		return nil, err
-	}
-	reports, wrong = verify.Check(ctx, reader, state)
-	if errors.Is(wrong, verify.ErrNoEntries) {
-		return nil, admin.NoLedger(store, from)
-	}
-	return reports, wrong
 }

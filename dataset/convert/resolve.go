@@ -20,11 +20,11 @@ import (
 // A name without a file is an error with the expected files. A missing shard, and shards of two conversions, are errors.
 func Resolve(ctx context.Context, names ...string) (train, test []string, err error) {
 	for _, name := range names {
-		some, held, err := resolve(ctx, name)
+		some, heldOut, err := resolve(ctx, name)
 		if err != nil {
 			return nil, nil, err
 		}
-		train, test = append(train, some...), append(test, held...)
+		train, test = append(train, some...), append(test, heldOut...)
 	}
 	return unique(train), unique(test), nil
 }

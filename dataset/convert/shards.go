@@ -55,17 +55,17 @@ func write(ctx context.Context, t samples, o Options) (Result, error) {
 	if err := o.check(t.shape()); err != nil {
 		return Result{}, err
 	}
-	held := int(math.Round(float64(n) * o.HeldOut))
+	heldOutRecords := int(math.Round(float64(n) * o.HeldOut))
 	trainShards, testShards := max(o.Shards, 1), 0
 	if o.HeldOut > 0 {
 		testShards = max(1, int(math.Round(float64(trainShards)*o.HeldOut)))
 	}
-	if held < testShards || n-held < trainShards {
+	if heldOutRecords < testShards || n-heldOutRecords < trainShards {
 		return Result{}, fmt.Errorf("%d samples, %d of them held out, are too few for %d shards and %d test shards",
-			n, held, trainShards, testShards)
+			n, heldOutRecords, trainShards, testShards)
 	}
 	order := permutation(n, o.Seed)
-	t.fit(order[held:])
+	t.fit(order[heldOutRecords:])
 	r := t.shape()
 	if o.like != nil {
 		r.Classes = o.like.Classes
@@ -73,10 +73,10 @@ func write(ctx context.Context, t samples, o Options) (Result, error) {
 	w := shardWriter{ctx: ctx, samples: t, options: o, classes: r.Classes, total: n}
 	defer w.discard()
 	var err error
-	if r.Test, err = w.split(o.Prefix+"-test", order[:held], testShards); err != nil {
+	if r.Test, err = w.split(o.Prefix+"-test", order[:heldOutRecords], testShards); err != nil {
 		return Result{}, err
 	}
-	if r.Train, err = w.split(o.Prefix, order[held:], trainShards); err != nil {
+	if r.Train, err = w.split(o.Prefix, order[heldOutRecords:], trainShards); err != nil {
 		return Result{}, err
 	}
 	if err := w.describe(r); err != nil {

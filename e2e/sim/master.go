@@ -386,7 +386,7 @@ func (n *node) flush() {
 // termOver refuses all callers and closes their connections.
 func (n *node) termOver(cause error) {
 	n.note("%s: term over: %v", n.name, cause)
-	if errors.Is(cause, master.ErrRolledBack) {
+	if errors.Is(cause, master.ErrStoreWentBack) {
 		n.breaks("no commit is lost", "%s: %v", n.name, cause)
 	}
 	if n.driven != nil {

@@ -12,7 +12,6 @@ import (
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/partition"
 	"trainmaster/pserver/table"
-	"trainmaster/pserver/wire"
 	"trainmaster/taskqueue"
 )
 
@@ -346,9 +345,9 @@ func (s *server) rewind(term uint64, epoch uint32, text []byte) error {
 // contents returns the counters of the server.
 func (s *server) contents() map[sample]int {
 	found := map[sample]int{}
-	var rows wire.Rows
+	var rows table.Batch
 	for from := (table.Place{}); from.Slot < table.Slots; {
-		next, err := s.table.Scan(from, &rows)
+		next, err := s.table.Scan(from, 1<<20, &rows)
 		if err != nil {
 			panic(err) // no slot migrates
 		}
@@ -447,12 +446,12 @@ func (s *server) push(c *dataConn, step uint64, ids []int64) error {
 }
 
 // rowsOf returns a gradient that counts records. The ids are sorted by slot.
-func rowsOf(ids []int64) *wire.Rows {
-	rows := &wire.Rows{Parts: 1, IDs: ids}
+func rowsOf(ids []int64) *table.Batch {
+	rows := &table.Batch{IDs: ids}
 	for _, id := range ids {
 		slot := table.SlotOf(id)
 		if n := len(rows.Spans); n == 0 || rows.Spans[n-1].Slot != slot {
-			rows.Spans = append(rows.Spans, wire.Span{Slot: slot})
+			rows.Spans = append(rows.Spans, table.Span{Slot: slot})
 		}
 		rows.Spans[len(rows.Spans)-1].Rows++
 		rows.Values = append(rows.Values, -1)

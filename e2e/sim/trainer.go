@@ -195,7 +195,7 @@ func (c *call) fails(err error) {
 	if c.done {
 		return
 	}
-	if session.Judge(err) == session.Answered {
+	if session.Classify(err) == session.Answered {
 		c.finish(nil, err)
 		return
 	}

@@ -14,29 +14,29 @@ import (
 type audit struct {
 	trained  map[delivery]string // trainer by attempt
 	trainers map[taskqueue.Ordinal]string
-	counted  map[place]struct{}
+	counted  map[taskPosition]struct{}
 	closed   map[taskqueue.Pass]int // tasks counted in a pass, according to the ledger
 
-	twice    []place
+	twice    []taskPosition
 	unknown  []string // finishes that the journal of their trainer lacks
 	sessions int
 	lost     int
 }
 
-// place is a task of a pass.
-type place struct {
+// taskPosition is a task of a pass.
+type taskPosition struct {
 	pass     taskqueue.Pass
 	position int
 }
 
 // delivery is an attempt of a task.
 type delivery struct {
-	place
+	taskPosition
 	attempt taskqueue.Attempt
 }
 
 func newAudit() *audit {
-	return &audit{trained: map[delivery]string{}, trainers: map[taskqueue.Ordinal]string{}, counted: map[place]struct{}{}, closed: map[taskqueue.Pass]int{}}
+	return &audit{trained: map[delivery]string{}, trainers: map[taskqueue.Ordinal]string{}, counted: map[taskPosition]struct{}{}, closed: map[taskqueue.Pass]int{}}
 }
 
 // journal adds the lines of a journal.
@@ -50,7 +50,7 @@ func (a *audit) journal(lines io.Reader) error {
 		if e.Records != recordsPerChunk {
 			return fmt.Errorf("line %q of a journal: expected %d records", scan.Text(), recordsPerChunk)
 		}
-		d := delivery{place{e.Pass, e.Position}, e.Attempt}
+		d := delivery{taskPosition{e.Pass, e.Position}, e.Attempt}
 		if other, ok := a.trained[d]; ok && other != e.Trainer {
 			return fmt.Errorf("%s and %s both trained %+v, expected one trainer", other, e.Trainer, d)
 		}
@@ -70,11 +70,11 @@ func (a *audit) event(ev *taskqueue.LedgerEvent) {
 	case taskqueue.EventPassClosed:
 		a.closed[ev.Pass] = ev.Counted
 	case taskqueue.EventFinished:
-		d := delivery{place{ev.Pass, ev.Position}, ev.Attempt}
-		if _, ok := a.counted[d.place]; ok {
-			a.twice = append(a.twice, d.place)
+		d := delivery{taskPosition{ev.Pass, ev.Position}, ev.Attempt}
+		if _, ok := a.counted[d.taskPosition]; ok {
+			a.twice = append(a.twice, d.taskPosition)
 		}
-		a.counted[d.place] = struct{}{}
+		a.counted[d.taskPosition] = struct{}{}
 		// A finish after the loss of its session counts, and names no trainer.
 		by, named := a.trainers[ev.Trainer]
 		if trainer, ok := a.trained[d]; !ok || named && trainer != by {
@@ -84,10 +84,10 @@ func (a *audit) event(ev *taskqueue.LedgerEvent) {
 }
 
 // missing returns the tasks of the given number of passes that were not counted.
-func (a *audit) missing(passes int) (list []place) {
+func (a *audit) missing(passes int) (list []taskPosition) {
 	for pass := 1; pass <= passes; pass++ {
 		for position := range tasksPerPass {
-			p := place{taskqueue.Pass(pass), position}
+			p := taskPosition{taskqueue.Pass(pass), position}
 			if _, ok := a.counted[p]; !ok {
 				list = append(list, p)
 			}

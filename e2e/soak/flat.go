@@ -49,8 +49,8 @@ const (
 	storeMost    = 512 * mib
 )
 
-// judge compares the thirds. It returns nil if the samples are too few.
-func (g growth) judge(of string, samples []sample) *flatness {
+// compare compares the thirds. It returns nil if the samples are too few.
+func (g growth) compare(of string, samples []sample) *flatness {
 	var values []float64
 	for _, s := range samples {
 		if v, ok := s.values[g.metric]; ok {
@@ -86,12 +86,12 @@ func flat(samples []sample, took time.Duration) []flatness {
 			}
 		}
 		for _, g := range growths {
-			if f := g.judge(role.name, own); f != nil {
+			if f := g.compare(role.name, own); f != nil {
 				all = append(all, *f)
 			}
 		}
 	}
-	if f := storeGrowth.judge("the job", samples); f != nil {
+	if f := storeGrowth.compare("the job", samples); f != nil {
 		if took < storeSettles {
 			f.Bound = math.Max(f.Bound, storeMost)
 		}

@@ -90,7 +90,7 @@ func (s *soak) within(ctx context.Context, dir string, r *report) error {
 	if err != nil {
 		return err
 	}
-	return s.judge(ctx, c, m, r)
+	return s.check(ctx, c, m, r)
 }
 
 // phases runs the phases until the job has ended.
@@ -141,8 +141,8 @@ func (s *soak) end(ctx context.Context, c *cluster, passes int) error {
 	return nil
 }
 
-// judge runs all checks and adds the failures to the report.
-func (s *soak) judge(ctx context.Context, c *cluster, m *monitor, r *report) error {
+// check runs all checks and adds the failures to the report.
+func (s *soak) check(ctx context.Context, c *cluster, m *monitor, r *report) error {
 	fail := func(err error) {
 		if err != nil {
 			r.Failures = append(r.Failures, err.Error())

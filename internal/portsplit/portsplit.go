@@ -178,7 +178,7 @@ func (s *Splitter) accept(ctx context.Context, l net.Listener, greeting *sync.Wa
 			s.refuse(conn)
 			continue
 		}
-		greeting.Go(func() { s.greet(ctx, c) })
+		greeting.Go(func() { s.readPreface(ctx, c) })
 	}
 }
 
@@ -205,9 +205,9 @@ func (s *Splitter) admit(c *counted) bool {
 	return true
 }
 
-// place counts a connection for the branch of its first bytes, within the bounds. A
+// assign counts a connection for the branch of its first bytes, within the bounds. A
 // connection for the branch with the reserve always gets a place; if necessary, another connection is closed.
-func (s *Splitter) place(c *counted) bool {
+func (s *Splitter) assign(c *counted) bool {
 	s.mu.Lock()
 	if c.silent == nil { // closed for a newer connection
 		s.mu.Unlock()
@@ -313,8 +313,8 @@ func hostOf(addr net.Addr) string {
 	return "local"
 }
 
-// greet reads the first bytes and hands the connection over.
-func (s *Splitter) greet(ctx context.Context, conn *counted) {
+// readPreface reads the first bytes and hands the connection over.
+func (s *Splitter) readPreface(ctx context.Context, conn *counted) {
 	stop := context.AfterFunc(ctx, func() { conn.SetReadDeadline(time.Unix(1, 0)) })
 	defer stop()
 	//guard:hello-timeout
@@ -337,7 +337,7 @@ func (s *Splitter) greet(ctx context.Context, conn *counted) {
 		conn.Close()
 		return
 	}
-	if !s.place(conn) {
+	if !s.assign(conn) {
 		s.refuse(conn)
 		return
 	}

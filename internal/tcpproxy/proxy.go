@@ -44,10 +44,10 @@ func (p *Proxy) Addr() string { return p.listener.Addr().String() }
 
 // HoldRequests holds the bytes of clients, or forwards them again. Connections stay open. Bytes that are being written during the
 // call still arrive.
-func (p *Proxy) HoldRequests(hold bool) { p.set(func() { p.requests.shut = hold }) }
+func (p *Proxy) HoldRequests(hold bool) { p.set(func() { p.requests.blocked = hold }) }
 
 // HoldReplies holds the bytes of the server, as HoldRequests does with the bytes of clients.
-func (p *Proxy) HoldReplies(hold bool) { p.set(func() { p.replies.shut = hold }) }
+func (p *Proxy) HoldReplies(hold bool) { p.set(func() { p.replies.blocked = hold }) }
 
 // Delay delays each byte, independent of the number of bytes in transit. It also applies to bytes that are already in transit.
 func (p *Proxy) Delay(requests, replies time.Duration) {
@@ -66,12 +66,12 @@ func (p *Proxy) set(change func()) {
 
 // HeldRequests returns the number of bytes of clients that were read and not forwarded yet: while requests are held, all sent bytes.
 func (p *Proxy) HeldRequests() int {
-	return p.count(func(l *link) int { return l.requests.waiting() })
+	return p.count(func(l *link) int { return l.requests.queued() })
 }
 
 // HeldReplies returns the number of bytes of the server that were read and not forwarded yet.
 func (p *Proxy) HeldReplies() int {
-	return p.count(func(l *link) int { return l.replies.waiting() })
+	return p.count(func(l *link) int { return l.replies.queued() })
 }
 
 func (p *Proxy) count(of func(*link) int) (n int) {
@@ -156,7 +156,7 @@ func (p *Proxy) connect(ctx context.Context, client net.Conn, target string) {
 		return
 	}
 	p.links[l] = struct{}{}
-	for _, w := range []*way{l.requests, l.replies} {
+	for _, w := range []*direction{l.requests, l.replies} {
 		p.wg.Go(w.fill)
 		p.wg.Go(func() {
 			w.drain()

@@ -65,9 +65,9 @@ func fields(t *testing.T, v any, names ...string) {
 func TestQueueFigures(t *testing.T) {
 	var progress []string
 	q := bench.Queue{
-		Program: program(t), Folder: t.TempDir(), Vias: bench.Vias, Callers: []int{1, 3}, Tasks: []int{20},
-		Length: 500 * time.Millisecond, Rounds: 1, EtcdDelay: time.Millisecond, Stderr: os.Stderr,
-		Progress: func(done, total int, now string) { progress = append(progress, fmt.Sprint(done, total, now)) },
+		Setup: bench.Setup{Program: program(t), Folder: t.TempDir(), Stderr: os.Stderr, Progress: func(now string) { progress = append(progress, now) }},
+		Vias:  bench.Vias, Callers: []int{1, 3}, Tasks: []int{20},
+		Length: 500 * time.Millisecond, Rounds: 1, EtcdDelay: time.Millisecond,
 	}
 	figures, err := q.Run(t.Context())
 	if err != nil {
@@ -92,7 +92,7 @@ func TestQueueFigures(t *testing.T) {
 }
 
 func TestRecoveryFigures(t *testing.T) {
-	r := bench.Recovery{Program: program(t), Folder: t.TempDir(), Tasks: 2500, Rounds: 2, Stderr: os.Stderr}
+	r := bench.Recovery{Setup: bench.Setup{Program: program(t), Folder: t.TempDir(), Stderr: os.Stderr}, Tasks: 2500, Rounds: 2}
 	figures, err := r.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -128,8 +128,9 @@ func TestQueueRefusesWhatMakesNoSense(t *testing.T) {
 func TestInterruptCleansUp(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	q := bench.Queue{
-		Program: program(t), Folder: t.TempDir(), Vias: []bench.Via{bench.NetRPC}, Callers: []int{2}, Tasks: []int{20},
-		Length: time.Hour, Rounds: 1, Stderr: os.Stderr, Progress: func(int, int, string) { time.AfterFunc(300*time.Millisecond, cancel) },
+		Setup: bench.Setup{Program: program(t), Folder: t.TempDir(), Stderr: os.Stderr, Progress: func(string) { time.AfterFunc(300*time.Millisecond, cancel) }},
+		Vias:  []bench.Via{bench.NetRPC}, Callers: []int{2}, Tasks: []int{20},
+		Length: time.Hour, Rounds: 1,
 	}
 	if _, err := q.Run(ctx); !errors.Is(err, context.Canceled) {
 		t.Fatalf("expected the interruption, found %v", err)

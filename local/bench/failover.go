@@ -29,15 +29,14 @@ const (
 )
 
 // Failover measures the pause of a job whose leader stops: from the signal to the next answer to a
-// trainer, which is a committed dispatch by the next leader.
+// trainer, which is a committed dispatch by the next leader. With a fault of the only parameter server it measures how long
+// pushes stop: from the signal to the reply to a push that was sent after it.
 type Failover struct {
-	Program  Program
-	Folder   string // for etcd's data
-	Mode     string // Resign, Kill or Hang
+	Setup
+	Mode     string // Resign, Kill or Hang, or a fault of a server
 	N        int    // how often
 	Holddown time.Duration
-	Progress func(now string) // may be nil
-	Stderr   io.Writer        // of etcd's process
+	TTL      time.Duration // of the servers' leases
 }
 
 // FailoverFigures is what it measures.
@@ -55,7 +54,41 @@ type FailoverFigures struct {
 
 const failoverMasters = 2 // a leader and a standby
 
-// Run starts etcd, the masters and a trainer, and makes the leader go N times.
+// Validate names the first field that makes no sense.
+func (f *Failover) Validate() error {
+	switch {
+	case f.N < 1:
+		return fmt.Errorf("number: expected 1 or more, found %d", f.N)
+	case f.TTL < time.Second:
+		return fmt.Errorf("ps-ttl: expected at least 1s, found %v", f.TTL)
+	case f.Holddown < 2*time.Second:
+		return fmt.Errorf("holddown: expected at least 2s, the least that etcd grants, found %v", f.Holddown)
+	}
+	return nil
+}
+
+// failing is a running job whose faults are measured.
+type failing interface {
+	fault(context.Context) (time.Duration, error)
+	close() error
+}
+
+// begin starts the job: with a leader to stop, or with a parameter server to stop.
+func (f *Failover) begin(ctx context.Context, endpoint, dir string) (failing, error) {
+	if !ofServer(f.Mode) {
+		return f.scene(ctx, endpoint, dir)
+	}
+	s := &serverScene{
+		Failover: f, endpoint: endpoint, dir: dir,
+		masters: daemons{program: f.Program, endpoint: endpoint, dir: dir, flags: []string{"--ps", "1"}},
+	}
+	if err := s.begin(ctx); err != nil {
+		return nil, errors.Join(err, s.close())
+	}
+	return s, nil
+}
+
+// Run starts etcd and the job, and makes the leader or the server fail N times.
 func (f *Failover) Run(ctx context.Context) (figures FailoverFigures, err error) {
 	figures = FailoverFigures{Mode: f.Mode, N: f.N, Processors: runtime.NumCPU()}
 	if figures.Disk, err = measureDisk(f.Folder); err != nil {
@@ -71,13 +104,13 @@ func (f *Failover) Run(ctx context.Context) (figures FailoverFigures, err error)
 		return figures, err
 	}
 	defer os.RemoveAll(dir)
-	s, err := f.scene(ctx, etcd.Endpoint, dir)
+	s, err := f.begin(ctx, etcd.Endpoint, dir)
 	if err != nil {
 		return figures, err
 	}
 	defer func() { err = errors.Join(err, s.close()) }()
 	for i := range f.N {
-		f.say(fmt.Sprintf("%s %d of %d", f.Mode, i+1, f.N))
+		f.say("%s %d of %d", f.Mode, i+1, f.N)
 		took, err := s.fault(ctx)
 		if err != nil {
 			return figures, fmt.Errorf("%s %d of %d: %w", f.Mode, i+1, f.N, err)
@@ -92,12 +125,6 @@ func (f *FailoverFigures) summarize() {
 	sorted := slices.Sorted(slices.Values(f.AllMS))
 	at := func(q float64) float64 { return sorted[min(int(q*float64(len(sorted))), len(sorted)-1)] }
 	f.P50MS, f.P90MS, f.P99MS, f.MaxMS = at(0.5), at(0.9), at(0.99), sorted[len(sorted)-1]
-}
-
-func (f *Failover) say(now string) {
-	if f.Progress != nil {
-		f.Progress(now)
-	}
 }
 
 // scene is the running job.

@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"runtime"
 	"time"
@@ -17,18 +16,15 @@ import (
 // PS measures the cost of parameter servers: processor time of all processes for each GB (10^9 bytes of float32) to the servers
 // or back, in any encoding.
 type PS struct {
-	Program  Program
-	MiB      int    // of the model
-	Steps    int    // in a measurement during checkpoints, and the same number between checkpoints
-	TableMiB int    // of the embedding table in the measurements of checkpoints; 0: none
-	Folder   string // for checkpoints; default that of temporary files
-	Rows     int    // of the table of embeddings while its rates are measured
-	MostRows int    // of the table when its memory is measured
-	Runs     int    // each figure is the median of that many
+	Setup
+	MiB      int // of the model
+	Steps    int // in a measurement during checkpoints, and the same number between checkpoints
+	TableMiB int // of the embedding table in the measurements of checkpoints; 0: none
+	Rows     int // of the table of embeddings while its rates are measured
+	MostRows int // of the table when its memory is measured
+	Runs     int // each figure is the median of that many
 	Shards   []int
-	Trainers []int            // every number of shards is measured with every number of trainers
-	Progress func(now string) // may be nil
-	Stderr   io.Writer        // of the children
+	Trainers []int // every number of shards is measured with every number of trainers
 }
 
 // PSFigures is what PS measures.
@@ -127,15 +123,7 @@ func (p *PS) Run(ctx context.Context) (figures PSFigures, err error) {
 
 // table measures a table of embeddings.
 func (p *PS) table() *PSTable {
-	return &PSTable{
-		Program: p.Program, Rows: p.Rows, MostRows: p.MostRows, Batch: min(20_000, p.Rows), Runs: p.Runs, Progress: p.Progress, Stderr: p.Stderr,
-	}
-}
-
-func (p *PS) say(format string, args ...any) {
-	if p.Progress != nil {
-		p.Progress(fmt.Sprintf(format, args...))
-	}
+	return &PSTable{Setup: p.Setup, Rows: p.Rows, MostRows: p.MostRows, Batch: min(20_000, p.Rows), Runs: p.Runs}
 }
 
 // dense measures the transports in alternation.

@@ -5,7 +5,7 @@ import (
 	"time"
 
 	"trainmaster/pserver/optimizer"
-	"trainmaster/pserver/wire"
+	"trainmaster/pserver/placement"
 )
 
 // OptimizerFigures has the number of elements that a rule updates per second of processor time, in a model
@@ -22,7 +22,7 @@ const pieceElements = 4096
 
 // optimizers measures each rule.
 func (p *PS) optimizers(ctx context.Context) ([]OptimizerFigures, error) {
-	n := p.MiB * wire.BlockElements
+	n := p.MiB * placement.BlockElements
 	params, grad := make([]float32, n), make([]float32, n)
 	var state optimizer.State
 	for i := range state {

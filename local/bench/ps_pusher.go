@@ -12,8 +12,9 @@ import (
 	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/optimizer"
-	"trainmaster/pserver/wire"
+	"trainmaster/pserver/placement"
 	"trainmaster/trainer/params"
 )
 
@@ -68,7 +69,7 @@ func (c *pusherConfig) serve(ctx context.Context, p *parent) error {
 
 // model is parameters and gradients that no arithmetic is slow for.
 func (c *pusherConfig) model() (values, grads []float32) {
-	values, grads = make([]float32, c.MiB*wire.BlockElements), make([]float32, c.MiB*wire.BlockElements)
+	values, grads = make([]float32, c.MiB*placement.BlockElements), make([]float32, c.MiB*placement.BlockElements)
 	for i := range grads {
 		values[i], grads[i] = 1, 1e-3
 	}
@@ -90,7 +91,7 @@ func (c *pusherConfig) connect(ctx context.Context, values, grads []float32) (st
 
 // blockOf is a block of a model.
 func blockOf(f []float32, block int) []float32 {
-	return f[block*wire.BlockElements:][:wire.BlockElements]
+	return f[block*placement.BlockElements:][:placement.BlockElements]
 }
 
 func (c *pusherConfig) overFrames(ctx context.Context, values, grads []float32) (step, stop func() error, err error) {
@@ -102,7 +103,7 @@ func (c *pusherConfig) overFrames(ctx context.Context, values, grads []float32) 
 		return nil, nil, err
 	}
 	model := func(data []float32) []params.Tensor {
-		return []params.Tensor{{Name: "w", Shape: []int{c.MiB, wire.BlockElements}, Data: data}}
+		return []params.Tensor{{Name: "w", Shape: []int{c.MiB, placement.BlockElements}, Data: data}}
 	}
 	if err := client.Init(ctx, model(values)); err != nil {
 		return nil, nil, errors.Join(err, client.Close())
@@ -118,7 +119,7 @@ func (c *pusherConfig) overFrames(ctx context.Context, values, grads []float32) 
 // withoutWire is a step without a wire: each direction is copied twice, as through a socket
 // whose buffer stays in the cache, and SGD is done.
 func withoutWire(values, grads []float32) (step func() error) {
-	held, block, piece := make([]float32, len(values)), make([]float32, wire.BlockElements), make([]float32, 1<<14)
+	held, block, piece := make([]float32, len(values)), make([]float32, placement.BlockElements), make([]float32, 1<<14)
 	rule := psOptimizer.Rule()
 	twice := func(dst, src []float32) {
 		for lo := 0; lo < len(src); lo += len(piece) {
@@ -127,7 +128,7 @@ func withoutWire(values, grads []float32) (step func() error) {
 		}
 	}
 	return func() error {
-		for i := range len(held) / wire.BlockElements {
+		for i := range len(held) / placement.BlockElements {
 			twice(block, blockOf(grads, i))
 			rule.Apply(blockOf(held, i), block, optimizer.State{}, optimizer.Step{Count: 1, Scale: 1})
 			twice(blockOf(values, i), blockOf(held, i))
@@ -150,7 +151,7 @@ func (c *pusherConfig) overGRPC(ctx context.Context, values, grads []float32) (s
 		var group errgroup.Group
 		group.Go(func() error {
 			for i := range c.MiB {
-				if err := stream.SendMsg(wrapperspb.Bytes(wire.FloatBytes(blockOf(grads, i)))); err != nil {
+				if err := stream.SendMsg(wrapperspb.Bytes(floats.Bytes(blockOf(grads, i)))); err != nil {
 					return err
 				}
 			}
@@ -162,7 +163,7 @@ func (c *pusherConfig) overGRPC(ctx context.Context, values, grads []float32) (s
 				if err := stream.RecvMsg(&m); err != nil {
 					return err
 				}
-				copy(wire.FloatBytes(blockOf(values, i)), m.Value)
+				copy(floats.Bytes(blockOf(values, i)), m.Value)
 			}
 			return nil
 		})

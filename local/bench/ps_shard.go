@@ -11,8 +11,9 @@ import (
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
 	"trainmaster/pserver"
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/optimizer"
-	"trainmaster/pserver/wire"
+	"trainmaster/pserver/placement"
 )
 
 // psVia is a way between a trainer and a parameter server.
@@ -61,7 +62,7 @@ func (c *shardConfig) serve(ctx context.Context, p *parent) error {
 
 // door serves l until ctx ends.
 func (c *shardConfig) door(ctx context.Context, l net.Listener) error {
-	held := &heldParameters{values: make([]float32, c.MiB*wire.BlockElements), rule: psOptimizer.Rule()}
+	held := &heldParameters{values: make([]float32, c.MiB*placement.BlockElements), rule: psOptimizer.Rule()}
 	switch c.Via {
 	case viaGRPC:
 		return held.serveGRPC(ctx, l)
@@ -100,14 +101,14 @@ type heldParameters struct {
 func (h *heldParameters) pushPull(block int, grad []float32) []float32 {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	params := h.values[block*wire.BlockElements:][:len(grad)]
+	params := h.values[block*placement.BlockElements:][:len(grad)]
 	h.rule.Apply(params, grad, optimizer.State{}, optimizer.Step{Count: 1, Scale: 1})
 	return params
 }
 
 const exchangeMethod = "/bench.Parameters/Exchange"
 
-// grpcBuffer is the size of windows and buffers, with which gRPC is fastest.
+// grpcWindow is the size of windows and buffers, with which gRPC is fastest.
 const grpcWindow, grpcBuffer = 64 << 20, 512 << 10
 
 // serveGRPC receives the blocks of the model in order, and answers each.
@@ -119,8 +120,8 @@ func (h *heldParameters) serveGRPC(ctx context.Context, l net.Listener) error {
 				return err
 			}
 			grad := unsafe.Slice((*float32)(unsafe.Pointer(unsafe.SliceData(m.Value))), len(m.Value)/4)
-			params := h.pushPull(block%(len(h.values)/wire.BlockElements), grad)
-			if err := stream.SendMsg(wrapperspb.Bytes(wire.FloatBytes(params))); err != nil {
+			params := h.pushPull(block%(len(h.values)/placement.BlockElements), grad)
+			if err := stream.SendMsg(wrapperspb.Bytes(floats.Bytes(params))); err != nil {
 				return err
 			}
 		}

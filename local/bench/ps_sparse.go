@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
 	"net"
 	"os"
@@ -20,13 +19,11 @@ const roleTable = "table"
 // PSTable measures a table of embeddings with rows of 16 floats and plain SGD, on one shard in a process of its own, over one
 // connection of one trainer, which is this process.
 type PSTable struct {
-	Program  Program
-	Rows     int              // of the table while rates are measured
-	MostRows int              // of the table when its memory is measured
-	Batch    int              // random rows in a call
-	Runs     int              // rates are the median of that many
-	Progress func(now string) // may be nil
-	Stderr   io.Writer        // of the child
+	Setup
+	Rows     int // of the table while rates are measured
+	MostRows int // of the table when its memory is measured
+	Batch    int // random rows in a call
+	Runs     int // rates are the median of that many
 }
 
 // PSTableFigures is what PSTable measures.
@@ -95,12 +92,6 @@ func (p *PSTable) Run(ctx context.Context) (figures PSTableFigures, err error) {
 	figures.BytesOfRow = float64(full.Heap-empty.Heap) / float64(p.MostRows)
 	figures.GCMillis = full.Collection.Seconds() * 1e3
 	return figures, nil
-}
-
-func (p *PSTable) say(format string, args ...any) {
-	if p.Progress != nil {
-		p.Progress(fmt.Sprintf(format, args...))
-	}
 }
 
 // rates measures lookups and updates in alternation.

@@ -9,7 +9,7 @@ import (
 
 // Nothing is timed here: it must run and say something.
 func TestPSTableFigures(t *testing.T) {
-	p := bench.PSTable{Program: program(t), Rows: 3000, MostRows: 5000, Batch: 700, Runs: 2, Stderr: os.Stderr}
+	p := bench.PSTable{Setup: bench.Setup{Program: program(t), Stderr: os.Stderr}, Rows: 3000, MostRows: 5000, Batch: 700, Runs: 2}
 	figures, err := p.Run(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -31,7 +31,7 @@ func BenchmarkPSTable(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		p := bench.PSTable{Program: bench.Program{self, childWord}, Rows: 1_000_000, MostRows: 10_000_000, Batch: 20_000, Runs: 3, Stderr: os.Stderr}
+		p := bench.PSTable{Setup: bench.Setup{Program: bench.Program{self, childWord}, Stderr: os.Stderr}, Rows: 1_000_000, MostRows: 10_000_000, Batch: 20_000, Runs: 3}
 		f, err := p.Run(b.Context())
 		if err != nil {
 			b.Fatal(err)

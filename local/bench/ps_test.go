@@ -14,8 +14,8 @@ import (
 func TestPSFigures(t *testing.T) {
 	var progress []string
 	p := bench.PS{
-		Program: program(t), MiB: 2, Steps: 5, TableMiB: 3, Folder: t.TempDir(), Rows: 3000, MostRows: 5000, Runs: 1, Shards: []int{2}, Trainers: []int{1, 2}, Stderr: os.Stderr,
-		Progress: func(now string) { progress = append(progress, now) },
+		Setup: bench.Setup{Program: program(t), Folder: t.TempDir(), Stderr: os.Stderr, Progress: func(now string) { progress = append(progress, now) }},
+		MiB:   2, Steps: 5, TableMiB: 3, Rows: 3000, MostRows: 5000, Runs: 1, Shards: []int{2}, Trainers: []int{1, 2},
 	}
 	figures, err := p.Run(t.Context())
 	if err != nil {
@@ -51,7 +51,7 @@ func TestPSFigures(t *testing.T) {
 
 // Checkpoints come last: a directory that cannot be written is found before anything is measured.
 func TestPSChecksFolder(t *testing.T) {
-	p := bench.PS{MiB: 1, Steps: 1, Folder: t.TempDir(), Rows: 1, MostRows: 1, Runs: 1}
+	p := bench.PS{MiB: 1, Steps: 1, Setup: bench.Setup{Folder: t.TempDir()}, Rows: 1, MostRows: 1, Runs: 1}
 	if err := p.Validate(); err != nil {
 		t.Error(err)
 	}
@@ -107,7 +107,7 @@ func BenchmarkPSCheckpoint(b *testing.B) {
 		if err != nil {
 			b.Fatal(err)
 		}
-		p := bench.PS{Program: bench.Program{self, childWord}, MiB: 100, Steps: 60, TableMiB: 1000, Rows: 1, MostRows: 1, Runs: 3, Stderr: os.Stderr}
+		p := bench.PS{Setup: bench.Setup{Program: bench.Program{self, childWord}, Stderr: os.Stderr}, MiB: 100, Steps: 60, TableMiB: 1000, Rows: 1, MostRows: 1, Runs: 3}
 		figures, err := p.Checkpoints(b.Context())
 		if err != nil {
 			b.Fatal(err)

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"runtime"
 	"slices"
 	"time"
@@ -17,16 +16,13 @@ import (
 // Queue measures the rate of durable answers, for every combination of via, callers and
 // tasks: each round measures each row once, and after it the raw rate.
 type Queue struct {
-	Program   Program
-	Folder    string // for etcd's data, on the disk to be measured; "": that of temporary files
+	Setup
 	Vias      []Via
 	Callers   []int
 	Tasks     []int
 	Length    time.Duration // of one measurement
 	Rounds    int
-	EtcdDelay time.Duration                     // more rows with so much delay before etcd; 0: none
-	Progress  func(done, total int, now string) // may be nil
-	Stderr    io.Writer                         // of the children
+	EtcdDelay time.Duration // more rows with so much delay before etcd; 0: none
 }
 
 // QueueFigures is what Queue measures. The fields of a row are medians over the rounds.
@@ -162,9 +158,7 @@ func (q *Queue) Run(ctx context.Context) (figures QueueFigures, err error) {
 	samples := map[rowKey][]sample{}
 	for round := range q.Rounds {
 		for i, key := range keys {
-			if q.Progress != nil {
-				q.Progress(round*len(keys)+i, q.Rounds*len(keys), key.String())
-			}
+			q.say("%d/%d  %v", round*len(keys)+i+1, q.Rounds*len(keys), key)
 			s, err := q.measure(ctx, key, etcds[key.etcd()])
 			if err != nil {
 				return figures, fmt.Errorf("%v: %w", key, err)

@@ -24,14 +24,11 @@ import (
 // Reconnect measures the failover of many trainers: all are connected to one leader and have
 // long tasks when it stops, and reconnect to the standby.
 type Reconnect struct {
-	Program  Program
-	Folder   string // for etcd's data
+	Setup
 	Mode     string // Kill or Hang
 	Trainers int
-	TaskTime time.Duration    // of a task, on average
-	Window   time.Duration    // over which latencies are gathered, before and after
-	Progress func(now string) // may be nil
-	Stderr   io.Writer        // of the children
+	TaskTime time.Duration // of a task, on average
+	Window   time.Duration // over which latencies are gathered, before and after
 }
 
 // ReconnectFigures is what it measures.
@@ -116,12 +113,6 @@ func (r *Reconnect) data(dir string) (names []string, err error) {
 	return names, nil
 }
 
-func (r *Reconnect) say(now string) {
-	if r.Progress != nil {
-		r.Progress(now)
-	}
-}
-
 // storm is the running job.
 type storm struct {
 	*Reconnect
@@ -144,7 +135,7 @@ func (s *storm) run(ctx context.Context, data []string) (err error) {
 	if s.figures.RSSNoneBytes, err = s.resident(ctx); err != nil {
 		return err
 	}
-	s.say(fmt.Sprintf("%d trainers join", s.Trainers))
+	s.say("%d trainers join", s.Trainers)
 	config := trainersConfig{Endpoint: s.endpoint, N: s.Trainers, Data: data, TaskTime: s.TaskTime, Window: s.Window, Settle: backAfter, Journal: s.journal}
 	if s.crowd, err = s.Reconnect.Program.start(roleTrainers, config, s.Stderr); err != nil {
 		return err
@@ -168,7 +159,7 @@ func (s *storm) measure(ctx context.Context) (err error) {
 	if f.RSSIdleBytes, err = s.resident(ctx); err != nil {
 		return err
 	}
-	s.say(fmt.Sprintf("joined in %.1f s; measuring for %v", joined.Seconds, 2*s.TaskTime+s.Window))
+	s.say("joined in %.1f s; measuring for %v", joined.Seconds, 2*s.TaskTime+s.Window)
 	if err := s.crowd.proceed(); err != nil {
 		return err
 	}
@@ -184,7 +175,7 @@ func (s *storm) measure(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	s.say("the leader goes: " + s.Mode)
+	s.say("the leader goes: %s", s.Mode)
 	signal := syscall.SIGKILL
 	if s.Mode == Hang {
 		signal = syscall.SIGSTOP
@@ -200,7 +191,7 @@ func (s *storm) measure(ctx context.Context) (err error) {
 		return err
 	}
 	f.BackSeconds, f.BackP50 = back.Seconds, back.MedianSeconds
-	s.say(fmt.Sprintf("all are back after %.1f s", back.Seconds))
+	s.say("all are back after %.1f s", back.Seconds)
 	if err := s.crowd.receive(ctx, &window); err != nil {
 		return err
 	}

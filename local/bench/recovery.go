@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"os"
 	"runtime"
 	"runtime/pprof"
@@ -17,13 +16,10 @@ import (
 
 // Recovery measures how long a new leader takes from the lock to its first answer.
 type Recovery struct {
-	Program  Program
-	Folder   string // for etcd's data
-	Tasks    int
-	Rounds   int
-	Profile  string           // file for a profile of the last recovering process; "": none
-	Progress func(now string) // may be nil
-	Stderr   io.Writer        // of the children
+	Setup
+	Tasks   int
+	Rounds  int
+	Profile string // file for a profile of the last recovering process; "": none
 }
 
 // RecoveryFigures is what Recovery measures; medians over the rounds.
@@ -41,10 +37,18 @@ type RecoveryFigures struct {
 	Disk            Disk    `json:"disk"`
 }
 
+// Validate returns an error if a number is not positive.
+func (r *Recovery) Validate() error {
+	if r.Tasks < 1 || r.Rounds < 1 {
+		return errors.New("--tasks and --rounds must be 1 or more")
+	}
+	return nil
+}
+
 // Run registers a dataset and recovers it.
 func (r *Recovery) Run(ctx context.Context) (figures RecoveryFigures, err error) {
-	if r.Tasks < 1 || r.Rounds < 1 {
-		return figures, fmt.Errorf("tasks, rounds: expected 1 or more, found %d and %d", r.Tasks, r.Rounds)
+	if err := r.Validate(); err != nil {
+		return figures, err
 	}
 	figures = RecoveryFigures{Tasks: r.Tasks, Rounds: r.Rounds, Processors: runtime.NumCPU()}
 	if figures.Disk, err = measureDisk(r.Folder); err != nil {
@@ -55,13 +59,13 @@ func (r *Recovery) Run(ctx context.Context) (figures RecoveryFigures, err error)
 		return figures, err
 	}
 	defer func() { err = errors.Join(err, etcd.close()) }()
-	r.say(fmt.Sprintf("registering %d tasks", r.Tasks))
+	r.say("registering %d tasks", r.Tasks)
 	if err := r.register(ctx, etcd.Endpoint, &figures); err != nil {
 		return figures, err
 	}
 	var rounds []recovered
 	for i := range r.Rounds {
-		r.say(fmt.Sprintf("recovering, %d of %d", i+1, r.Rounds))
+		r.say("recovering, %d of %d", i+1, r.Rounds)
 		one, err := r.recover(ctx, etcd.Endpoint)
 		if err != nil {
 			return figures, err
@@ -75,12 +79,6 @@ func (r *Recovery) Run(ctx context.Context) (figures RecoveryFigures, err error)
 	figures.HeapBytes = int64(of(func(r recovered) float64 { return r.HeapBytes }))
 	figures.HeapPeakBytes = int64(of(func(r recovered) float64 { return r.HeapPeakBytes }))
 	return figures, nil
-}
-
-func (r *Recovery) say(now string) {
-	if r.Progress != nil {
-		r.Progress(now)
-	}
 }
 
 // register stores the dataset like ReportDataset, and dispatches some tasks.

@@ -8,7 +8,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"slices"
 	"syscall"
 	"time"
@@ -16,7 +15,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/etcdstore"
-	"trainmaster/pserver/wire"
+	"trainmaster/pserver/placement"
 	"trainmaster/trainer"
 	"trainmaster/trainer/params"
 )
@@ -28,66 +27,16 @@ const (
 	ServerHang    = "server-hang"    // SIGSTOP, with a standby
 )
 
-// OfServer says whether a mode is a fault of a parameter server.
-func OfServer(mode string) bool {
+// ofServer says whether a mode is a fault of a parameter server.
+func ofServer(mode string) bool {
 	return slices.Contains([]string{ServerKill, ServerRestart, ServerHang}, mode)
-}
-
-// ServerFailover measures how long pushes stop when the only parameter server is lost: from the signal to the reply to a push
-// that was sent after it.
-type ServerFailover struct {
-	Program  Program
-	Folder   string // for etcd's data, and for checkpoints
-	Mode     string
-	N        int
-	TTL      time.Duration    // of the servers' leases
-	Progress func(now string) // may be nil
-	Stderr   io.Writer        // of etcd's process
 }
 
 const restartAfter = 100 * time.Millisecond // as the first restart of `master run`
 
-// Run starts etcd, a master and the servers, and makes the server fail N times.
-func (f *ServerFailover) Run(ctx context.Context) (figures FailoverFigures, err error) {
-	figures = FailoverFigures{Mode: f.Mode, N: f.N, Processors: runtime.NumCPU()}
-	if figures.Disk, err = measureDisk(f.Folder); err != nil {
-		return figures, err
-	}
-	etcd, err := startEtcd(ctx, f.Program, f.Folder, etcdConfig{}, f.Stderr)
-	if err != nil {
-		return figures, err
-	}
-	defer func() { err = errors.Join(err, etcd.close()) }()
-	dir, err := os.MkdirTemp(f.Folder, "master-bench-failover-")
-	if err != nil {
-		return figures, err
-	}
-	defer os.RemoveAll(dir)
-	s := &serverScene{
-		ServerFailover: f, endpoint: etcd.Endpoint, dir: dir,
-		masters: daemons{program: f.Program, endpoint: etcd.Endpoint, dir: dir, flags: []string{"--ps", "1"}},
-	}
-	defer func() { err = errors.Join(err, s.close()) }()
-	if err := s.begin(ctx); err != nil {
-		return figures, err
-	}
-	for i := range f.N {
-		if f.Progress != nil {
-			f.Progress(fmt.Sprintf("%s %d of %d", f.Mode, i+1, f.N))
-		}
-		took, err := s.fault(ctx)
-		if err != nil {
-			return figures, fmt.Errorf("%s %d of %d: %w", f.Mode, i+1, f.N, err)
-		}
-		figures.AllMS = append(figures.AllMS, float64(took)/float64(time.Millisecond))
-	}
-	figures.summarize()
-	return figures, nil
-}
-
 // serverScene is the running job.
 type serverScene struct {
-	*ServerFailover
+	*Failover
 	endpoint, dir string
 	masters       daemons
 	servers       []*exec.Cmd
@@ -140,7 +89,7 @@ func (s *serverScene) begin(ctx context.Context) (err error) {
 		return err
 	}
 	model := func() []params.Tensor {
-		return []params.Tensor{{Name: "w", Shape: []int{wire.BlockElements}, Data: make([]float32, wire.BlockElements)}}
+		return []params.Tensor{{Name: "w", Shape: []int{placement.BlockElements}, Data: make([]float32, placement.BlockElements)}}
 	}
 	s.values, s.grads = model(), model()
 	if err := s.params.Init(ctx, s.values); err != nil {

@@ -11,13 +11,13 @@ import (
 
 // Committer serializes all writes of a term. It owns the state; no other goroutine reads or modifies it.
 //
-//	gather ──▶ apply ──▶ write ──▶ answer ──▶ linger ──▶ gather
+//	gather ──▶ apply ──▶ write ──▶ effects ──▶ answer ──▶ linger ──▶ gather
 //	                       │ definitely failed: back to the committed state,
 //	                       └────────▶ the batch's callers get the error
 type Committer struct {
 	*inbox
 	*state
-	over func() // called first when the term ends
+	onEnd func() // called first when the term ends
 
 	clock   JobClock
 	sample  time.Time // of clock
@@ -32,8 +32,8 @@ type Committer struct {
 	unblocked [taskqueue.WaitFors]bool // an event may have changed the answer of a parked op that waits for it
 }
 
-func newCommitter(s *state, over func()) *Committer {
-	c := &Committer{inbox: newInbox(), state: s, over: over, sample: s.time.Now()}
+func newCommitter(s *state, onEnd func()) *Committer {
+	c := &Committer{inbox: newInbox(), state: s, onEnd: onEnd, sample: s.time.Now()}
 	//guard:job-clock-restored
 	c.clock.Now, c.clock.Committed = s.queue.Clock(), s.queue.Clock()
 	return c
@@ -78,15 +78,15 @@ func (c *Committer) run(ctx context.Context) error {
 
 // End fails all queued ops and rejects new ones.
 func (c *Committer) End(err error) {
-	c.over() // before any caller receives the error
-	told := ErrNotLeader
+	c.onEnd() // before any caller receives the error
+	answer := ErrNotLeader
 	if Fatal(err) {
-		told = err // the next term would say the same
+		answer = err // the next term would say the same
 	}
 	left := c.close(fmt.Errorf("%w: %w", ErrNotLeader, err))
 	for _, list := range [][]*Pending{c.batch, c.parked, left} {
 		for _, o := range list {
-			o.finish(told)
+			o.finish(answer)
 		}
 	}
 }
@@ -114,7 +114,7 @@ func (c *Committer) Round(ctx context.Context, tick bool) error {
 	c.batch = c.take(c.batch)
 	if tick { // after all queued ops: a request that a slow store delayed is not late
 		c.batch = append(c.batch, &Pending{ctx: ctx, Request: Request{Event: &taskqueue.Tick{}}, done: make(chan struct{}, 1)})
-		if c.lead.Valid() { // else what they are answered must come of a commit
+		if c.lead.Valid() { // without a valid lease, an answer must wait for a commit
 			c.expire(c.time.Now())
 		}
 		if (c.queue.Active() || c.queue.Trainers() > 0) && c.since(c.written) >= CommitEvery {
@@ -319,7 +319,7 @@ func (c *Committer) checkSeenCommit(ctx context.Context, event taskqueue.Event) 
 	if _, _, err := c.readBack(ctx, c.time.Now().Add(c.lead.TTL())); err != nil {
 		return fmt.Errorf("a trainer saw commit %d, the last commit here is %d: %w", r.SeenCommit, last, err)
 	}
-	return fmt.Errorf("%w: a trainer saw commit %d of this job, the store knows %d: etcd was restored from an old backup; restore a newer one, or start the job under another name", ErrRolledBack, r.SeenCommit, last)
+	return fmt.Errorf("%w: a trainer saw commit %d of this job, the store knows %d: etcd was restored from an old backup; restore a newer one, or start the job under another name", ErrStoreWentBack, r.SeenCommit, last)
 }
 
 // read calls the read function of an op with the committed queue.
@@ -394,7 +394,7 @@ func (c *Committer) deliver(n int) (answered int) {
 		case o.err != nil:
 		case o.Read != nil:
 			c.read(o)
-		case o.Waits && o.held() && o.ctx.Err() == nil:
+		case o.Waits && o.mustWait() && o.ctx.Err() == nil:
 			o.park(c.sample.Add(LongPoll))
 			c.parked = append(c.parked, o)
 			continue

@@ -39,18 +39,18 @@ const (
 
 // Errors of the committer.
 var (
-	ErrNotLeader  = errors.New("not the leader")
-	ErrStopping   = errors.New("the master is stopping")
-	ErrNotStored  = errors.New("not stored, nothing was changed: try again")
-	ErrRolledBack = errors.New("the store went back in time")
-	ErrForeign    = errors.New("the stored state is of another etcd cluster")
+	ErrNotLeader     = errors.New("not the leader")
+	ErrStopping      = errors.New("the master is stopping")
+	ErrNotStored     = errors.New("not stored, nothing was changed: try again")
+	ErrStoreWentBack = errors.New("the store went back in time")
+	ErrForeign       = errors.New("the stored state is of another etcd cluster")
 	// ErrCutDisturbed keeps trainers that wait for the store from being fenced as silent.
 	ErrCutDisturbed = errors.New("etcd was slow or refused commits during the cut: no trainer was fenced")
 )
 
 // Fatal reports whether every further term would meet an error again.
 func Fatal(err error) bool {
-	for _, kind := range []error{taskqueue.ErrDamaged, taskqueue.ErrNewer, ErrForeign, ErrRolledBack} {
+	for _, kind := range []error{taskqueue.ErrDamaged, taskqueue.ErrNewer, ErrForeign, ErrStoreWentBack} {
 		if errors.Is(err, kind) {
 			return true
 		}

@@ -2,8 +2,8 @@
 // answers the callers.
 //
 // [Recover] reads the stored state. Callers queue requests with [Committer.Do]. The committer applies all queued events and writes the new
-// state in one transaction, which compares the lock and the last revision of the state. It returns the answers, and publishes effects to
-// mailboxes, only after the write.
+// state in one transaction, which compares the lock and the last revision of the state. After the write, it logs the notices, puts the
+// effects into the mailboxes, and returns the answers, in this order.
 //
 // If a transaction definitely failed, the queue is restored to the committed state, and the callers of the batch get [ErrNotStored]. If the
 // outcome is unknown, the committer reads the state back: the same bytes are sent again until they, or another state, are stored. An event

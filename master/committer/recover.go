@@ -17,7 +17,7 @@ import (
 // master is to stop: an unknown outcome ends the term then. cache has task tables that are read already; nil: none. answered is called
 // when etcd answers, over when the term ends. A verdict on the stored state counts only while this master leads. The keys are read
 // one by one, so a master that lost the lock can read them from different commits.
-func Recover(ctx context.Context, lead store.Leadership, config Config, cache *TableCache, answered, over func()) (*Committer, error) {
+func Recover(ctx context.Context, lead store.Leadership, config Config, cache *TableCache, answered, onEnd func()) (*Committer, error) {
 	s, err := readOrBegin(ctx, lead, config, cache, answered)
 	//guard:interrupted-recovery-is-not-damage
 	if Fatal(err) {
@@ -32,7 +32,7 @@ func Recover(ctx context.Context, lead store.Leadership, config Config, cache *T
 		return nil, err
 	}
 	s.jobID = s.queue.JobID()
-	return newCommitter(s, over), nil
+	return newCommitter(s, onEnd), nil
 }
 
 // begin commits once before the first answer. A standby regards a leader that never committed as unable to commit, and

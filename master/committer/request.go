@@ -49,8 +49,8 @@ func (o *Pending) finish(err error) {
 // drop keeps an op from being applied, also when its batch is applied once more.
 func (o *Pending) drop(err error) { o.err, o.dropped = err, true }
 
-// held reports whether an answer is held back because it waits for other trainers.
-func (o *Pending) held() bool {
+// mustWait reports whether an answer is held back because it waits for other trainers.
+func (o *Pending) mustWait() bool {
 	w := o.answer.WaitFor
 	return o.answer.Kind == taskqueue.AnswerWait && (w == taskqueue.WaitTask || w == taskqueue.WaitFlush || w == taskqueue.WaitStep)
 }
@@ -76,7 +76,7 @@ func (o *Pending) park(until time.Time) {
 // inbox gathers the callers' ops for the committer.
 type inbox struct {
 	mu      sync.Mutex
-	waiting []*Pending
+	pending []*Pending
 	target  int   // signal full at so many
 	closed  error // why nothing is taken any more
 
@@ -97,9 +97,9 @@ func newInbox() *inbox {
 func (b *inbox) take(dst []*Pending) []*Pending {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	dst = append(dst, b.waiting...)
-	clear(b.waiting)
-	b.waiting = b.waiting[:0]
+	dst = append(dst, b.pending...)
+	clear(b.pending)
+	b.pending = b.pending[:0]
 	b.target = 0
 	return dst
 }
@@ -107,7 +107,7 @@ func (b *inbox) take(dst []*Pending) []*Pending {
 func (b *inbox) len() int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	return len(b.waiting)
+	return len(b.pending)
 }
 
 // expect makes full signal once target ops wait. It returns false when they do already.
@@ -119,7 +119,7 @@ func (b *inbox) expect(target int) bool {
 	default:
 	}
 	b.target = target
-	return len(b.waiting) < target
+	return len(b.pending) < target
 }
 
 // close rejects new ops and returns the queued ones.
@@ -127,8 +127,8 @@ func (b *inbox) close(err error) []*Pending {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.closed = err
-	left := b.waiting
-	b.waiting = nil
+	left := b.pending
+	b.pending = nil
 	return left
 }
 
@@ -148,8 +148,8 @@ func (b *inbox) Do(ctx context.Context, r Request) (taskqueue.Answer, error) {
 		defer b.mu.Unlock()
 		return taskqueue.Answer{}, b.closed
 	}
-	b.waiting = append(b.waiting, o)
-	first, full := len(b.waiting) == 1, b.target > 0 && len(b.waiting) == b.target
+	b.pending = append(b.pending, o)
+	first, full := len(b.pending) == 1, b.target > 0 && len(b.pending) == b.target
 	b.mu.Unlock()
 	if first {
 		signal(b.some)

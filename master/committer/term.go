@@ -23,7 +23,7 @@ func (c *Committer) Clock() component.Clock { return c.time }
 // Roster returns the stored values of the trainers by id. Only a function that Read calls may use it.
 func (c *Committer) Roster() map[string][]byte { return c.roster }
 
-// Lock returns the fenced writes of the sealer.
+// Lock returns the writes of the sealer, which compare the lock.
 func (c *Committer) Lock() ledger.Lock { return c.lead }
 
 // Progress returns the number of the last commit, and the bytes of ledger entries in this term.
@@ -83,7 +83,7 @@ func (c *Committer) Put(ctx context.Context, event taskqueue.Event) (*Pending, e
 	if c.closed != nil {
 		return nil, c.closed
 	}
-	c.waiting = append(c.waiting, o) // without a signal: the caller drives the rounds
+	c.pending = append(c.pending, o) // without a signal: the caller drives the rounds
 	return o, nil
 }
 

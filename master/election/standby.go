@@ -36,7 +36,7 @@ type standby struct {
 // run follows until ctx ends: then the lock is held, or the master stops.
 func (s *standby) run(ctx context.Context) error {
 	group, ctx := errgroup.WithContext(ctx)
-	beats, leaders, suspects, states := make(chan reception), make(chan store.Candidate), make(chan store.Candidate), make(chan store.Version, 1)
+	heartbeats, leaders, suspects, states := make(chan reception), make(chan store.Candidate), make(chan store.Candidate), make(chan store.Version, 1)
 	group.Go(func() error {
 		for next := range s.config.Store.WatchLeader(ctx) {
 			sendTo(ctx, leaders, next)
@@ -56,8 +56,8 @@ func (s *standby) run(ctx context.Context) error {
 		return context.Cause(ctx)
 	})
 	group.Go(func() error { return s.followState(ctx, states) })
-	group.Go(func() error { return s.listen(ctx, suspects, beats) })
-	group.Go(func() error { return s.watch(ctx, leaders, beats) })
+	group.Go(func() error { return s.listen(ctx, suspects, heartbeats) })
+	group.Go(func() error { return s.watch(ctx, leaders, heartbeats) })
 	return group.Wait()
 }
 
@@ -69,7 +69,7 @@ type reception struct {
 }
 
 // watch judges the suspect and takes over.
-func (s *standby) watch(ctx context.Context, leaders <-chan store.Candidate, beats <-chan reception) error {
+func (s *standby) watch(ctx context.Context, leaders <-chan store.Candidate, heartbeats <-chan reception) error {
 	ticker := time.NewTicker(detector.Interval)
 	defer ticker.Stop()
 	watch := detector.Watch{Address: s.config.Address}
@@ -80,7 +80,7 @@ func (s *standby) watch(ctx context.Context, leaders <-chan store.Candidate, bea
 			return context.Cause(ctx)
 		case suspect := <-leaders:
 			judged = watch.Follow(suspect, s.own())
-		case h := <-beats:
+		case h := <-heartbeats:
 			if h.gone {
 				judged = watch.Gone(h.of.Key)
 			} else {
@@ -147,14 +147,14 @@ func (s *standby) takeOver(ctx context.Context, suspect store.Candidate, judged 
 const takeoverTimeout = 2 * time.Second
 
 // listen reads the heartbeats of the current suspect.
-func (s *standby) listen(ctx context.Context, suspects <-chan store.Candidate, beats chan<- reception) error {
+func (s *standby) listen(ctx context.Context, suspects <-chan store.Candidate, heartbeats chan<- reception) error {
 	var next store.Candidate
 	for {
 		suspect := next
 		receiving, stop := context.WithCancel(ctx)
 		var one sync.WaitGroup
 		if suspect.Address != "" && suspect.Address != s.config.Address {
-			one.Go(func() { s.receive(receiving, suspect, beats) })
+			one.Go(func() { s.receive(receiving, suspect, heartbeats) })
 		}
 		select {
 		case next = <-suspects:
@@ -170,20 +170,20 @@ func (s *standby) listen(ctx context.Context, suspects <-chan store.Candidate, b
 
 // receive keeps a connection to the suspect. When the connection breaks, receive dials again: if the port refuses, the
 // process has ended.
-func (s *standby) receive(ctx context.Context, suspect store.Candidate, beats chan<- reception) {
+func (s *standby) receive(ctx context.Context, suspect store.Candidate, heartbeats chan<- reception) {
 	var look detector.Redial
 	for ctx.Err() == nil {
 		conn, err := new(net.Dialer).DialContext(ctx, "tcp", suspect.Address)
 		if err != nil {
 			wait, gone := look.NotConnected(errors.Is(err, syscall.ECONNREFUSED))
 			if gone {
-				sendTo(ctx, beats, reception{of: suspect, gone: true})
+				sendTo(ctx, heartbeats, reception{of: suspect, gone: true})
 			}
 			pause(ctx, wait)
 			continue
 		}
 		stop := context.AfterFunc(ctx, func() { conn.Close() })
-		n := s.readBeats(ctx, conn, suspect, beats)
+		n := s.readBeats(ctx, conn, suspect, heartbeats)
 		stop()
 		conn.Close()
 		pause(ctx, look.Ended(n))
@@ -191,7 +191,7 @@ func (s *standby) receive(ctx context.Context, suspect store.Candidate, beats ch
 }
 
 // readBeats forwards heartbeats until the connection breaks, and returns their number.
-func (s *standby) readBeats(ctx context.Context, conn net.Conn, suspect store.Candidate, beats chan<- reception) (n int) {
+func (s *standby) readBeats(ctx context.Context, conn net.Conn, suspect store.Candidate, heartbeats chan<- reception) (n int) {
 	if _, err := fmt.Fprintf(conn, "GET %s HTTP/1.1\r\nHost: %s\r\n\r\n", HeartbeatPath, suspect.Address); err != nil {
 		return 0
 	}
@@ -208,7 +208,7 @@ func (s *standby) readBeats(ctx context.Context, conn net.Conn, suspect store.Ca
 	for lines.Scan() {
 		var b detector.Heartbeat
 		if json.Unmarshal(lines.Bytes(), &b) == nil {
-			sendTo(ctx, beats, reception{of: suspect, beat: b})
+			sendTo(ctx, heartbeats, reception{of: suspect, beat: b})
 			n++
 		}
 	}

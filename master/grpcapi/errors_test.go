@@ -129,7 +129,7 @@ func TestErrorTable(t *testing.T) {
 	}{
 		"wrapped":             {fmt.Errorf("ask: %w", taskqueue.ErrStoreFull), codes.ResourceExhausted, "STORE_FULL"},
 		"the term has ended":  {fmt.Errorf("%w: %w", master.ErrNotLeader, taskqueue.ErrDamaged), codes.Unavailable, "NOT_LEADER"},
-		"rolled back":         {fmt.Errorf("%w: %w", master.ErrNotLeader, master.ErrRolledBack), codes.DataLoss, "ROLLED_BACK"},
+		"went back":           {fmt.Errorf("%w: %w", master.ErrNotLeader, master.ErrStoreWentBack), codes.DataLoss, "STORE_WENT_BACK"},
 		"deadline":            {context.DeadlineExceeded, codes.DeadlineExceeded, "DEADLINE_EXCEEDED"},
 		"without a row":       {errors.New("a surprise"), codes.Unknown, "UNKNOWN"},
 		"a status of grpc's":  {status.Error(codes.Unimplemented, "no"), codes.Unimplemented, ""},

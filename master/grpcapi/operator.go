@@ -148,13 +148,13 @@ func (o *operator) ListTasks(ctx context.Context, req *pb.ListTasksRequest) (*pb
 	}
 	for _, t := range tasks.Live {
 		if entry := liveTask(&t); wanted(entry.State) {
-			p.add(place{listLive, uint64(t.Set), uint64(t.Token.Pass), uint64(t.Token.Position)}, entry)
+			p.add(pageCursor{listLive, uint64(t.Set), uint64(t.Token.Pass), uint64(t.Token.Position)}, entry)
 		}
 	}
 	if wanted(pb.TaskState_TASK_STATE_SET_ASIDE) {
 		for _, t := range tasks.SetAside {
 			entry := &pb.TaskEntry{Dataset: uint32(t.Set), Index: uint64(t.Index), State: pb.TaskState_TASK_STATE_SET_ASIDE, Dropped: t.Dropped}
-			p.add(place{listSetAside, uint64(t.Set), 0, uint64(t.Index)}, entry)
+			p.add(pageCursor{listSetAside, uint64(t.Set), 0, uint64(t.Index)}, entry)
 		}
 	}
 	if err := o.fillDetails(ctx, p.entries); err != nil {
@@ -222,7 +222,7 @@ func (o *operator) ListTrainers(ctx context.Context, req *pb.ListTrainersRequest
 	}
 	o.speed.Observe(time.Now(), s)
 	for _, t := range s.Trainers {
-		p.add(place{at: uint64(t.Ordinal)}, o.trainer(&t))
+		p.add(pageCursor{at: uint64(t.Ordinal)}, o.trainer(&t))
 	}
 	return &pb.ListTrainersReply{Trainers: p.entries, NextPageToken: p.next()}, nil
 }

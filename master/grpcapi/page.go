@@ -12,15 +12,15 @@ const (
 	maxPage     = 1000
 )
 
-// place is the position of an entry in the order of its list. A page token is the place of the last entry of the
+// pageCursor is the position of an entry in the order of its list. A page token is the place of the last entry of the
 // previous page, so that a page begins at the right entry even if the list has changed.
-type place struct{ list, dataset, pass, at uint64 }
+type pageCursor struct{ list, dataset, pass, at uint64 }
 
-func (p place) compare(o place) int {
+func (p pageCursor) compare(o pageCursor) int {
 	return cmp.Or(cmp.Compare(p.list, o.list), cmp.Compare(p.dataset, o.dataset), cmp.Compare(p.pass, o.pass), cmp.Compare(p.at, o.at))
 }
 
-func (p place) token() string {
+func (p pageCursor) token() string {
 	var b []byte
 	for _, v := range []uint64{p.list, p.dataset, p.pass, p.at} {
 		b = binary.AppendUvarint(b, v)
@@ -28,22 +28,22 @@ func (p place) token() string {
 	return base64.RawURLEncoding.EncodeToString(b)
 }
 
-func parsePlace(token string) (place, error) {
+func parsePlace(token string) (pageCursor, error) {
 	bad := fmt.Errorf("%w: page_token: expected a token that this call has returned, found %.100q", errArgument, token)
 	b, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil {
-		return place{}, bad
+		return pageCursor{}, bad
 	}
-	var p place
+	var p pageCursor
 	for _, field := range []*uint64{&p.list, &p.dataset, &p.pass, &p.at} {
 		v, n := binary.Uvarint(b)
 		if n <= 0 {
-			return place{}, bad
+			return pageCursor{}, bad
 		}
 		*field, b = v, b[n:]
 	}
 	if len(b) > 0 {
-		return place{}, bad
+		return pageCursor{}, bad
 	}
 	return p, nil
 }
@@ -53,8 +53,8 @@ type page[E any] struct {
 	entries []E
 	size    int
 	begun   bool // after is set
-	after   place
-	last    place // of entries
+	after   pageCursor
+	last    pageCursor // of entries
 	more    bool
 }
 
@@ -76,7 +76,7 @@ func newPage[E any](size int32, token string) (*page[E], error) {
 	return p, nil
 }
 
-func (p *page[E]) add(at place, entry E) {
+func (p *page[E]) add(at pageCursor, entry E) {
 	switch {
 	case p.begun && at.compare(p.after) <= 0:
 	case len(p.entries) == p.size:

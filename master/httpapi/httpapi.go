@@ -92,15 +92,15 @@ func (s *Server) route(m *master.Master, metrics ...prometheus.Collector) {
 // connection records the state of a connection. If a new connection exceeds the limit, a connection is closed.
 func (s *Server) connection(conn net.Conn, state http.ConnState) {
 	s.mu.Lock()
-	var over net.Conn
+	var excess net.Conn
 	switch state {
 	case http.StateNew:
 		//guard:http-connection-limit
 		if len(s.open) >= maxConnections {
-			over = s.givesWay(conn)
-			delete(s.open, over)
+			excess = s.givesWay(conn)
+			delete(s.open, excess)
 		}
-		if over != conn {
+		if excess != conn {
 			s.open[conn] = use{since: time.Now()}
 		}
 	case http.StateActive, http.StateIdle:
@@ -111,8 +111,8 @@ func (s *Server) connection(conn net.Conn, state http.ConnState) {
 		delete(s.open, conn)
 	}
 	s.mu.Unlock()
-	if over != nil {
-		_ = over.Close() // the server finds it closed
+	if excess != nil {
+		_ = excess.Close() // the server finds it closed
 	}
 }
 

@@ -94,12 +94,12 @@ func StandByOn(t testing.TB, store *etcdstore.Store, config master.Config, serve
 	port.Log, port.Reserved = log, portsplit.HTTPGet
 	split := portsplit.New(listener, port)
 	calls, gets := split.Branch(portsplit.HTTPConnect), split.Branch(portsplit.HTTPGet)
-	beats := &http.Server{Handler: http.HandlerFunc(m.ServeHeartbeats)}
+	heartbeats := &http.Server{Handler: http.HandlerFunc(m.ServeHeartbeats)}
 	r.serve(func() error { return split.Run(serving) })
 	r.serve(func() error { return server.Serve(serving, calls) })
 	r.serve(func() error {
-		defer context.AfterFunc(serving, func() { beats.Close() })()
-		if err := beats.Serve(gets); serving.Err() == nil {
+		defer context.AfterFunc(serving, func() { heartbeats.Close() })()
+		if err := heartbeats.Serve(gets); serving.Err() == nil {
 			return err
 		}
 		return nil

@@ -41,13 +41,13 @@ type codec struct {
 
 	fitting bool // the client's type of tasks was compared with ours
 	placed  bool // a finished task has a place in large.finishes
-	turn    bool // whether a place in Server.turns is taken
+	hasTurn bool // whether a place in Server.turns is taken
 
-	mu      sync.Mutex
-	large   *largeMessages // of the server
-	host    string         // of the client
-	arrival *arrival       // the large message that is arriving
-	holding map[uint64]int // places in large.reports of the requests of this connection, by number: another connection may use the same number
+	mu       sync.Mutex
+	large    *largeMessages   // of the server
+	host     string           // of the client
+	incoming *incomingMessage // the large message that is arriving
+	reported map[uint64]int   // places in large.reports of the requests of this connection, by number: another connection may use the same number
 }
 
 func newCodec(c *connection, conn net.Conn, r *bufio.Reader, cancel context.CancelFunc) *codec {
@@ -56,7 +56,7 @@ func newCodec(c *connection, conn net.Conn, r *bufio.Reader, cancel context.Canc
 		ctx: c.ctx, conn: conn, timeouts: c.server.timeouts, cancel: cancel, connection: c, log: c.server.Log,
 		in: wire.NewBound(r), unanswered: make(chan struct{}, maxUnanswered),
 		enc: gob.NewEncoder(w), w: w,
-		large: c.server.large, host: hostOf(conn.RemoteAddr()), holding: map[uint64]int{},
+		large: c.server.large, host: hostOf(conn.RemoteAddr()), reported: map[uint64]int{},
 	}
 	codec.in.Began, codec.in.Grew, codec.in.Ended, codec.in.Arrived = codec.began, codec.grew, codec.ended, codec.arrived
 	codec.in.Waits, codec.in.Whole = codec.giveTurn, codec.takeTurn
@@ -73,15 +73,15 @@ func (c *codec) takeTurn(n int) {
 	//guard:decoding-takes-turns
 	if n <= wire.MaxShortMessage+maxLengthBytes {
 		c.connection.server.takeTurn()
-		c.turn = true
+		c.hasTurn = true
 	}
 }
 
 // giveTurn gives the place back, if there is one: no connection has it while it waits for bytes.
 func (c *codec) giveTurn() {
-	if c.turn {
+	if c.hasTurn {
 		c.connection.server.giveTurn()
-		c.turn = false
+		c.hasTurn = false
 	}
 }
 
@@ -93,17 +93,17 @@ func (c *codec) began() error {
 
 // grew is called for each n bytes more of a large message.
 func (c *codec) grew(n int) error {
-	if c.arrival == nil {
-		c.arrival = &arrival{host: c.host, conn: c.conn}
+	if c.incoming == nil {
+		c.incoming = &incomingMessage{host: c.host, conn: c.conn}
 	}
-	return c.large.grow(c.arrival, n)
+	return c.large.grow(c.incoming, n)
 }
 
 // ended is called when nothing of a message is missing any more.
 func (c *codec) ended() error {
-	if c.arrival != nil {
-		c.large.end(c.arrival)
-		c.arrival = nil
+	if c.incoming != nil {
+		c.large.end(c.incoming)
+		c.incoming = nil
 	}
 	return c.conn.SetReadDeadline(time.Time{})
 }
@@ -123,7 +123,7 @@ func (c *codec) arrived() error {
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.holding[c.request.Seq]++
+	c.reported[c.request.Seq]++
 	return nil
 }
 
@@ -139,12 +139,12 @@ func (c *codec) decoded() {
 func (c *codec) release(seq uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.holding[seq] == 0 {
+	if c.reported[seq] == 0 {
 		return
 	}
 	c.large.reported(c.host)
-	if c.holding[seq]--; c.holding[seq] == 0 {
-		delete(c.holding, seq)
+	if c.reported[seq]--; c.reported[seq] == 0 {
+		delete(c.reported, seq)
 	}
 }
 
@@ -152,12 +152,12 @@ func (c *codec) release(seq uint64) {
 func (c *codec) releaseAll() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, held := range c.holding {
+	for _, held := range c.reported {
 		for range held {
 			c.large.reported(c.host)
 		}
 	}
-	clear(c.holding)
+	clear(c.reported)
 }
 
 const (

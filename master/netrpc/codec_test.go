@@ -64,10 +64,10 @@ func TestLargeReportsOfOneNumber(t *testing.T) {
 func TestArrivingMessagesShareMemory(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		large := newLargeMessages()
-		arrive := func(host string) (net.Conn, *arrival) {
+		arrive := func(host string) (net.Conn, *incomingMessage) {
 			near, far := net.Pipe()
 			t.Cleanup(func() { near.Close() })
-			return far, &arrival{host: host, conn: near}
+			return far, &incomingMessage{host: host, conn: near}
 		}
 		closed := func(conn net.Conn) bool {
 			_ = conn.SetReadDeadline(time.Now().Add(time.Millisecond)) // virtual time

@@ -220,8 +220,7 @@ func (c *connection) Staged(req wire.StagedRequest, reply *wire.StagedReply) (er
 	return words(err)
 }
 
-// words says an error of the master in the words that clients know: the one table of this
-// face.
+// words maps errors of the master to the errors of package wire, which clients know.
 func words(err error) error {
 	if err == nil {
 		return nil
@@ -237,7 +236,7 @@ func words(err error) error {
 		{master.ErrRejoin, wire.ErrRejoin},
 		{master.ErrDrained, wire.ErrDrained},
 		{taskqueue.ErrOtherDataset, wire.ErrOtherDataset},
-		{master.ErrNewEpoch, wire.ErrRolledBack},
+		{master.ErrRolledBack, wire.ErrRolledBack},
 		{taskqueue.ErrOtherGeneration, wire.ErrOtherGeneration},
 		{taskqueue.ErrOtherStep, wire.ErrOtherStep},
 		{taskqueue.ErrMemberLost, wire.ErrMemberLost},

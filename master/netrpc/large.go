@@ -35,8 +35,8 @@ type largeMessages struct {
 // hostLarge is what one remote host has: bytes that are arriving, and reports.
 type hostLarge struct{ arriving, reports int }
 
-// arrival is a large message that is arriving.
-type arrival struct {
+// incomingMessage is a large message that is arriving.
+type incomingMessage struct {
 	host     string
 	conn     net.Conn
 	bytes    int
@@ -52,7 +52,7 @@ func newLargeMessages() *largeMessages {
 // grow counts n more bytes of a message that have arrived. If the total exceeds the limit, other messages are dropped
 // and their connections are closed: see giveWay. If no message can be dropped, the bytes of this message are no longer
 // counted, and the error is wire.ErrBusy.
-func (l *largeMessages) grow(a *arrival, n int) error {
+func (l *largeMessages) grow(a *incomingMessage, n int) error {
 	now := time.Now()
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -81,7 +81,7 @@ func (l *largeMessages) grow(a *arrival, n int) error {
 // giveWay returns the message to drop for n more bytes of a. It is the message without progress for longest, if for at
 // least staleAfter. Otherwise it is a message of the host with the most bytes, if the host of a will have fewer: hosts
 // then get equal shares.
-func (l *largeMessages) giveWay(a *arrival, n int, now time.Time) *arrival {
+func (l *largeMessages) giveWay(a *incomingMessage, n int, now time.Time) *incomingMessage {
 	heaviest := a.host
 	for host, h := range l.hosts {
 		if h.arriving > l.hosts[heaviest].arriving {
@@ -90,7 +90,7 @@ func (l *largeMessages) giveWay(a *arrival, n int, now time.Time) *arrival {
 	}
 	unfair := l.hosts[heaviest].arriving > l.hosts[a.host].arriving+n
 	for e := l.arriving.Front(); e != nil; e = e.Next() {
-		other := e.Value.(*arrival)
+		other := e.Value.(*incomingMessage)
 		//guard:stalled-message-dropped
 		if other != a && (now.Sub(other.progress) >= staleAfter || unfair && other.host == heaviest) {
 			return other
@@ -100,13 +100,13 @@ func (l *largeMessages) giveWay(a *arrival, n int, now time.Time) *arrival {
 }
 
 // end forgets the bytes of a message that has arrived.
-func (l *largeMessages) end(a *arrival) {
+func (l *largeMessages) end(a *incomingMessage) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.endLocked(a)
 }
 
-func (l *largeMessages) endLocked(a *arrival) {
+func (l *largeMessages) endLocked(a *incomingMessage) {
 	if a.place == nil {
 		return
 	}
@@ -116,7 +116,7 @@ func (l *largeMessages) endLocked(a *arrival) {
 }
 
 // count adds n to the bytes of a message.
-func (l *largeMessages) count(a *arrival, n int) {
+func (l *largeMessages) count(a *incomingMessage, n int) {
 	a.bytes += n
 	l.bytes += n
 	h := l.hosts[a.host]

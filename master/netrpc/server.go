@@ -80,8 +80,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer ended()
 	s.wg.Go(func() { s.closeIdle(serving) })
 	if s.Master != nil { // nil: a test in which every call panics
-		over := s.Master.TermDone()
-		s.wg.Go(func() { s.closeWithTerm(serving, over) })
+		termDone := s.Master.TermDone()
+		s.wg.Go(func() { s.closeWithTerm(serving, termDone) })
 	}
 	for {
 		conn, err := l.Accept()
@@ -132,14 +132,14 @@ func (s *Server) closeAll() {
 
 // closeWithTerm closes all connections when a term ends, so that clients look for the next leader. over closes at the end of the
 // current term.
-func (s *Server) closeWithTerm(ctx context.Context, over <-chan struct{}) {
+func (s *Server) closeWithTerm(ctx context.Context, termDone <-chan struct{}) {
 	for {
 		select {
-		case <-over:
+		case <-termDone:
 		case <-ctx.Done():
 			return
 		}
-		over = s.Master.TermDone()
+		termDone = s.Master.TermDone()
 		s.mu.Lock()
 		for conn := range s.conns {
 			conn.Close()

@@ -514,7 +514,7 @@ func TestErrorWords(t *testing.T) {
 		"failed":              {fmt.Errorf("%w: nothing was counted", master.ErrJobFailed), wire.ErrJobFailed},
 		"no session":          {master.ErrRejoin, wire.ErrRejoin},
 		"another dataset":     {fmt.Errorf("%w: 3 files more", taskqueue.ErrOtherDataset), wire.ErrOtherDataset},
-		"rolled back":         {master.ErrRolledBack, nil},
+		"rolled back":         {master.ErrStoreWentBack, nil},
 		"too many held tasks": {taskqueue.ErrTooManyHeld, nil},
 		"too many sessions":   {taskqueue.ErrTooManySessions, wire.ErrNotStored},
 		"a surprise":          {errors.New("a surprise"), nil},

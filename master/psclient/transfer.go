@@ -72,11 +72,11 @@ func atOneTime(moves []placement.Move, size func(placement.Move) (uint64, error)
 // slotBytes estimates the size of the rows of a slot: ids are hashed, so the slots of a table have about the same size.
 func (d described) slotBytes(m placement.Move) uint64 {
 	k := int(m.Table) - 1
-	held := len(d.table.HeldSlots(k, int(m.From)))
-	if held == 0 || k >= len(d.bytes) {
+	slots := len(d.table.HeldSlots(k, int(m.From)))
+	if slots == 0 || k >= len(d.bytes) {
 		return 0
 	}
-	return d.bytes[k] / uint64(held)
+	return d.bytes[k] / uint64(slots)
 }
 
 // route is from one server to another.

@@ -96,9 +96,9 @@ func (r *rollbacks) look(ctx context.Context, isLost, isCut bool) (cut bool, err
 		err = r.revive(ctx, epoch)
 	//guard:new-server-detected
 	case isNew:
-		err = r.rollBack(ctx, fmt.Sprintf("parameter server %d was restarted", began))
+		err = r.rollback(ctx, fmt.Sprintf("parameter server %d was restarted", began))
 	case isLost && !ended:
-		err = r.rollBack(ctx, "a trainer was lost with a task")
+		err = r.rollback(ctx, "a trainer was lost with a task")
 	case isCut && !ended && !slices.ContainsFunc(states, func(s ServerState) bool { return !s.Ready }):
 		return true, nil
 	}
@@ -329,8 +329,8 @@ func (r *rollbacks) publish(ctx context.Context, number uint64, set []byte) erro
 	return stepDone(r.term.Submit(ctx, commit))
 }
 
-// rollBack rolls the job back to its last cut, or to its beginning. The caller holds busy.
-func (r *rollbacks) rollBack(ctx context.Context, why string) error {
+// rollback rolls the job back to its last cut, or to its beginning. The caller holds busy.
+func (r *rollbacks) rollback(ctx context.Context, why string) error {
 	if failed, err := r.failLast(ctx, why); failed || err != nil {
 		return err
 	}

@@ -35,7 +35,7 @@ type Resumption struct {
 }
 
 // Into restores the job from the newest set of checkpoints in a directory or a bucket, if etcd has no state of it. If the
-// job was restored before, as after a restart or by another master, resumeInto does nothing.
+// job was restored before, as after a restart or by another master, Into does nothing.
 func (s Resumption) Into(ctx context.Context, store *etcdstore.Store) error {
 	place, err := storage.Open(s.From)
 	if err != nil {

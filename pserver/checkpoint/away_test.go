@@ -106,9 +106,12 @@ func TestAwayIsNotGone(t *testing.T) {
 		away string
 		do   func(context.Context) error
 	}{
-		"pruning sets":                   {"sets/00000002.json", func(ctx context.Context) error { _, err := store.PruneSets(ctx, 3, 2); return err }},
-		"discarding sets":                {"sets/00000003.json", func(ctx context.Context) error { return store.Discard(ctx, "of another instance", 0) }},
-		"discarding of a shard":          {"ps-0/00000001-00000002/MANIFEST.json", func(ctx context.Context) error { _, err := folder.Discard(ctx, "of another instance", 0); return err }},
+		"pruning sets":    {"sets/00000002.json", func(ctx context.Context) error { _, err := store.PruneSets(ctx, 3, 2); return err }},
+		"discarding sets": {"sets/00000003.json", func(ctx context.Context) error { return store.Discard(ctx, "of another instance", 0) }},
+		"discarding of a shard": {"ps-0/00000001-00000002/MANIFEST.json", func(ctx context.Context) error {
+			_, err := folder.Discard(ctx, "of another instance", 0, 1)
+			return err
+		}},
 		"choosing the newest":            {"sets/00000003.json", func(ctx context.Context) error { _, err := store.Newest(ctx); return err }},
 		"opening a segment":              {"ps-0/00000001-00000001-table-0/rows.safetensors", func(ctx context.Context) error { _, err := folder.Open(ctx, newest); return err }},
 		"pruning segments":               {"ps-0/00000001-00000002/MANIFEST.json", func(ctx context.Context) error { return folder.PruneSegments(ctx, nil) }},
@@ -163,5 +166,25 @@ func TestPassedOverSetIsRemovedFirst(t *testing.T) {
 	}
 	if left, err := store.Sets(t.Context()); err != nil || len(left) != 2 {
 		t.Errorf("left %v, %v, expected 2 sets", left, err)
+	}
+}
+
+// A late removal of old sets keeps the state of the job that was written for the next set, before the file of that set exists.
+func TestPruneKeepsStateOfTheNextSet(t *testing.T) {
+	dir := t.TempDir()
+	store := Store{Place: Disk(dir)}
+	if err := store.Place.Prepare(SetsDir); err != nil {
+		t.Fatal(err)
+	}
+	for number := range uint64(2) {
+		if err := writeFile(t.Context(), store.Place, SetsDir, StateOf(number+1, nil).Name, nil, Final); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if _, err := store.PruneSets(t.Context(), 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	if names, err := store.Place.List(t.Context(), SetsDir); err != nil || !slices.Equal(names, []string{StateOf(2, nil).Name}) {
+		t.Errorf("left %q, %v; expected the state of set 2", names, err)
 	}
 }

@@ -6,8 +6,8 @@ import (
 	"io"
 	"path"
 
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/wire"
 )
 
 // Checkpoint is a verified checkpoint. It is read with the context of Open.
@@ -105,7 +105,7 @@ func (c *Checkpoint) blocks(name, suffix string, into func(i int, b placement.Bl
 		for i := list[n].first; i <= list[n].last; i++ {
 			b := c.Share.Blocks[i]
 			if values := into(i, b); values != nil {
-				if _, err := io.ReadFull(io.NewSectionReader(r, at, int64(4*b.Len)), wire.FloatBytes(values)); err != nil {
+				if _, err := io.ReadFull(io.NewSectionReader(r, at, int64(4*b.Len)), floats.Bytes(values)); err != nil {
 					return fmt.Errorf("%s: tensor %q: %w", name, info.Name, err)
 				}
 			}

@@ -96,6 +96,18 @@ func (f Folder) starts(ctx context.Context) (uint64, error) {
 	return starts, nil
 }
 
+// CheckOwner returns [ErrSuperseded] if a later start of the shard owns the directory.
+func (f Folder) CheckOwner(ctx context.Context, start uint64) error {
+	starts, err := f.starts(ctx)
+	if err != nil {
+		return err
+	}
+	if starts != start { //guard:checkpoint-owner
+		return fmt.Errorf("%w: it counts %d starts, this is the %dth", ErrSuperseded, starts, start)
+	}
+	return nil
+}
+
 // Remove removes a checkpoint, the manifest first: a partly removed checkpoint is then not
 // a checkpoint.
 func (f Folder) Remove(ctx context.Context, g Generation) error {
@@ -150,14 +162,17 @@ func (f Folder) PruneTo(ctx context.Context, keep []Generation) error {
 	return f.removeBut(ctx, list, func(g Generation) (bool, error) { return g.Compare(newest) >= 0 || slices.Contains(keep, g), nil })
 }
 
-// Discard removes checkpoints of a job for sets that are newer than its latest set, and unfinished checkpoints. No process may
-// write at the same time. It returns the removed checkpoints.
-func (f Folder) Discard(ctx context.Context, jobID string, latest uint64) (removed []Generation, err error) {
+// Discard removes checkpoints of a job for sets that are newer than its latest set, and unfinished checkpoints. It keeps the
+// checkpoints of later starts, which a successor may be writing. It returns the removed checkpoints.
+func (f Folder) Discard(ctx context.Context, jobID string, latest, start uint64) (removed []Generation, err error) {
 	list, err := f.Generations(ctx)
 	if err != nil {
 		return nil, err
 	}
 	failed := func(g Generation) (bool, error) {
+		if g.Start > start { //guard:successor-checkpoints-kept
+			return false, nil
+		}
 		whole, err := f.Whole(ctx, g)
 		if err != nil || !whole {
 			return !whole, err

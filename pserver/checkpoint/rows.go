@@ -15,11 +15,11 @@ type TableRows struct {
 	dim    int
 	parts  int // slices of a row: parameters, then the optimizer's state
 	images []*table.Image
-	places []place // by id
+	places []rowPosition // by id
 }
 
-// place is the position of a row in the images.
-type place struct{ image, row int }
+// rowPosition is the position of a row in the images.
+type rowPosition struct{ image, row int }
 
 // Values returns the values of the i-th id, dim floats: part 0 is the parameters, the other parts are the optimizer state.
 func (r *TableRows) Values(i, part int) []float32 {
@@ -66,12 +66,12 @@ func (m *Model) Rows(k int) (*TableRows, error) {
 	for _, slot := range slots {
 		image := t.Collect(slot, all)
 		for row := range image.IDs {
-			r.places = append(r.places, place{len(r.images), row})
+			r.places = append(r.places, rowPosition{len(r.images), row})
 		}
 		r.images = append(r.images, image)
 	}
-	id := func(p place) int64 { return r.images[p.image].IDs[p.row] }
-	slices.SortFunc(r.places, func(a, b place) int { return cmp.Compare(id(a), id(b)) })
+	id := func(p rowPosition) int64 { return r.images[p.image].IDs[p.row] }
+	slices.SortFunc(r.places, func(a, b rowPosition) int { return cmp.Compare(id(a), id(b)) })
 	for _, p := range r.places {
 		r.IDs = append(r.IDs, id(p))
 	}

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"path"
 	"slices"
 	"strconv"
@@ -201,6 +202,25 @@ func (s Store) WriteSet(ctx context.Context, text, state []byte) error {
 	return nil
 }
 
+// CheckParts compares the manifests of a set's checkpoints with the digests in the set. It reads no other files.
+func (s Store) CheckParts(ctx context.Context, set *Set) error {
+	for _, p := range set.Shards {
+		folder := s.Shard(p.Shard)
+		text, err := readFile(ctx, s.Place, path.Join(folder.path(p.Generation), ManifestFile))
+		if errors.Is(err, ErrUnavailable) {
+			return err
+		}
+		if err == nil && digest(text) != p.SHA256 {
+			err = fmt.Errorf("%s has a SHA-256 that starts with %.12s: expected %.12s", ManifestFile, digest(text), p.SHA256)
+		}
+		if err != nil {
+			return fmt.Errorf("%v is not complete: checkpoint %q of server %d: %w: start all parameter servers with one --checkpoint-dir, "+
+				"a directory that all hosts share or a bucket", set, folder.where(p.Generation), p.Shard, err)
+		}
+	}
+	return nil
+}
+
 // Open opens the checkpoints of a set, by shard. It fails unless all of them exist and match the digests in the set.
 func (s Store) Open(ctx context.Context, set *Set) ([]*Checkpoint, error) {
 	parts := make([]*Checkpoint, len(set.Shards))
@@ -261,17 +281,17 @@ func (s Store) PruneSets(ctx context.Context, upTo uint64, keep int) (kept []*Se
 		}
 		s.Points.Observe("old set removed")
 	}
-	return kept, s.pruneStates(ctx)
+	return kept, s.pruneStates(ctx, upTo)
 }
 
-// pruneStates removes states of jobs without a set. It must not run while a set is written.
-func (s Store) pruneStates(ctx context.Context) error {
+// pruneStates removes states of jobs without a set, up to a number. No set up to the number may be in progress.
+func (s Store) pruneStates(ctx context.Context, upTo uint64) error {
 	names, err := s.Place.List(ctx, SetsDir)
 	if err != nil {
 		return err
 	}
 	for _, n := range numbered(names, stateSuffix) {
-		if slices.Contains(names, setName(n)) {
+		if n > upTo || slices.Contains(names, setName(n)) { //guard:state-of-next-set-kept
 			continue
 		}
 		if err := s.Place.Remove(ctx, path.Join(SetsDir, fileName(n, stateSuffix))); err != nil {
@@ -304,7 +324,7 @@ func (s Store) Discard(ctx context.Context, jobID string, latest uint64) error {
 		}
 		s.Points.Observe("failed set removed")
 	}
-	return s.pruneStates(ctx)
+	return s.pruneStates(ctx, math.MaxUint64)
 }
 
 func digest(text []byte) string { return fmt.Sprintf("%x", sha256.Sum256(text)) }

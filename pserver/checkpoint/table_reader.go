@@ -9,9 +9,9 @@ import (
 	"slices"
 
 	"trainmaster/internal/safetensors"
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/partition"
 	"trainmaster/pserver/table"
-	"trainmaster/pserver/wire"
 )
 
 // Table restores the slots of table k that the checkpoint contains and the table holds, and returns their number. trainers are
@@ -214,7 +214,7 @@ func (r *tableReader) next(i int) (m *table.Image, err error) {
 	}
 	part := make([]float32, n*r.dim)
 	for p, from := range r.values {
-		if _, err := io.ReadFull(from, wire.FloatBytes(part)); err != nil {
+		if _, err := io.ReadFull(from, floats.Bytes(part)); err != nil {
 			return nil, err
 		}
 		for row := range n {
@@ -230,8 +230,8 @@ func (r *tableReader) next(i int) (m *table.Image, err error) {
 // takeSlot reads the numbers of the i-th slot from the slots file.
 func (r *tableReader) takeSlot(i int, m *table.Image) {
 	m.Clock, m.LiveRows = uint32(r.slots[slotClocks][i]), int(r.slots[slotRows][i])
-	waiting := int(r.slots[slotWaiting][i])
-	of, counts, last := r.take(waitingIDs, waiting), r.take(waitingCount, waiting), r.take(waitingLast, waiting)
+	candidates := int(r.slots[slotWaiting][i])
+	of, counts, last := r.take(waitingIDs, candidates), r.take(waitingCount, candidates), r.take(waitingLast, candidates)
 	for k := range of {
 		m.Candidates = append(m.Candidates, table.Candidate{ID: int64(of[k]), Updates: uint32(counts[k]), Version: uint32(last[k])})
 	}

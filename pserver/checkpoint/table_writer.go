@@ -5,9 +5,9 @@ import (
 	"path"
 
 	"trainmaster/internal/safetensors"
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/table"
-	"trainmaster/pserver/wire"
 )
 
 // TableWriter writes one table of embeddings, slot after slot: a segment with rows, and the slots file.
@@ -98,7 +98,7 @@ func (t *TableWriter) Add(slot uint32, m *table.Image) error {
 			at := row*width + part*dim
 			t.floats = append(t.floats, m.Values[at:at+dim]...)
 		}
-		if _, err := f.Write(wire.FloatBytes(t.floats)); err != nil {
+		if _, err := f.Write(floats.Bytes(t.floats)); err != nil {
 			return err
 		}
 	}

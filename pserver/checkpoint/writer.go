@@ -3,7 +3,6 @@ package checkpoint
 import (
 	"context"
 	"errors"
-	"fmt"
 	"path"
 	"time"
 
@@ -160,10 +159,8 @@ func (w *Writer) Finish(ctx context.Context, m *Manifest) (size int64, sum strin
 		return 0, "", err
 	}
 	w.folder.Points.Observe("manifest written")
-	if starts, err := w.folder.starts(ctx); err != nil {
+	if err := w.folder.CheckOwner(ctx, w.generation.Start); err != nil {
 		return 0, "", err
-	} else if starts != w.generation.Start { //guard:checkpoint-owner
-		return 0, "", fmt.Errorf("%w: it counts %d starts, this is the %dth", ErrSuperseded, starts, w.generation.Start)
 	}
 	if err := f.Publish(); err != nil {
 		return 0, "", err

@@ -7,6 +7,7 @@ import (
 	"math"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
@@ -31,10 +32,10 @@ type Service struct {
 }
 
 // New returns the service of a shard; kept is nil if no checkpoints are kept.
-func New(s *core.Shard, kept *persist.Checkpoints, pause func() (resume func())) *Service {
+func New(s *core.Shard, kept *persist.Checkpoints, pause func() (resume func()), log *logrus.Entry) *Service {
 	c := &Service{shard: s, checkpoints: kept, rewinds: kept, pause: pause}
 	if kept == nil {
-		c.rewinds = persist.None(s)
+		c.rewinds = persist.None(s, log)
 	}
 	return c
 }

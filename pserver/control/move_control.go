@@ -2,6 +2,7 @@ package control
 
 import (
 	"context"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -16,7 +17,7 @@ import (
 
 // Freeze implements the service.
 func (c *Service) Freeze(ctx context.Context, request *pb.FreezeRequest) (*pb.FreezeReply, error) {
-	return &pb.FreezeReply{}, statusOf(c.shard.Freeze(ctx, migrate.MoveOf(request.GetMove()), migrate.Partitions(request.GetPartitions())))
+	return &pb.FreezeReply{}, statusOf(c.shard.Freeze(ctx, migrate.MoveOf(request.GetMove()), migrate.Partitions(request.GetPartitions()), time.Now()))
 }
 
 // Read implements the service.
@@ -41,10 +42,10 @@ func (c *Service) SetPlacement(_ context.Context, request *pb.SetPlacementReques
 			return nil, status.Error(codes.InvalidArgument, err.Error())
 		}
 	}
-	settle := c.shard.Settle
+	endMove := c.shard.Settle
 	if h := c.shard.View(); c.checkpoints != nil && (h == nil || h.Model().Placement.Epoch != layout.Epoch) {
-		settle = c.checkpoints.Settle
+		endMove = c.checkpoints.Settle
 	}
-	wanted, err := settle(request.GetTerm(), layout, m)
+	wanted, err := endMove(request.GetTerm(), layout, m, time.Now())
 	return &pb.SetPlacementReply{Wanted: wanted}, statusOf(err)
 }

@@ -22,11 +22,11 @@ func TestPushToMovingBlockOrRowsWaitsForTheMove(t *testing.T) {
 			c.head.Length = uint32(4 * b.Len)
 			placed := c.holding.Model().Placement
 			return func() {
-					if err := c.shard.Freeze(t.Context(), core.Move{Term: 1, Epoch: placed.Epoch + 1}, []partition.ID{partition.Block(b.ID)}); err != nil {
+					if err := c.shard.Freeze(t.Context(), core.Move{Term: 1, Epoch: placed.Epoch + 1}, []partition.ID{partition.Block(b.ID)}, time.Now()); err != nil {
 						t.Fatal(err)
 					}
 				}, func() {
-					if _, err := c.shard.Settle(1, placement.LayoutOf(placed, placed.Shards), nil); err != nil {
+					if _, err := c.shard.Settle(1, placement.LayoutOf(placed, placed.Shards), nil, time.Now()); err != nil {
 						t.Error(err)
 					}
 				}, func() *wire.Fault { return c.push(b, buf, &reply{}) }
@@ -84,14 +84,13 @@ func TestPushToMovingBlockOrRowsWaitsForTheMove(t *testing.T) {
 	}
 }
 
-// A refusal for another reason, or without a known end, is answered at once.
+// A refusal without a known end is answered at once.
 func TestOtherRefusalsAreAnsweredAtOnce(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		c, _ := sharingConn(t, false)
-		retry := make(chan struct{})
 		began := time.Now()
-		for _, refused := range []*core.Refusal{nil, core.Refuse(core.Frozen, "moves"), core.Refuse(core.Moved, "moved").Until(retry)} {
-			if c.awaitMove(refused) {
+		for _, refused := range []*core.Refusal{nil, core.Refuse(core.Frozen, "moves"), core.Refuse(core.Moved, "moved")} {
+			if c.await(refused) {
 				t.Errorf("%v: expected no other attempt", refused)
 			}
 		}

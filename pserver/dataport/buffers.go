@@ -3,6 +3,7 @@ package dataport
 import (
 	"sync"
 
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/wire"
 )
 
@@ -17,9 +18,9 @@ type buffer struct {
 func (b *buffer) isShared() bool { return b != nil && b.frame == nil }
 
 func newBuffer() *buffer {
-	floats := make([]float32, (wire.HeaderSize+wire.MaxPayload)/4)
-	frame := wire.FloatBytes(floats)
-	return &buffer{frame: frame, bytes: frame[wire.HeaderSize:], floats: floats[wire.HeaderSize/4:]}
+	whole := make([]float32, (wire.HeaderSize+wire.MaxPayload)/4)
+	frame := floats.Bytes(whole)
+	return &buffer{frame: frame, bytes: frame[wire.HeaderSize:], floats: whole[wire.HeaderSize/4:]}
 }
 
 // buffers is a bounded pool. A caller must hold at most one buffer: a caller that waits for a second one could wait forever.

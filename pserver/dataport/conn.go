@@ -14,6 +14,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/pserver/floats"
 	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/sharedmem"
 	"trainmaster/pserver/wire"
@@ -55,6 +56,8 @@ type conn struct {
 	shared  *shared // memory with the trainer, nil: none
 	slot    *buffer // of it, for the frame being handled; nil: payloads go through the socket
 
+	patience time.Time // when the frame being handled is answered although it can succeed later; zero: not known yet
+
 	out     reply // to the frame being handled, here because a [core.Sink] in a local variable would be allocated for each frame
 	replies chan reply
 }
@@ -73,7 +76,7 @@ func (c *conn) serve() {
 			end = err
 			break
 		}
-		c.out = answer(&c.head, c.shard.Epoch())
+		c.out, c.patience = answer(&c.head, c.shard.Epoch()), time.Time{}
 		if fault == nil {
 			fault = c.handle(buf, isFinite, &c.out)
 		}
@@ -120,8 +123,9 @@ func (c *conn) linger() {
 	}
 }
 
-// read takes one frame in: the header into c.head, the payload into a buffer,
-// nil if there is none. It checks the sum, and whether floats are all finite.
+// read takes one frame in: the header into c.head, the payload into a buffer, nil if there is none. It checks the sum, and whether
+// floats are all finite. A payload in shared memory stays there. Elements of bfloat16 become float32. The work is on pieces that fit
+// the cache.
 func (c *conn) read() (buf *buffer, isFinite bool, err error) {
 	if c.r.Buffered() < wire.HeaderSize {
 		var deadline time.Time
@@ -154,21 +158,6 @@ func (c *conn) read() (buf *buffer, isFinite bool, err error) {
 			return buf, false, err
 		}
 	}
-	isFinite, err = c.payload(buf, n)
-	return buf, isFinite, err
-}
-
-// room returns a buffer for one payload, nil if the server stops first.
-func (c *conn) room() *buffer {
-	if c.slot != nil {
-		return c.slot
-	}
-	return c.buffers.take(c.stop)
-}
-
-// payload reads n bytes into buf, unless they are in shared memory, and checks their sum. It works on pieces that fit the cache.
-// Elements of bfloat16 become float32.
-func (c *conn) payload(buf *buffer, n int) (isFinite bool, err error) {
 	isFloat := c.head.DType == wire.Float32 && n%4 == 0
 	isHalf := c.head.DType == wire.BFloat16 && n <= wire.MaxPayload/2
 	from := buf.bytes[:n]
@@ -181,7 +170,7 @@ func (c *conn) payload(buf *buffer, n int) (isFinite bool, err error) {
 		hi := min(lo+readPiece, n)
 		if c.slot == nil {
 			if _, err := io.ReadFull(c.r, from[lo:hi]); err != nil {
-				return false, err
+				return buf, false, err
 			}
 		}
 		finite := true
@@ -193,7 +182,15 @@ func (c *conn) payload(buf *buffer, n int) (isFinite bool, err error) {
 		isFinite = isFinite && finite
 	}
 	//guard:shared-payload-checked
-	return isFinite, sum.Check(&c.raw)
+	return buf, isFinite, sum.Check(&c.raw)
+}
+
+// room returns a buffer for one payload, nil if the server stops first.
+func (c *conn) room() *buffer {
+	if c.slot != nil {
+		return c.slot
+	}
+	return c.buffers.take(c.stop)
 }
 
 // handle serves the frame and completes r, or returns a fault. It sets r.buf if r takes buf over.
@@ -214,6 +211,9 @@ func (c *conn) handle(buf *buffer, isFinite bool, r *reply) (fault *wire.Fault) 
 	if c.trainer == nil || c.head.Op == wire.Hello {
 		return c.hello(buf, r)
 	}
+	if fault := c.checkShard(); fault != nil {
+		return fault
+	}
 	if c.head.Op >= wire.LookupRows {
 		return c.handleRows(buf, r)
 	}
@@ -227,10 +227,12 @@ func (c *conn) handle(buf *buffer, isFinite bool, r *reply) (fault *wire.Fault) 
 	case wire.Push, wire.PushPull:
 		return c.push(b, buf, r)
 	case wire.Stage:
-		if refused := c.shard.WaitVersion(c.stop, c.head.Step, c.limits.PullWait); refused != nil {
-			return faultOf(refused)
+		gradient, values := gradientOf(&c.head), c.values(buf, b.Len)
+		refused := c.shard.StageBlock(c.holding, b, c.trainer, gradient, values)
+		for c.await(refused) {
+			refused = c.shard.StageBlock(c.holding, b, c.trainer, gradient, values)
 		}
-		fault = faultOf(c.shard.StageBlock(c.holding, b, c.trainer, gradientOf(&c.head), c.values(buf, b.Len)))
+		fault = faultOf(refused)
 	case wire.Put:
 		fault = faultOf(c.shard.Put(c.holding, b, c.head.Incarnation, c.values(buf, b.Len), time.Now()))
 	}
@@ -240,11 +242,8 @@ func (c *conn) handle(buf *buffer, isFinite bool, r *reply) (fault *wire.Fault) 
 	return fault
 }
 
-// push applies a gradient. If the block is about to move, it waits and tries once more.
+// push applies a gradient. If that is refused for now, it waits and tries again.
 func (c *conn) push(b *core.Block, buf *buffer, r *reply) *wire.Fault {
-	if refused := c.shard.WaitOpen(c.stop, c.limits.PullWait); refused != nil {
-		return faultOf(refused)
-	}
 	update, fault := updateOf(&c.head)
 	if fault != nil {
 		return fault
@@ -255,7 +254,7 @@ func (c *conn) push(b *core.Block, buf *buffer, r *reply) *wire.Fault {
 		out = r
 	}
 	result, refused := c.shard.Push(c.holding, b, c.trainer, update, c.values(buf, b.Len), out)
-	if c.awaitMove(refused) {
+	for c.await(refused) {
 		result, refused = c.shard.Push(c.holding, b, c.trainer, update, c.values(buf, b.Len), out)
 	}
 	if refused != nil {
@@ -268,12 +267,16 @@ func (c *conn) push(b *core.Block, buf *buffer, r *reply) *wire.Fault {
 	return nil
 }
 
-// awaitMove reports whether a refused request can succeed now. It waits for that, up to the wait of a pull.
-func (c *conn) awaitMove(refused *core.Refusal) bool {
-	if refused == nil || refused.Reason != core.Frozen || refused.Retry == nil {
+// await reports whether a refused request can succeed now. It waits for that, for all attempts of a frame together up to the wait of a
+// pull.
+func (c *conn) await(refused *core.Refusal) bool {
+	if refused == nil || refused.Retry == nil {
 		return false
 	}
-	timer := time.NewTimer(c.limits.PullWait)
+	if c.patience.IsZero() {
+		c.patience = time.Now().Add(c.limits.PullWait)
+	}
+	timer := time.NewTimer(time.Until(c.patience))
 	defer timer.Stop()
 	select {
 	case <-refused.Retry:
@@ -346,11 +349,20 @@ func (c *conn) checkShard() *wire.Fault {
 	return nil
 }
 
-// check finds the block, and refuses a frame that does not match the block or the shard.
-func (c *conn) check(buf *buffer, isFinite bool) (*core.Block, *wire.Fault) {
-	if fault := c.checkShard(); fault != nil {
-		return nil, fault
+// awaitVersion waits until a synchronous shard has the version that the frame demands.
+func (c *conn) awaitVersion() *wire.Fault {
+	if !c.holding.Model().Sync {
+		return nil
 	}
+	refused := c.shard.Reached(uint64(c.head.Version))
+	for c.await(refused) {
+		refused = c.shard.Reached(uint64(c.head.Version))
+	}
+	return faultOf(refused)
+}
+
+// check finds the block, and refuses a frame that does not match it.
+func (c *conn) check(buf *buffer, isFinite bool) (*core.Block, *wire.Fault) {
 	head, h := &c.head, c.holding
 	b := h.Block(head.Block)
 	if b == nil {
@@ -362,12 +374,15 @@ func (c *conn) check(buf *buffer, isFinite bool) (*core.Block, *wire.Fault) {
 		}
 		return b, nil
 	}
-	if fault := checkPayload(head, b); fault != nil {
-		return nil, fault
+	if half := head.DType == wire.BFloat16 && head.Op != wire.Put; head.DType != wire.Float32 && !half {
+		return nil, wire.Faultf(wire.BadDType, "%v for %s: payload is %v, expected %v", head.Op, b.Name(), head.DType, wire.Float32)
+	}
+	if expected := head.DType.Size() * b.Len; int(head.Length) != expected {
+		return nil, wire.Faultf(wire.BadLength, "%v for %s: payload has %d bytes, expected %d of %v", head.Op, b.Name(), head.Length, expected, head.DType)
 	}
 	//guard:gradient-finite
 	if !isFinite {
-		i := wire.FirstNotFinite(buf.floats[:b.Len])
+		i := floats.FirstNotFinite(buf.floats[:b.Len])
 		if i < 0 {
 			return nil, faultOf(core.RefuseChanged(head.Op.String(), b.Name()))
 		}
@@ -376,20 +391,9 @@ func (c *conn) check(buf *buffer, isFinite bool) (*core.Block, *wire.Fault) {
 	return b, nil
 }
 
-// checkPayload refuses a payload whose type or length does not match the block.
-func checkPayload(head *wire.Header, b *core.Block) *wire.Fault {
-	if half := head.DType == wire.BFloat16 && head.Op != wire.Put; head.DType != wire.Float32 && !half {
-		return wire.Faultf(wire.BadDType, "%v for %s: payload is %v, expected %v", head.Op, b.Name(), head.DType, wire.Float32)
-	}
-	if expected := head.DType.Size() * b.Len; int(head.Length) != expected {
-		return wire.Faultf(wire.BadLength, "%v for %s: payload has %d bytes, expected %d of %v", head.Op, b.Name(), head.Length, expected, head.DType)
-	}
-	return nil
-}
-
 func (c *conn) pull(b *core.Block, r *reply) *wire.Fault {
-	if refused := c.shard.WaitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); refused != nil && c.holding.Model().Sync {
-		return faultOf(refused)
+	if fault := c.awaitVersion(); fault != nil {
+		return fault
 	}
 	if r.buf = c.room(); r.buf == nil {
 		return wire.Faultf(wire.Stopping, "shard %d is shutting down", c.shard.Index())

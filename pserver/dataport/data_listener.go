@@ -7,10 +7,12 @@ import (
 	"sync"
 	"time"
 
+	"github.com/sirupsen/logrus"
+
 	core "trainmaster/pserver/shard"
 )
 
-// dataPreface is what a data connection starts with: wire.Magic.
+// Preface is what a data connection starts with: wire.Magic.
 const Preface = "TMPS"
 
 // Limits bound connections and their memory.
@@ -26,6 +28,7 @@ type Listener struct {
 	listener   net.Listener
 	limits     *Limits
 	shard      *core.Shard
+	log        *logrus.Entry
 	socket     *Socket // nil: there is none
 	buffers    *buffers
 	sharedPool sharedPool
@@ -40,9 +43,9 @@ type Listener struct {
 }
 
 // New serves the data connections of a listener; socket is what the shard offers to trainers on this machine, nil: none.
-func New(listener net.Listener, limits *Limits, shard *core.Shard, socket *Socket) *Listener {
+func New(listener net.Listener, limits *Limits, shard *core.Shard, socket *Socket, log *logrus.Entry) *Listener {
 	return &Listener{
-		listener: listener, limits: limits, shard: shard, socket: socket, buffers: newBuffers(limits.BufferBytes),
+		listener: listener, limits: limits, shard: shard, log: log, socket: socket, buffers: newBuffers(limits.BufferBytes),
 		sharedPool: sharedPool{most: limits.BufferBytes},
 		stopped:    make(chan struct{}), cut: make(chan struct{}), open: map[net.Conn]struct{}{},
 	}
@@ -65,7 +68,7 @@ func (d *Listener) Run() error {
 		go func() {
 			defer d.conns.Done()
 			defer d.leave(nc)
-			log := d.shard.Log.WithField("peer", nc.RemoteAddr().String())
+			log := d.log.WithField("peer", nc.RemoteAddr().String())
 			c := &conn{
 				shard: d.shard, socket: d.socket, buffers: d.buffers, sharedPool: &d.sharedPool, limits: d.limits, stop: stop, log: log,
 				nc: nc, r: bufio.NewReaderSize(nc, readAhead),

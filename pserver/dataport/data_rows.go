@@ -5,7 +5,9 @@ import (
 	"fmt"
 	"sync"
 
+	"trainmaster/pserver/floats"
 	core "trainmaster/pserver/shard"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
@@ -18,9 +20,6 @@ type rowFrame struct {
 
 // handleRows serves a frame about rows and completes r. It sets r.buf if r takes buf over.
 func (c *conn) handleRows(buf *buffer, r *reply) *wire.Fault {
-	if fault := c.checkShard(); fault != nil {
-		return fault
-	}
 	if c.head.Op == wire.ScanRows {
 		return c.scanRows(buf, r)
 	}
@@ -36,10 +35,17 @@ func (c *conn) handleRows(buf *buffer, r *reply) *wire.Fault {
 	case wire.PushRows:
 		return c.pushRows(f, r)
 	}
-	if refused := c.shard.WaitVersion(c.stop, c.head.Step, c.limits.PullWait); refused != nil {
-		return faultOf(refused)
+	return c.stageRows(f, r)
+}
+
+// stageRows stages gradients. If that is refused for now, it waits and tries again.
+func (c *conn) stageRows(f rowFrame, r *reply) *wire.Fault {
+	gradient := gradientOf(&c.head)
+	gradient.Part, gradient.Parts = f.rows.Part, f.rows.Parts
+	refused := c.shard.StageTable(c.holding, f.number, &f.rows.Batch, c.trainer, gradient)
+	for c.await(refused) {
+		refused = c.shard.StageTable(c.holding, f.number, &f.rows.Batch, c.trainer, gradient)
 	}
-	refused := c.shard.StageTable(c.holding, f.number, &f.rows, int64(c.head.Length), c.trainer, gradientOf(&c.head))
 	if refused == nil {
 		r.end()
 	}
@@ -54,8 +60,8 @@ func (c *conn) checkRows(buf *buffer, index *wire.Index) (f rowFrame, fault *wir
 		return f, wire.Faultf(wire.NoSuchTable, "%v for table %d: the model has %d", head.Op, head.Block, len(h.Tables()))
 	}
 	f.number = int(head.Block)
-	table := h.Tables()[f.number]
-	cfg := table.Config()
+	t := h.Tables()[f.number]
+	cfg := t.Config()
 	f.dim = cfg.Dim
 	if head.DType != wire.RowBatch {
 		return f, wire.Faultf(wire.BadDType, "%v for table %q: payload is %v, expected %v", head.Op, cfg.Name, head.DType, wire.RowBatch)
@@ -77,7 +83,7 @@ func (c *conn) checkRows(buf *buffer, index *wire.Index) (f rowFrame, fault *wir
 	if err != nil {
 		return f, wire.Faultf(wire.BadRows, "%v for table %q: %v", head.Op, cfg.Name, err)
 	}
-	switch err := table.Check(&f.rows); {
+	switch err := t.Check(&f.rows.Batch); {
 	case errors.Is(err, core.ErrNotHeld):
 		return f, wire.Faultf(wire.NoSuchSlot, "%v at shard %d: %v", head.Op, c.shard.Index(), err)
 	case err != nil:
@@ -89,8 +95,8 @@ func (c *conn) checkRows(buf *buffer, index *wire.Index) (f rowFrame, fault *wir
 	if head.Op == wire.LookupRows && len(f.rows.IDs) > wire.MostRows(cfg.Dim) {
 		return f, wire.Faultf(wire.BadRows, "lookup of %d rows of table %q: a frame has room for %d", len(f.rows.IDs), cfg.Name, wire.MostRows(cfg.Dim))
 	}
-	if !wire.Finite(f.rows.Values) {
-		i := wire.FirstNotFinite(f.rows.Values)
+	if !floats.Finite(f.rows.Values) {
+		i := floats.FirstNotFinite(f.rows.Values)
 		if i < 0 {
 			return f, faultOf(core.RefuseChanged(head.Op.String(), fmt.Sprintf("table %q", cfg.Name)))
 		}
@@ -102,16 +108,16 @@ func (c *conn) checkRows(buf *buffer, index *wire.Index) (f rowFrame, fault *wir
 // indices keeps spans and ids apart from their payload, scans what was read.
 var (
 	indices = sync.Pool{New: func() any { return &wire.Index{} }}
-	scans   = sync.Pool{New: func() any { return &wire.Rows{} }}
+	scans   = sync.Pool{New: func() any { return &table.Batch{} }}
 )
 
 // lookupRows replies with rows. In a synchronous job all rows of a frame have one version.
 func (c *conn) lookupRows(f rowFrame, buf *buffer, r *reply) *wire.Fault {
-	if refused := c.shard.WaitVersion(c.stop, uint64(c.head.Version), c.limits.PullWait); refused != nil && c.holding.Model().Sync {
-		return faultOf(refused)
+	if fault := c.awaitVersion(); fault != nil {
+		return fault
 	}
 	n := len(f.rows.IDs) * f.dim
-	version, refused := c.shard.Lookup(c.holding, c.trainer, f.number, &f.rows, buf.floats[:n])
+	version, refused := c.shard.Lookup(c.holding, c.trainer, f.number, &f.rows.Batch, buf.floats[:n])
 	if refused != nil {
 		return faultOf(refused)
 	}
@@ -124,19 +130,16 @@ func (c *conn) lookupRows(f rowFrame, buf *buffer, r *reply) *wire.Fault {
 	return nil
 }
 
-// pushRows applies gradients. If a slot is about to move, it waits, and then updates the slots that do not have the step yet.
+// pushRows applies gradients. If that is refused for now, it waits, and then updates the slots that do not have the step yet.
 func (c *conn) pushRows(f rowFrame, r *reply) *wire.Fault {
-	if refused := c.shard.WaitOpen(c.stop, c.limits.PullWait); refused != nil {
-		return faultOf(refused)
-	}
 	update, fault := updateOf(&c.head)
 	if fault != nil {
 		return fault
 	}
-	applied, refused := c.shard.PushRows(c.holding, c.trainer, f.number, update, &f.rows)
-	if c.awaitMove(refused) {
+	applied, refused := c.shard.PushRows(c.holding, c.trainer, f.number, update, &f.rows.Batch)
+	for c.await(refused) {
 		var more int
-		more, refused = c.shard.PushRows(c.holding, c.trainer, f.number, update, &f.rows)
+		more, refused = c.shard.PushRows(c.holding, c.trainer, f.number, update, &f.rows.Batch)
 		applied += more
 	}
 	if applied > 0 {

@@ -2,6 +2,7 @@ package dataport
 
 import (
 	"math"
+	"time"
 
 	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/wire"
@@ -11,7 +12,7 @@ import (
 var faultCodes = [...]wire.Code{
 	core.Fenced: wire.Fenced, core.Moved: wire.Moved, core.Frozen: wire.Wait, core.Stale: wire.Stale, core.NotYet: wire.Wait,
 	core.Full: wire.Busy, core.NoRoom: wire.NoRoom, core.NotClaimed: wire.NotClaimed, core.NotReady: wire.Busy,
-	core.Stopping: wire.Stopping, core.Changed: wire.Malformed, core.BadBatch: wire.BadRows,
+	core.Changed: wire.Malformed, core.BadBatch: wire.BadRows,
 	core.NoParameters: wire.Uninitialized, core.OtherModel: wire.OtherModel,
 }
 
@@ -34,5 +35,5 @@ func updateOf(head *wire.Header) (core.Update, *wire.Fault) {
 
 // gradientOf reads the gradient of a stage.
 func gradientOf(head *wire.Header) core.Gradient {
-	return core.Gradient{Version: head.Step, Records: head.Argument, Sequence: head.Sequence}
+	return core.Gradient{Version: head.Step, Records: head.Argument, Sequence: head.Sequence, Arrived: time.Now()}
 }

@@ -3,6 +3,7 @@ package dataport
 import (
 	"os"
 
+	"trainmaster/pserver/floats"
 	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/wire"
 )
@@ -44,9 +45,9 @@ func (r *reply) Put(lo int, piece []float32) (isFinite bool) {
 	if r.head.DType == wire.BFloat16 {
 		wire.Narrow(body, piece)
 		r.sum = r.sum.Add(body)
-		return wire.Finite(piece)
+		return floats.Finite(piece)
 	}
-	copy(body, wire.FloatBytes(piece))
+	copy(body, floats.Bytes(piece))
 	r.sum, isFinite = r.sum.AddFloats(piece)
 	return isFinite
 }

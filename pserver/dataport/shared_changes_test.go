@@ -13,6 +13,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
@@ -34,7 +35,7 @@ func sharingConn(t *testing.T, sync bool) (*conn, *buffer) {
 	}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	s := core.New(logrus.NewEntry(log), 0, 1, time.Minute, 1<<30)
+	s := core.New(nil, 0, 1, time.Minute, 1<<30)
 	h := begin(t, s, m)
 	who, fault := join(t, s, 0, 1)
 	if fault != nil {
@@ -48,7 +49,7 @@ func sharingConn(t *testing.T, sync bool) (*conn, *buffer) {
 	file.Close()
 	t.Cleanup(func() { pool.give(memory) })
 	limits := &Limits{PullWait: time.Second}
-	c := &conn{shard: s, holding: h, trainer: who, shared: memory, log: s.Log, limits: limits, buffers: newBuffers(wire.MaxPayload), stop: make(chan struct{})}
+	c := &conn{shard: s, holding: h, trainer: who, shared: memory, log: logrus.NewEntry(log), limits: limits, buffers: newBuffers(wire.MaxPayload), stop: make(chan struct{})}
 	c.slot = memory.slots[0]
 	return c, c.slot
 }
@@ -58,7 +59,7 @@ func rowsIn(buf *buffer, slots ...uint32) (payload []byte, r wire.Rows) {
 	payload, r = wire.Layout(buf.bytes, len(slots), len(slots), sharedTable.Dim)
 	wire.Number(payload, 0, 1)
 	for i, slot := range slots {
-		r.Spans[i], r.IDs[i] = wire.Span{Slot: slot, Rows: 1}, idIn(slot)
+		r.Spans[i], r.IDs[i] = table.Span{Slot: slot, Rows: 1}, idIn(slot)
 	}
 	for i := range r.Values {
 		r.Values[i] = 1
@@ -69,8 +70,8 @@ func rowsIn(buf *buffer, slots ...uint32) (payload []byte, r wire.Rows) {
 // rowsOfTable are the ids that a table holds.
 func rowsOfTable(t *testing.T, held *table.Table) (ids []int64) {
 	t.Helper()
-	var rows wire.Rows
-	if _, err := held.Scan(table.Place{}, &rows); err != nil {
+	var rows table.Batch
+	if _, err := held.Scan(table.Place{}, wire.MaxBatch, &rows); err != nil {
 		t.Fatal(err)
 	}
 	for _, v := range rows.Values {
@@ -110,7 +111,7 @@ func TestSharedRowsChangeAfterTheCheckIsHarmless(t *testing.T) {
 				if op == wire.PushRows {
 					fault = c.pushRows(f, &reply{})
 				} else {
-					fault = faultOf(c.shard.StageTable(c.holding, f.number, &f.rows, int64(c.head.Length), c.trainer, gradientOf(&c.head)))
+					fault = c.stageRows(f, &reply{})
 				}
 				spoiled := strings.Contains(name, "finite")
 				if spoiled != (fault != nil) || fault != nil && fault.Code != wire.Malformed {
@@ -147,7 +148,7 @@ func TestSharedElementsChangeAfterTheCheckIsHarmless(t *testing.T) {
 				}
 				c.head = wire.Header{Op: op, DType: wire.Float32, Block: b.ID, Length: uint32(4 * b.Len), Incarnation: 1, Placement: c.holding.Model().Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Sequence: 1}
 				if op == wire.Put {
-					s := core.New(c.log, 0, 1, time.Minute, 1<<30)
+					s := core.New(nil, 0, 1, time.Minute, 1<<30)
 					if _, _, err := s.Claim(c.holding.Model(), 0, 1, time.Now()); err != nil {
 						t.Fatal(err)
 					}
@@ -181,8 +182,8 @@ func TestSharedElementsChangeAfterTheCheckIsHarmless(t *testing.T) {
 					t.Errorf("answer %v, expected malformed with the name of the tensor", fault)
 				}
 				b.Inspect(nil, func(params []float32, _, _ uint64) {
-					if !wire.Finite(params) {
-						t.Errorf("%v of the parameters is not finite", params[wire.FirstNotFinite(params)])
+					if !floats.Finite(params) {
+						t.Errorf("%v of the parameters is not finite", params[floats.FirstNotFinite(params)])
 					}
 				})
 				if err := c.shard.Finish(1, false); op == wire.Put && !errors.Is(err, core.ErrIncomplete) {

@@ -4,6 +4,7 @@ import (
 	"math"
 
 	core "trainmaster/pserver/shard"
+	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
 
@@ -19,9 +20,9 @@ func (c *conn) scanRows(buf *buffer, r *reply) *wire.Fault {
 		return wire.Faultf(wire.Malformed, "%v from row %d of slot %d: expected a slot below %d", head.Op, head.Step, head.Argument, core.Slots)
 	}
 	t := h.Tables()[head.Block]
-	rows := scans.Get().(*wire.Rows)
+	rows := scans.Get().(*table.Batch)
 	defer scans.Put(rows)
-	slot, row, refused := h.Scan(int(head.Block), head.Argument, uint32(head.Step), rows)
+	slot, row, refused := h.Scan(int(head.Block), head.Argument, uint32(head.Step), wire.MaxBatch, rows)
 	if refused != nil {
 		return faultOf(refused)
 	}

@@ -9,22 +9,22 @@ import (
 	"google.golang.org/protobuf/proto"
 
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/partition"
 	"trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
-	"trainmaster/pserver/wire"
 )
 
 func pieceToProto(p *shard.Piece) *pb.PartitionPiece {
 	m := &pb.PartitionPiece{Table: p.Table, Number: p.Number, Last: p.Last, Retired: retirementToProto(&p.Retired)}
 	if b := p.Block; b != nil {
 		m.Content = &pb.PartitionPiece_Block{Block: &pb.BlockContent{
-			Parameters: wire.FloatBytes(b.Params), State: wire.FloatBytes(b.State), Updates: b.Updates, Version: b.Version,
+			Parameters: floats.Bytes(b.Params), State: floats.Bytes(b.State), Updates: b.Updates, Version: b.Version,
 		}}
 	}
 	if i := p.Rows; i != nil {
 		slot := &pb.SlotContent{
-			Ids: i.IDs, Versions: i.Versions, Updates: i.Updates, Values: wire.FloatBytes(i.Values), Clock: i.Clock, Rows: uint32(i.LiveRows),
+			Ids: i.IDs, Versions: i.Versions, Updates: i.Updates, Values: floats.Bytes(i.Values), Clock: i.Clock, Rows: uint32(i.LiveRows),
 		}
 		for _, w := range i.Candidates {
 			slot.WaitingIds, slot.WaitingUpdates, slot.WaitingVersions = append(slot.WaitingIds, w.ID), append(slot.WaitingUpdates, w.Updates), append(slot.WaitingVersions, w.Version)
@@ -78,9 +78,9 @@ func pieceFromProto(m *pb.PartitionPiece) (*shard.Piece, error) {
 }
 
 func floatsOf(b []byte) []float32 {
-	floats := make([]float32, len(b)/4)
-	copy(wire.FloatBytes(floats), b)
-	return floats
+	values := make([]float32, len(b)/4)
+	copy(floats.Bytes(values), b)
+	return values
 }
 
 // RetirementFromProto is the retirement that a message describes.

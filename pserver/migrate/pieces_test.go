@@ -6,7 +6,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sirupsen/logrus"
 	"google.golang.org/protobuf/proto"
 
 	pb "trainmaster/proto/trainmaster/v1"
@@ -16,7 +15,6 @@ import (
 	"trainmaster/pserver/placement"
 	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
-	"trainmaster/pserver/wire"
 )
 
 // next is the first step of a migration.
@@ -25,7 +23,7 @@ var next = core.Move{Term: 1, Epoch: 2}
 // piecesOf returns the pieces of a frozen slot of wide rows, and the shard that holds the slot.
 func piecesOf(t *testing.T) (s *core.Shard, id partition.ID, pieces []*pb.PartitionPiece) {
 	t.Helper()
-	s = core.New(logrus.NewEntry(logrus.New()), 1, 1, time.Minute, 1<<30)
+	s = core.New(nil, 1, 1, time.Minute, 1<<30)
 	wide := table.Config{Name: "wide", Dim: 4000, Init: table.Uniform, Scale: 1, Admission: 2}
 	placed, err := placement.New([]placement.Tensor{{Name: "w"}}, 2, wide)
 	if err != nil {
@@ -49,14 +47,14 @@ func piecesOf(t *testing.T) (s *core.Shard, id partition.ID, pieces []*pb.Partit
 		}
 		for range 1 + seen%2 { // every second one is not admitted yet
 			step++
-			batch := wire.Rows{Spans: []wire.Span{{Slot: slot, Rows: 1}}, IDs: []int64{row}, Values: make([]float32, wide.Dim)}
+			batch := table.Batch{Spans: []table.Span{{Slot: slot, Rows: 1}}, IDs: []int64{row}, Values: make([]float32, wide.Dim)}
 			if _, err := h.Tables()[0].Update(&batch, who.Trainer, table.Step{Number: step, Scale: 1}); err != nil {
 				t.Fatal(err)
 			}
 		}
 		seen++
 	}
-	if err := s.Freeze(t.Context(), next, []partition.ID{id}); err != nil {
+	if err := s.Freeze(t.Context(), next, []partition.ID{id}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if err := s.Read(next, id, func(p *core.Piece) error {
@@ -127,7 +125,7 @@ func TestPiecesThatAreRefused(t *testing.T) {
 		if taken := s.Taken() > 0; taken != (want == "") {
 			t.Errorf("%q: taken %v", want, taken)
 		}
-		if _, err := s.Settle(1, placement.LayoutOf(s.View().Model().Placement, 2), nil); err != nil { // it drops what was taken
+		if _, err := s.Settle(1, placement.LayoutOf(s.View().Model().Placement, 2), nil, time.Now()); err != nil { // it drops what was taken
 			t.Fatal(err)
 		}
 	}

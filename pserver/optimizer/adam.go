@@ -5,10 +5,10 @@ import "math"
 // adam is Adam, and AdamW, whose decay stays out of the gradient.
 type adam struct {
 	shaping
-	rate         float32
-	beta1, beta2 float64
-	epsilon      float32
-	apart        float32 // AdamW's decay
+	rate           float32
+	beta1, beta2   float64
+	epsilon        float32
+	decoupledDecay float32 // AdamW's decay
 }
 
 func (*adam) Slots() []string        { return []string{"exp_avg", "exp_avg_sq"} }
@@ -20,7 +20,7 @@ func (o *adam) Apply(params, grad []float32, state State, step Step) {
 	o.run(loopAdam, numbers{
 		rate:    float32(float64(scaled) / (1 - math.Pow(o.beta1, float64(step.Count)))),
 		inverse: float32(1 / math.Sqrt(1-math.Pow(o.beta2, float64(step.Count)))),
-		decay:   scaled * o.apart,
+		decay:   scaled * o.decoupledDecay,
 		epsilon: o.epsilon,
 		beta1:   float32(o.beta1), rest1: float32(1 - o.beta1),
 		beta2: float32(o.beta2), rest2: float32(1 - o.beta2),

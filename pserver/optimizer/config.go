@@ -148,7 +148,7 @@ func (c Config) rule(l *level) Rule {
 	case Adam:
 		return &adam{shaping: g, rate: c.LearningRate, beta1: c.Beta1, beta2: c.Beta2, epsilon: c.Epsilon}
 	case AdamW:
-		return &adam{shaping: shaping{level: l, clip: c.ClipValue}, rate: c.LearningRate, beta1: c.Beta1, beta2: c.Beta2, epsilon: c.Epsilon, apart: c.WeightDecay}
+		return &adam{shaping: shaping{level: l, clip: c.ClipValue}, rate: c.LearningRate, beta1: c.Beta1, beta2: c.Beta2, epsilon: c.Epsilon, decoupledDecay: c.WeightDecay}
 	case FTRL:
 		return &ftrl{g, c.LearningRate, c.FTRLBeta, c.InitialAccumulator, c.L1, c.L2}
 	}

@@ -11,6 +11,12 @@ import (
 // begin initializes a shard with parameters of zero, as one trainer does.
 func begin(t testing.TB, s *core.Shard, m *model.Model) *core.View {
 	t.Helper()
+	return beginKeeping(t, s, m, false)
+}
+
+// beginKeeping is begin of a server that keeps checkpoint sets, or of one that does not.
+func beginKeeping(t testing.TB, s *core.Shard, m *model.Model, keepsSets bool) *core.View {
+	t.Helper()
 	if o, _, err := s.Claim(m, 0, 1, time.Now()); o != core.OutcomeClaimed || err != nil {
 		t.Fatal(o, err)
 	}
@@ -20,7 +26,7 @@ func begin(t testing.TB, s *core.Shard, m *model.Model) *core.View {
 			t.Fatal(refused)
 		}
 	}
-	if err := s.Finish(1, false); err != nil {
+	if err := s.Finish(1, keepsSets); err != nil {
 		t.Fatal(err)
 	}
 	return h

@@ -13,8 +13,8 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/floats"
 	core "trainmaster/pserver/shard"
-	"trainmaster/pserver/wire"
 )
 
 // Checkpoints writes the shard's parts of checkpoint sets, at the cuts of the master, and loads them.
@@ -34,6 +34,7 @@ type Checkpoints struct {
 
 	mu       sync.Mutex // one checkpoint at a time
 	sequence uint64
+	restored uint64       // number of the set that the shard started from; 0: none
 	term     uint64       // of the last master that took a cut
 	open     *masterCut   // nil: none
 	rows     []rowHistory // of the tables of rowsOf
@@ -52,8 +53,8 @@ func (c *Checkpoints) save(ctx context.Context, h *core.View, cut *core.Cut, set
 	c.sequence++
 	g := checkpoint.Generation{Start: c.start, Sequence: c.sequence}
 	log := c.log.WithField("generation", g)
-	pace := newPace(ctx, h.Stored(), c.shard.Counters.Gradients)
-	bytes, digest, err := c.write(ctx, g, h, cut, set, pace)
+	throttle := newThrottle(ctx, h.Stored(), c.shard.Counters.Gradients)
+	bytes, digest, err := c.write(ctx, g, h, cut, set, throttle)
 	c.note(g, err)
 	if err != nil {
 		if errors.Is(err, checkpoint.ErrSuperseded) {
@@ -62,7 +63,7 @@ func (c *Checkpoints) save(ctx context.Context, h *core.View, cut *core.Cut, set
 		log.WithError(err).Error("checkpoint not written: previous checkpoint stays")
 		return checkpoint.Part{}, err
 	}
-	log.WithFields(logrus.Fields{"set": set, "bytes": bytes, "took": time.Since(began).Round(time.Millisecond), "rested": pace.slept.Round(time.Microsecond)}).Info("checkpoint written")
+	log.WithFields(logrus.Fields{"set": set, "bytes": bytes, "took": time.Since(began).Round(time.Millisecond), "rested": throttle.slept.Round(time.Microsecond)}).Info("checkpoint written")
 	part := checkpoint.Part{Shard: c.shard.Index(), Generation: g, SHA256: digest}
 	return part, nil
 }
@@ -84,12 +85,12 @@ func (c *Checkpoints) Status() (newest, failure string) {
 	return c.newest, c.failure
 }
 
-func (c *Checkpoints) write(ctx context.Context, g checkpoint.Generation, h *core.View, cut *core.Cut, set uint64, pace *pace) (bytes int64, digest string, err error) {
+func (c *Checkpoints) write(ctx context.Context, g checkpoint.Generation, h *core.View, cut *core.Cut, set uint64, throttle *throttle) (bytes int64, digest string, err error) {
 	w, err := c.folder.Begin(ctx, g)
 	if err != nil {
 		return 0, "", err
 	}
-	w.Worked = pace.worked
+	w.Worked = throttle.worked
 	if err = c.writeFiles(ctx, w, h, cut); err == nil {
 		// An update that began before the first check can be part of the cut. The copies waited for that update, so its overflow is noted.
 		//guard:checkpoint-checks-overflow
@@ -135,9 +136,9 @@ func (c *Checkpoints) writeBlocks(ctx context.Context, w *checkpoint.Writer, h *
 	marks := newMarks(h, cut)
 	for local, b := range h.Blocks() {
 		i := b.Collect(cut)
-		_, err := weights.Write(wire.FloatBytes(i.Params))
+		_, err := weights.Write(floats.Bytes(i.Params))
 		for slot := 0; err == nil && slot < len(i.State)/b.Len; slot++ {
-			_, err = states[slot].Write(wire.FloatBytes(i.State[slot*b.Len : (slot+1)*b.Len]))
+			_, err = states[slot].Write(floats.Bytes(i.State[slot*b.Len : (slot+1)*b.Len]))
 		}
 		setMarks(marks, local, i)
 		b.Recycle(i)

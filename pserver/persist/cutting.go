@@ -23,7 +23,7 @@ var (
 // masterCut is a cut that a master began, for a set of all shards.
 type masterCut struct {
 	number, term uint64
-	holding      *core.View
+	view         *core.View
 	cut          *core.Cut
 	expire       *time.Timer
 
@@ -49,7 +49,7 @@ func (c *Checkpoints) BeginCut(number, term uint64, jobEpoch uint32) (version ui
 	c.statusMu.Lock()
 	c.latest = latestCut{number, c.shard.Changes()} // before the cut: an update between the two asks for another set
 	c.statusMu.Unlock()
-	open := &masterCut{number: number, term: term, holding: c.shard.View()}
+	open := &masterCut{number: number, term: term, view: c.shard.View()}
 	open.cut = c.takeCut()
 	open.expire = time.AfterFunc(c.cutLimit, func() { c.expire(open) })
 	c.open = open
@@ -67,12 +67,12 @@ func (c *Checkpoints) WriteCut(ctx context.Context, number, term uint64) (checkp
 	if open.written.SHA256 != "" {
 		return open.written, nil
 	}
-	part, err := c.save(ctx, open.holding, open.cut, number)
+	part, err := c.save(ctx, open.view, open.cut, number)
 	if err != nil {
 		c.dropLocked(err.Error())
 		return part, err
 	}
-	c.shard.EndCut(open.holding)
+	c.shard.EndCut(open.view)
 	open.expire.Stop()
 	open.written = part
 	return part, nil
@@ -105,19 +105,36 @@ func (c *Checkpoints) dropLocked(reason string) {
 	c.open = nil
 	open.expire.Stop()
 	if open.written.SHA256 == "" {
-		c.shard.EndCut(open.holding)
+		c.shard.EndCut(open.view)
 		c.log.WithFields(logrus.Fields{"cut": open.number, "reason": reason}).Warn("cut dropped")
 	}
 }
 
-// WriteSet writes the manifest of a set.
+// WriteSet writes the manifest of a set whose checkpoints are all in the store of this server.
 func (c *Checkpoints) WriteSet(ctx context.Context, number, term uint64, text, state []byte) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if number != c.lastCut.Load() || term != c.term {
 		return fmt.Errorf("%w: set %d of term %d, shard %d knows of cut %d and term %d", ErrOldCut, number, term, c.shard.Index(), c.lastCut.Load(), c.term)
 	}
+	if err := c.checkOwner(ctx); err != nil {
+		return err
+	}
+	set, err := checkpoint.ParseSet(text)
+	if err == nil {
+		//guard:set-in-one-directory
+		err = c.store.CheckParts(ctx, set)
+	}
+	if err != nil {
+		return err
+	}
 	return c.store.WriteSet(ctx, text, state)
+}
+
+// checkOwner returns [checkpoint.ErrSuperseded] if a later start owns the directory. A server that hung can have requests of before
+// its successor's start.
+func (c *Checkpoints) checkOwner(ctx context.Context) error {
+	return c.folder.CheckOwner(ctx, c.start) //guard:replaced-server-changes-no-files
 }
 
 // Discard removes what was written for sets of this job that are newer than the latest one: the master of that term says that
@@ -128,15 +145,21 @@ func (c *Checkpoints) Discard(ctx context.Context, latest, term uint64) error {
 	if term < c.term {
 		return fmt.Errorf("%w: term %d, shard %d knows of term %d", ErrOldCut, term, c.shard.Index(), c.term)
 	}
+	if err := c.checkOwner(ctx); err != nil {
+		return err
+	}
 	c.term = term
 	c.dropLocked("its master discards it")
 	if c.job.ID == "" {
 		return nil // whose the sets are is not known
 	}
+	if latest == 0 { // etcd names none: a server that restarts loads the same set again
+		latest = c.restored //guard:loaded-set-kept
+	}
 	if err := c.store.Discard(ctx, c.job.ID, latest); err != nil {
 		return err
 	}
-	removed, err := c.folder.Discard(ctx, c.job.ID, latest)
+	removed, err := c.folder.Discard(ctx, c.job.ID, latest, c.start)
 	for _, g := range removed {
 		c.log.WithField("generation", g).Info("checkpoint of a set that failed removed")
 	}
@@ -146,12 +169,15 @@ func (c *Checkpoints) Discard(ctx context.Context, latest, term uint64) error {
 	return c.removeSegments(ctx)
 }
 
-// PruneSets removes what no set but those before the newest ones needs.
+// PruneSets removes the files that only sets older than the newest keep sets need.
 func (c *Checkpoints) PruneSets(ctx context.Context, number, term uint64, keep int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if term < c.term {
 		return fmt.Errorf("%w: term %d, shard %d knows of term %d", ErrOldCut, term, c.shard.Index(), c.term)
+	}
+	if err := c.checkOwner(ctx); err != nil {
+		return err
 	}
 	kept, err := c.store.PruneSets(ctx, number, max(1, keep))
 	if err != nil {
@@ -171,12 +197,12 @@ func (c *Checkpoints) PruneSets(ctx context.Context, number, term uint64, keep i
 }
 
 // Settle is [core.Shard.Settle] for another placement. It drops the cut that is open: a cut is of one placement.
-func (c *Checkpoints) Settle(term uint64, l *placement.Layout, m *model.Model) (wanted bool, err error) {
+func (c *Checkpoints) Settle(term uint64, l *placement.Layout, m *model.Model, now time.Time) (wanted bool, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if late := c.shard.Follows(term); late != nil {
 		return false, late // it ends no cut
 	}
 	c.dropLocked("blocks move")
-	return c.shard.Settle(term, l, m)
+	return c.shard.Settle(term, l, m, now)
 }

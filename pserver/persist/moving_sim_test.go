@@ -2,6 +2,7 @@ package persist
 
 import (
 	"maps"
+	"time"
 
 	"trainmaster/pserver/partition"
 	"trainmaster/pserver/placement"
@@ -56,7 +57,7 @@ func (w *world) lead() {
 		m.from = w.nodes[*owner(m.layout, m.unit)]
 		m.to = w.nodes[1-m.from.index]
 		m.lives = [2]int{m.from.life, m.to.life}
-		w.must(m.from.shard.Freeze(w.Context(), m.next(), m.what()))
+		w.must(m.from.shard.Freeze(w.Context(), m.next(), m.what(), time.Now()))
 		m.from.frozen[m.unit] = true
 		m.phase = frozen
 	case frozen:
@@ -153,7 +154,7 @@ func (n *node) tell() {
 	if n.shard.Ready() {
 		other = n
 	}
-	_, err := n.files.Settle(m.term, m.layout, other.shard.View().Model())
+	_, err := n.files.Settle(m.term, m.layout, other.shard.View().Model(), time.Now())
 	n.must(err)
 	clear(n.frozen)
 	if m.phase == decided && m.decidedTo && n == m.to {

@@ -2,6 +2,7 @@ package persist
 
 import (
 	"context"
+	"errors"
 	"math"
 	"time"
 
@@ -11,11 +12,27 @@ import (
 )
 
 const (
-	pointerPoll   = time.Second           // interval of a waiting shard between reads of the named set
-	lastSetPoll   = 50 * time.Millisecond // interval of a stopping shard
-	lastSetLimit  = 30 * time.Second      // maximum wait for the last set
-	withoutLeader = 3 * time.Second       // the same while no master leads
+	pointerPoll   = time.Second            // interval of a waiting shard between reads of the named set
+	lastSetPoll   = 200 * time.Millisecond // interval of a stopping shard
+	lastSetLimit  = 30 * time.Second       // maximum wait for the last set
+	withoutLeader = 3 * time.Second        // the same while no master leads
+	askMost       = time.Minute            // longest pause between two requests for a set
 )
+
+// setRequests repeats the request for a set with growing pauses, in case it was lost. Each request is a revision in etcd.
+type setRequests struct {
+	pause time.Duration
+	next  time.Time
+}
+
+func (r *setRequests) send(ctx context.Context, claim Jobs) error {
+	if time.Now().Before(r.next) {
+		return nil
+	}
+	r.pause = min(max(2*r.pause, pointerPoll), askMost)
+	r.next = time.Now().Add(r.pause)
+	return claim.AskSet(ctx)
+}
 
 // latestCut is the last set that the shard has a part of.
 type latestCut struct {
@@ -26,12 +43,13 @@ type latestCut struct {
 // noCut is of a shard that has changes in no set.
 var noCut = latestCut{changes: math.MaxUint64}
 
-// isSaved reports whether the set that etcd names has all changes of the shard. An operator may have named an older one.
+// isSaved reports whether the set that etcd names has all changes of the shard. An operator may have named an older set. A partition
+// that arrived in a migration is in no set before the placement is committed.
 func (c *Checkpoints) isSaved(job JobState) bool {
 	set, err := checkpoint.ParseSet(job.LatestSet)
 	c.statusMu.Lock()
 	defer c.statusMu.Unlock()
-	return err == nil && set.Number >= c.latest.number && c.shard.Changes() == c.latest.changes
+	return err == nil && set.Number >= c.latest.number && !c.shard.HasTaken() && c.shard.Changes() == c.latest.changes
 }
 
 // Begun follows the first parameters of the shard: it asks for the first set.
@@ -50,6 +68,7 @@ func (c *Checkpoints) WantsSet() bool { return c.stopping.Load() || c.shard.Awai
 // put, and lets pushes begin when etcd names that set. It returns when ctx ends, or with an error that ends the server.
 func (c *Checkpoints) AwaitSet(ctx context.Context, claim Jobs) error {
 	named := claim.Job().Named
+	var first setRequests
 	for {
 		select {
 		case <-ctx.Done():
@@ -57,17 +76,20 @@ func (c *Checkpoints) AwaitSet(ctx context.Context, claim Jobs) error {
 		case <-c.begun:
 		case <-time.After(pointerPoll):
 		}
-		first := c.shard.AwaitsFirstSet()
-		if !first && c.shard.Unrestored() == "" {
+		awaits := c.shard.AwaitsFirstSet()
+		if !awaits {
+			first = setRequests{}
+		}
+		if !awaits && c.shard.Unrestored() == "" {
 			continue
 		}
 		job, err := claim.Current(ctx)
 		switch {
 		case err != nil:
-		case first && c.isSaved(job):
+		case awaits && c.isSaved(job):
 			c.shard.Open()
-		case first:
-			err = claim.AskSet(ctx)
+		case awaits:
+			err = first.send(ctx, claim)
 		case job.Named != named:
 			named = job.Named
 			if err := c.restoreAgain(ctx, job); err != nil && ctx.Err() == nil {
@@ -88,28 +110,36 @@ func (c *Checkpoints) AwaitLastSet(ctx context.Context, claim Jobs) {
 		return
 	}
 	c.stopping.Store(true)
+	//guard:stopping-server-takes-no-partitions
+	c.shard.RefuseMoves()
 	began := time.Now()
-	led := began // when there was a leader
-	asked := false
+	led := began // when there was a leader, or etcd did not answer
+	//guard:last-set-time-limit
+	ctx, cancel := context.WithTimeout(ctx, lastSetLimit)
+	defer cancel()
+	var last setRequests
+	var job JobState
+	var err error
 	for ctx.Err() == nil {
-		job, err := claim.Current(ctx)
-		if err == nil && c.isSaved(job) {
-			return
+		if job, err = claim.Current(ctx); err == nil {
+			if c.isSaved(job) {
+				return
+			}
+			err = last.send(ctx, claim)
 		}
-		now := time.Now()
-		if err == nil && job.Led {
-			led = now
+		if err != nil || job.Led {
+			led = time.Now()
 		}
-		if now.Sub(led) > withoutLeader || now.Sub(began) > lastSetLimit {
-			c.log.WithFields(logrus.Fields{"leader": job.Led, "waited": now.Sub(began).Round(time.Second)}).Warn("stopping without a last checkpoint set: updates since the latest set are lost")
-			return
-		}
-		if err == nil && !asked {
-			asked = claim.AskSet(ctx) == nil
+		if time.Since(led) > withoutLeader {
+			break
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(lastSetPoll):
 		}
 	}
+	if errors.Is(context.Cause(ctx), context.Canceled) {
+		return // the server ends for another reason
+	}
+	c.log.WithError(err).WithFields(logrus.Fields{"leader": job.Led, "waited": time.Since(began).Round(time.Second)}).Warn("stopping without a last checkpoint set: updates since the latest set are lost")
 }

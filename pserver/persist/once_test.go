@@ -14,13 +14,13 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/staleness"
 	"trainmaster/pserver/table"
-	"trainmaster/pserver/wire"
 )
 
 // This simulation has no sockets. Frames of two trainers reach the production code of two shards in a random order, twice or not at
@@ -132,7 +132,7 @@ func (v *values) Begin(core.Result, int) { *v = (*v)[:0] }
 
 func (v *values) Put(_ int, params []float32) (isFinite bool) {
 	*v = append(*v, params...)
-	return wire.Finite(params)
+	return floats.Finite(params)
 }
 
 // packet is a frame that may still be delivered.
@@ -237,7 +237,7 @@ func (n *node) compare(u unit) {
 	values, version := make([]float32, slotTable.Dim), uint64(len(want.updates)) // which rows have none of
 	if u >= unitSlots {
 		id := slotRows[u-unitSlots]
-		if err := h.Tables()[0].Lookup(&wire.Rows{Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}}, nil, values); err != nil {
+		if err := h.Tables()[0].Lookup(&table.Batch{Spans: []table.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}}, nil, values); err != nil {
 			n.Fatal(err)
 		}
 	} else {
@@ -394,9 +394,9 @@ func (p *packet) push(s *core.Shard, reply *values) (core.Result, *core.Refusal)
 		}
 		return s.Push(l.view, b, l.trainer, by, core.Values{Floats: grad}, reply)
 	}
-	var rows wire.Rows
+	var rows table.Batch
 	for i, u := range p.units {
-		rows.Spans = append(rows.Spans, wire.Span{Slot: slotOf(u), Rows: 1})
+		rows.Spans = append(rows.Spans, table.Span{Slot: slotOf(u), Rows: 1})
 		rows.IDs = append(rows.IDs, slotRows[u-unitSlots])
 		rows.Values = append(rows.Values, p.value[i], p.value[i])
 	}

@@ -41,7 +41,7 @@ func Open(ctx context.Context, o Options) (*Checkpoints, error) {
 }
 
 // None returns the checkpoints of a shard that keeps none. It can roll back to the beginning.
-func None(s *core.Shard) *Checkpoints { return &Checkpoints{shard: s, log: s.Log} }
+func None(s *core.Shard, log *logrus.Entry) *Checkpoints { return &Checkpoints{shard: s, log: log} }
 
 // Start is the number of this start of the server, from 1.
 func (c *Checkpoints) Start() uint64 { return c.start }

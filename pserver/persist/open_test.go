@@ -27,7 +27,7 @@ func openEmpty(t testing.TB, store checkpoint.Store, index int, job JobState, lo
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := core.New(logrus.NewEntry(log), index, uint16(c.Start()), time.Minute, 1<<30)
+	s := core.New(nil, index, uint16(c.Start()), time.Minute, 1<<30)
 	s.JobID = job.ID
 	c.shard = s
 	return s, c

@@ -16,8 +16,8 @@ import (
 // ErrOtherJob says that the checkpoints in a folder are of another job.
 var ErrOtherJob = errors.New("the folder has the checkpoints of another job")
 
-// checkJob refuses a folder with the checkpoints of another job. A version that wrote no name is not asked for it; nor is the
-// set that etcd names, which is an operator's doing.
+// checkJob refuses a folder with the checkpoints of another job. Checkpoints without a job name, and the
+// set that etcd names, are not checked.
 func (j *JobState) checkJob(ctx context.Context, store checkpoint.Store, of string) error {
 	ours := func(what, job string) error {
 		if job == "" || j.Name == "" || job == j.Name || job == of {
@@ -49,12 +49,12 @@ func (j *JobState) checkJob(ctx context.Context, store checkpoint.Store, of stri
 	return nil
 }
 
-// otherLife says that a checkpoint is of another life of the job: it was started again, or resumed from a set.
+// otherLife says that a checkpoint is of another start of the job, or of a job that was resumed from a set.
 func (j *JobState) otherLife(m *checkpoint.Manifest) bool {
 	return j.ID != "" && m.JobID != "" && j.ID != m.JobID
 }
 
-// errUnusable says that the checkpoint to start from is damaged or missing. Another one would lose updates without a word.
+// ErrUnusable reports that the checkpoint to start from is damaged or missing. Another checkpoint would lose updates silently.
 var ErrUnusable = errors.New("checkpoint is damaged or missing")
 
 // unusable is the error of a damaged checkpoint. A place that cannot be read is no evidence of damage.
@@ -110,7 +110,7 @@ func (c *Checkpoints) load(ctx context.Context, moved *placement.Layout) (*check
 	if err != nil {
 		return nil, unusable(set.String(), err, useAnother(c.store))
 	}
-	c.shard.Log.WithFields(logrus.Fields{"set": set.Number, "version": c.shard.Version(), "epoch": c.shard.Epoch()}).Info("parameters restored")
+	c.log.WithFields(logrus.Fields{"set": set.Number, "version": c.shard.Version(), "epoch": c.shard.Epoch()}).Info("parameters restored")
 	return set, nil
 }
 

@@ -16,7 +16,6 @@ import (
 	"trainmaster/pserver/placement"
 	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
-	"trainmaster/pserver/wire"
 )
 
 // retiring is a shard in a folder, with a block and a table.
@@ -153,7 +152,7 @@ func TestRetiredTrainerIsFenced(t *testing.T) {
 	if _, fault := s.Push(h, h.Blocks()[0], gone, core.Update{Step: 1, Scale: 1}, core.Values{Floats: make([]float32, 3)}, nil); fault == nil || fault.Reason != core.Fenced {
 		t.Errorf("a push to a block: %v, expected it to be fenced", fault)
 	}
-	rows := wire.Rows{Parts: 1, Spans: []wire.Span{{Slot: table.SlotOf(5), Rows: 1}}, IDs: []int64{5}, Values: []float32{1, 1}}
+	rows := table.Batch{Spans: []table.Span{{Slot: table.SlotOf(5), Rows: 1}}, IDs: []int64{5}, Values: []float32{1, 1}}
 	if n, err := h.Tables()[0].Update(&rows, gone.Trainer, table.Step{Number: 1, Scale: 1}); err == nil || n != 0 {
 		t.Errorf("a push to a row: %d applied, %v: expected it to be refused", n, err)
 	}
@@ -175,7 +174,7 @@ func TestNewerIncarnationWinsInARestore(t *testing.T) {
 	}
 	var parts []*checkpoint.Checkpoint
 	for i, incarnation := range []uint64{5, 9} {
-		s := core.New(logrus.NewEntry(log), i, 1, time.Minute, 1<<20)
+		s := core.New(nil, i, 1, time.Minute, 1<<20)
 		begin(t, s, m)
 		if _, fault := pushOnce(t, s, 1, incarnation); fault != nil {
 			t.Fatal(fault)
@@ -187,7 +186,7 @@ func TestNewerIncarnationWinsInARestore(t *testing.T) {
 		if _, err := folder.CountStart(t.Context()); err != nil {
 			t.Fatal(err)
 		}
-		files := &Checkpoints{shard: s, store: store, folder: folder, start: 1, log: s.Log, job: JobState{ID: "first"}}
+		files := &Checkpoints{shard: s, store: store, folder: folder, start: 1, log: logrus.NewEntry(log), job: JobState{ID: "first"}}
 		if _, err := savePart(t.Context(), files); err != nil {
 			t.Fatal(err)
 		}
@@ -198,13 +197,13 @@ func TestNewerIncarnationWinsInARestore(t *testing.T) {
 		parts = append(parts, part)
 	}
 	// A resumed job beyond the epochs of a frame is refused: the epoch does not begin again.
-	beyond := core.New(logrus.NewEntry(log), 0, 2, time.Minute, 1<<20)
+	beyond := core.New(nil, 0, 2, time.Minute, 1<<20)
 	err = fillFrom(beyond, parts, JobState{ID: "resumed", Shards: 1, Epoch: 1 << 16}, nil)
 	if err == nil || !strings.Contains(err.Error(), "job epoch 65536: expected 1 to 65535") || beyond.Ready() {
 		t.Errorf("epoch beyond 16 bits: expected an error and no parameters, found %v, ready %v", err, beyond.Ready())
 	}
 	for _, order := range [][]int{{0, 1}, {1, 0}} {
-		s := core.New(logrus.NewEntry(log), 0, 2, time.Minute, 1<<20)
+		s := core.New(nil, 0, 2, time.Minute, 1<<20)
 		if err := fillFrom(s, []*checkpoint.Checkpoint{parts[order[0]], parts[order[1]]}, JobState{Shards: 1}, nil); err != nil {
 			t.Fatal(err)
 		}

@@ -44,7 +44,7 @@ func (c *Checkpoints) Rewind(ctx context.Context, term uint64, epoch uint32, tex
 	}
 	s.SetUnrestored("")
 	s.Reserve()
-	s.Log.WithFields(logrus.Fields{"set": name, "job_epoch": epoch, "version": s.Version()}).Info("gone back")
+	c.log.WithFields(logrus.Fields{"set": name, "job_epoch": epoch, "version": s.Version()}).Info("gone back")
 	return nil
 }
 

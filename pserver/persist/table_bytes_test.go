@@ -11,7 +11,6 @@ import (
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/table"
-	"trainmaster/pserver/wire"
 )
 
 // BenchmarkTableCheckpoints measures the bytes of a checkpoint when a share of the rows changes before each one, by random ids or always
@@ -53,7 +52,7 @@ func bytesOfCheckpoints(b *testing.B, rows int, dim, checkpoints, changed int, e
 	push := func(ids []int64) {
 		for _, id := range ids {
 			step++
-			batch := wire.Rows{Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}, Values: make([]float32, dim)}
+			batch := table.Batch{Spans: []table.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}, Values: make([]float32, dim)}
 			if _, err := h.Tables()[0].Update(&batch, who.Trainer, table.Step{Number: step, Scale: 1}); err != nil {
 				b.Fatal(err)
 			}

@@ -23,7 +23,6 @@ import (
 	"trainmaster/pserver/placement"
 	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
-	"trainmaster/pserver/wire"
 )
 
 // tableShard is the second of two shards with two tables, and a writer of checkpoints.
@@ -64,8 +63,8 @@ func openTableShard(t testing.TB, dir string, start uint64) *tableShard {
 	}
 	log := logrus.New()
 	log.SetOutput(io.Discard)
-	s := core.New(logrus.NewEntry(log), 1, uint16(start), time.Minute, 1<<30)
-	c := &Checkpoints{shard: s, store: store, folder: store.Shard(1), start: start, log: s.Log}
+	s := core.New(nil, 1, uint16(start), time.Minute, 1<<30)
+	c := &Checkpoints{shard: s, store: store, folder: store.Shard(1), start: start, log: logrus.NewEntry(log)}
 	return &tableShard{s, c, 40}
 }
 
@@ -81,7 +80,7 @@ func (s *tableShard) push(t testing.TB, ordinal uint32, step uint64, k int, seed
 	dim, applied := tbl.Config().Dim, 0
 	for range s.updates {
 		id := r.Int64N(100)
-		batch := wire.Rows{Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}}
+		batch := table.Batch{Spans: []table.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}}
 		for range dim {
 			batch.Values = append(batch.Values, float32(r.NormFloat64()))
 		}
@@ -101,7 +100,7 @@ func (s *tableShard) push(t testing.TB, ordinal uint32, step uint64, k int, seed
 func (s *tableShard) values() (list []float32) {
 	for _, tbl := range s.View().Tables() {
 		for id := range int64(100) {
-			batch := wire.Rows{Spans: []wire.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}}
+			batch := table.Batch{Spans: []table.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}}
 			if tbl.Check(&batch) == nil {
 				row := make([]float32, tbl.Config().Dim)
 				tbl.Lookup(&batch, nil, row)

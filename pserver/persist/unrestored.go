@@ -29,6 +29,7 @@ func (c *Checkpoints) restore(ctx context.Context, job JobState) error {
 		return err
 	}
 	if set != nil {
+		c.restored = set.Number
 		c.statusMu.Lock()
 		c.latest = latestCut{set.Number, c.shard.Changes()}
 		if index := c.shard.Index(); index < len(set.Shards) {

@@ -29,38 +29,38 @@ func (t *Table) Balance(shards int) []Move {
 func (t *Table) balanceBlocks(shards int) (moves []Move) {
 	blocks := t.Blocks()
 	slices.SortStableFunc(blocks, func(a, b Block) int { return cmp.Compare(b.Len, a.Len) })
-	load := make([]int, max(shards, t.Shards))
-	held := make([][]Block, len(load)) // largest first
+	loads := make([]int, max(shards, t.Shards))
+	blocksOf := make([][]Block, len(loads)) // largest first
 	total := 0
 	for _, b := range blocks {
 		owner := t.Owners[b.ID]
-		held[owner] = append(held[owner], b)
-		load[owner] += b.Len
+		blocksOf[owner] = append(blocksOf[owner], b)
+		loads[owner] += b.Len
 		total += b.Len
 	}
 	move := func(b Block, from, to int) {
-		load[from], load[to] = load[from]-b.Len, load[to]+b.Len
+		loads[from], loads[to] = loads[from]-b.Len, loads[to]+b.Len
 		moves = append(moves, Move{partition.Block(b.ID), uint32(from), uint32(to)})
 	}
 	for _, b := range blocks {
 		if from := int(t.Owners[b.ID]); from >= shards {
-			move(b, from, least(load[:shards]))
+			move(b, from, least(loads[:shards]))
 		}
 	}
 	for {
-		from, to := most(load[:shards]), least(load[:shards])
-		gap := load[from] - load[to]
-		i := slices.IndexFunc(held[from], func(b Block) bool { return 2*b.Len <= gap })
+		from, to := most(loads[:shards]), least(loads[:shards])
+		gap := loads[from] - loads[to]
+		i := slices.IndexFunc(blocksOf[from], func(b Block) bool { return 2*b.Len <= gap })
 		if i < 0 || gap*evenly*shards < total {
 			return moves
 		}
-		move(held[from][i], from, to)
-		held[from] = slices.Delete(held[from], i, i+1)
+		move(blocksOf[from][i], from, to)
+		blocksOf[from] = slices.Delete(blocksOf[from], i, i+1)
 	}
 }
 
-func least(load []int) int { return slices.Index(load, slices.Min(load)) }
-func most(load []int) int  { return slices.Index(load, slices.Max(load)) }
+func least(loads []int) int { return slices.Index(loads, slices.Min(loads)) }
+func most(loads []int) int  { return slices.Index(loads, slices.Max(loads)) }
 
 // balanceSlots lists the moves, table after table, of the slots of t to shards 0 to shards-1, balanced within one for each table. The
 // number of moves is minimal: the fullest shards keep the remainder. The last slots of a shard move first, so that shards keep

@@ -1,7 +1,7 @@
 // Package placement implements the assignment of blocks and slots to shards. It is pure: the same tensors and the same number of
 // shards give the same table on every machine. Two sides compare the digests of their tables.
 //
-// Tensors are taken in the order of their names and cut into blocks of [wire.BlockElements]. The last block of a tensor may be
+// Tensors are taken in the order of their names and cut into blocks of [BlockElements]. The last block of a tensor may be
 // shorter, and no block spans two tensors. Blocks are numbered from 0 in this order. The largest block is assigned first (equal
 // blocks by number), to the shard with the fewest bytes so far (equal shards by index). Two shards therefore differ by at most one
 // block.
@@ -20,8 +20,10 @@ import (
 	"unicode/utf8"
 
 	"trainmaster/pserver/table"
-	"trainmaster/pserver/wire"
 )
+
+// BlockElements is the number of float32 elements in a full block: 1 MiB.
+const BlockElements = 1 << 18
 
 // Limits for tables from untrusted peers.
 const (
@@ -167,7 +169,7 @@ func checkTensors(sorted []Tensor) error {
 func (t *Table) count() int {
 	n := 0
 	for _, tensor := range t.Tensors {
-		n += (tensor.Elements() + wire.BlockElements - 1) / wire.BlockElements
+		n += (tensor.Elements() + BlockElements - 1) / BlockElements
 	}
 	return n
 }
@@ -177,9 +179,9 @@ func (t *Table) Blocks() []Block {
 	blocks := make([]Block, 0, t.count())
 	for i, tensor := range t.Tensors {
 		n := tensor.Elements()
-		for offset := 0; offset < n; offset += wire.BlockElements {
+		for offset := 0; offset < n; offset += BlockElements {
 			blocks = append(blocks, Block{
-				ID: uint64(len(blocks)), Tensor: i, Offset: offset, Len: min(wire.BlockElements, n-offset),
+				ID: uint64(len(blocks)), Tensor: i, Offset: offset, Len: min(BlockElements, n-offset),
 			})
 		}
 	}

@@ -8,8 +8,6 @@ import (
 	"testing"
 
 	"pgregory.net/rapid"
-
-	"trainmaster/pserver/wire"
 )
 
 var network = []Tensor{
@@ -93,7 +91,7 @@ func TestCheckRefuses(t *testing.T) {
 // consequence, and no two shards differ by more than the largest block.
 func TestTableProperties(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
-		sizes := rapid.SliceOfN(rapid.IntRange(1, 5*wire.BlockElements), 1, 20).Draw(t, "sizes")
+		sizes := rapid.SliceOfN(rapid.IntRange(1, 5*BlockElements), 1, 20).Draw(t, "sizes")
 		shards := rapid.IntRange(1, 9).Draw(t, "shards")
 		var tensors []Tensor
 		for i, n := range sizes {
@@ -118,7 +116,7 @@ func TestTableProperties(t *testing.T) {
 		if !slices.Equal(seen, sizes) {
 			t.Fatalf("blocks cover %v elements of %v", seen, sizes)
 		}
-		if slices.Max(bytes)-slices.Min(bytes) > wire.BlockElements {
+		if slices.Max(bytes)-slices.Min(bytes) > BlockElements {
 			t.Fatalf("shards hold %v elements", bytes)
 		}
 	})

@@ -4,11 +4,11 @@ import (
 	"fmt"
 	"math"
 
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/partition"
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/wire"
 )
 
 // Block is one slice of a tensor with its optimizer state, counters and applied steps.
@@ -80,6 +80,9 @@ func (b *Block) filled() bool {
 // the update to out, unless out is nil, and can overwrite values with them piece by piece. If the trainer makes values in shared
 // memory non-finite during the call, the elements before them stay applied.
 func (s *Shard) Push(h *View, b *Block, t *Trainer, u Update, values Values, out Sink) (result Result, refused *Refusal) {
+	if refused := s.opened(); refused != nil {
+		return result, refused
+	}
 	b.Lock()
 	defer b.Unlock()
 	fresh, err := b.Admit(t.Trainer, u.Step)
@@ -121,7 +124,7 @@ func (s *Shard) Push(h *View, b *Block, t *Trainer, u Update, values Values, out
 		if out != nil {
 			isFinite = out.Put(lo, b.params[lo:hi])
 		} else if fresh {
-			isFinite = wire.Finite(b.params[lo:hi])
+			isFinite = floats.Finite(b.params[lo:hi])
 		}
 		if fresh && refused == nil {
 			s.seeBlock(b, lo, hi, isFinite, h.model.Rule.Slots(), "step", u.Step)

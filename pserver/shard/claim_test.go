@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sirupsen/logrus"
-
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
@@ -27,7 +25,7 @@ func modelOf(t *testing.T, elements int) *model.Model {
 
 // A trainer that takes an expired claim over replaces the model, even if only the staleness bound differs.
 func TestSuccessorBringsItsModel(t *testing.T) {
-	s := New(logrus.NewEntry(logrus.New()), 0, 1, time.Second, 1<<30)
+	s := New(nil, 0, 1, time.Second, 1<<30)
 	now := time.Now()
 	first, second := modelOf(t, 10), modelOf(t, 10)
 	second.Staleness.Policy = "scale"
@@ -44,7 +42,7 @@ func TestSuccessorBringsItsModel(t *testing.T) {
 
 // Of the parts of a set with different retirements, the newest retirement counts for all.
 func TestRestoredRetirements(t *testing.T) {
-	s := New(logrus.NewEntry(logrus.New()), 0, 1, time.Minute, 1<<20)
+	s := New(nil, 0, 1, time.Minute, 1<<20)
 	r := s.Restore(modelOf(t, 3))
 	for ordinal := range uint32(3) {
 		r.Trainer(ordinal+1, uint64(ordinal+1))

@@ -7,8 +7,8 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/optimizer"
-	"trainmaster/pserver/wire"
 )
 
 // The refusals of the control service, which maps them to codes.
@@ -166,7 +166,7 @@ func (s *Shard) reduce(h *View, version uint64, sums []*stage, records uint64, s
 			optimizer.Scale(piece, share)
 			kept.keep(b, lo, hi)
 			h.model.Rule.Apply(b.params[lo:hi], piece, b.slots(lo, hi), update)
-			s.seeBlock(b, lo, hi, wire.Finite(b.params[lo:hi]), slots, "version", version)
+			s.seeBlock(b, lo, hi, floats.Finite(b.params[lo:hi]), slots, "version", version)
 		}
 		b.version = version
 	})

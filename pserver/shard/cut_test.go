@@ -1,7 +1,6 @@
 package shard
 
 import (
-	"io"
 	"maps"
 	"math/rand/v2"
 	"slices"
@@ -9,12 +8,9 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sirupsen/logrus"
-
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/wire"
 )
 
 // Trainers push to random blocks while cuts are taken. Every push is a ticket:
@@ -24,7 +20,7 @@ import (
 // trainer did before a push that is in the cut is in it too.
 func TestCutsAreMoments(t *testing.T) {
 	const trainers, blocks, steps = 3, 5, 400
-	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{blocks * wire.BlockElements}}}, 1)
+	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{blocks * placement.BlockElements}}}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -32,9 +28,7 @@ func TestCutsAreMoments(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := logrus.New()
-	log.SetOutput(io.Discard)
-	s := New(logrus.NewEntry(log), 0, 1, time.Minute, 0)
+	s := New(nil, 0, 1, time.Minute, 0)
 	h := newView(m, 0)
 	for _, b := range h.blocks {
 		b.fill(Values{Floats: make([]float32, b.Len)}, m.Rule)
@@ -54,7 +48,7 @@ func TestCutsAreMoments(t *testing.T) {
 		}
 		group.Go(func() {
 			r := rand.New(rand.NewPCG(uint64(i), 0))
-			grad := slices.Repeat([]float32{-1}, wire.BlockElements)
+			grad := slices.Repeat([]float32{-1}, placement.BlockElements)
 			for step := uint64(1); step <= steps; step++ {
 				b := h.blocks[r.IntN(blocks)]
 				if _, fault := s.Push(h, b, tr, Update{Step: step, Scale: 1}, Values{Floats: grad}, nil); fault != nil {
@@ -129,7 +123,7 @@ func TestCutsAreMoments(t *testing.T) {
 
 // A commit leaves to a cut what the blocks were before it.
 func TestCutsBeforeACommit(t *testing.T) {
-	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{2*wire.BlockElements + 5}}}, 1)
+	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{2*placement.BlockElements + 5}}}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -137,9 +131,7 @@ func TestCutsBeforeACommit(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := logrus.New()
-	log.SetOutput(io.Discard)
-	s := New(logrus.NewEntry(log), 0, 1, time.Minute, 1<<30)
+	s := New(nil, 0, 1, time.Minute, 1<<30)
 	h := newView(m, 0)
 	for _, b := range h.blocks {
 		b.fill(Values{Floats: make([]float32, b.Len)}, m.Rule)
@@ -181,7 +173,7 @@ func TestCutsBeforeACommit(t *testing.T) {
 
 // The memory for copies is reserved before the first cut, and no cut takes more.
 func TestCutsHaveTheirRoom(t *testing.T) {
-	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{3 * wire.BlockElements}}, {Name: "b", Shape: []int{1000}}}, 1)
+	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{3 * placement.BlockElements}}, {Name: "b", Shape: []int{1000}}}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -189,9 +181,7 @@ func TestCutsHaveTheirRoom(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	log := logrus.New()
-	log.SetOutput(io.Discard)
-	s := New(logrus.NewEntry(log), 0, 1, time.Minute, 0)
+	s := New(nil, 0, 1, time.Minute, 0)
 	h := newView(m, 0)
 	for _, b := range h.Blocks() {
 		b.fill(Values{Floats: make([]float32, b.Len)}, m.Rule)

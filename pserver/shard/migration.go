@@ -8,8 +8,6 @@ import (
 	"maps"
 	"time"
 
-	"github.com/sirupsen/logrus"
-
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/partition"
@@ -17,7 +15,7 @@ import (
 	"trainmaster/pserver/table"
 )
 
-// A partition changes its shard in four steps, which the leader takes:
+// migration is the state of the shard while partitions change their shard. The leader takes four steps:
 //
 //	freeze at the source ──▶ take at the destination ──▶ commit ──▶ send the placement to all, destinations first
 //
@@ -32,6 +30,7 @@ type migration struct {
 	since time.Time // of the first freeze of the step in progress
 	epoch uint32    // that the taken partitions wait for
 	taken map[partition.ID]*incoming
+	stops bool // the server stops and takes no more partitions
 }
 
 // The errors of a migration.
@@ -71,7 +70,7 @@ type AppliedStep struct {
 	Step        uint64
 }
 
-// pieceBytes is about the size of a piece of a slot.
+// PieceBytes is about the size of a piece of a slot.
 const PieceBytes = 1 << 20
 
 // CheckRestored is called at the start. Of a job whose blocks were moved a shard has its blocks, or it must not serve.
@@ -81,7 +80,7 @@ func (s *Shard) CheckRestored(l *placement.Layout) error {
 		return nil
 	case !l.Owns(s.index):
 		s.migration.joins = true
-		s.Log.Info("waiting for the first blocks")
+		s.note(Info, "waiting for the first blocks", nil)
 		return nil
 	case !s.ready.Load():
 		return fmt.Errorf("%w: shard %d: the placement assigns blocks, and there is no checkpoint: start a new job", ErrBlocksLost, s.index)
@@ -124,7 +123,7 @@ func (s *Shard) checkMoveLocked(m Move) (*View, error) {
 	return h, nil
 }
 
-// checkMove is checkMoveLocked.
+// checkMove is checkMoveLocked with Shard.mu.
 func (s *Shard) checkMove(m Move) (*View, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -159,7 +158,7 @@ func (h *View) each(f func(*partition.Partition)) {
 }
 
 // Freeze refuses pushes to partitions that are to leave.
-func (s *Shard) Freeze(ctx context.Context, m Move, ids []partition.ID) error {
+func (s *Shard) Freeze(ctx context.Context, m Move, ids []partition.ID, now time.Time) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h, err := s.checkMoveLocked(m)
@@ -174,7 +173,7 @@ func (s *Shard) Freeze(ctx context.Context, m Move, ids []partition.ID) error {
 		p.Freeze()
 	}
 	if s.migration.since.IsZero() {
-		s.migration.since = time.Now()
+		s.migration.since = now
 	}
 	return nil
 }
@@ -274,6 +273,20 @@ func (in *incoming) add(p *Piece, rule optimizer.Rule) error {
 	return nil
 }
 
+// RefuseMoves makes Take fail from now on: the only copy of a partition must not go to a server that stops.
+func (s *Shard) RefuseMoves() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.migration.stops = true
+}
+
+// HasTaken reports whether partitions of other shards wait for Settle.
+func (s *Shard) HasTaken() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.migration.taken != nil
+}
+
 // Take keeps partitions of another shard until Settle. read passes their pieces to add, in the order of ids. An earlier copy of a
 // partition is replaced.
 func (s *Shard) Take(ctx context.Context, m Move, ids []partition.ID, read func(add func(*Piece) error) error) error {
@@ -308,6 +321,9 @@ func (s *Shard) Take(ctx context.Context, m Move, ids []partition.ID, read func(
 	if _, err := s.checkMoveLocked(m); cmp.Or(err, ctx.Err()) != nil {
 		return cmp.Or(err, ctx.Err())
 	}
+	if s.migration.stops {
+		return fmt.Errorf("%w: shard %d stops", ErrIncomplete, s.index)
+	}
 	if s.migration.epoch != m.Epoch || s.migration.taken == nil {
 		s.migration.epoch, s.migration.taken = m.Epoch, map[partition.ID]*incoming{}
 	}
@@ -317,7 +333,7 @@ func (s *Shard) Take(ctx context.Context, m Move, ids []partition.ID, read func(
 
 // Settle switches to the committed placement and ends a freeze. wanted reports that the call must be repeated with the model m of the
 // job, when the other shards have switched: this shard has no model, or it only gives partitions away.
-func (s *Shard) Settle(term uint64, l *placement.Layout, m *model.Model) (wanted bool, err error) {
+func (s *Shard) Settle(term uint64, l *placement.Layout, m *model.Model, now time.Time) (wanted bool, err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if err := s.followsLocked(term); err != nil {
@@ -348,7 +364,7 @@ func (s *Shard) Settle(term uint64, l *placement.Layout, m *model.Model) (wanted
 	case !joins && m == nil && !l.Gives(at, s.index):
 		return true, nil
 	default:
-		if err := s.switchLocked(h, l); err != nil {
+		if err := s.switchLocked(h, l, now); err != nil {
 			return false, err
 		}
 	}
@@ -357,7 +373,7 @@ func (s *Shard) Settle(term uint64, l *placement.Layout, m *model.Model) (wanted
 }
 
 // switchLocked changes to the partitions that a placement gives this shard.
-func (s *Shard) switchLocked(old *View, l *placement.Layout) error {
+func (s *Shard) switchLocked(old *View, l *placement.Layout, now time.Time) error {
 	m, err := old.model.WithLayout(l)
 	if err != nil {
 		return fmt.Errorf("%w: %w", ErrMismatch, err)
@@ -410,23 +426,19 @@ func (s *Shard) switchLocked(old *View, l *placement.Layout) error {
 	}
 	h.each((*partition.Partition).Thaw)
 	s.Counters.Switched.Add(1)
-	s.logSwitch(old, h)
-	if s.index >= m.Placement.Shards {
-		s.End(nil)
-	}
-	return nil
-}
-
-func (s *Shard) logSwitch(old, h *View) {
-	fields := logrus.Fields{"epoch": h.model.Placement.Epoch, "blocks": len(h.blocks), "before": len(old.blocks)}
+	fields := map[string]any{"epoch": m.Placement.Epoch, "blocks": len(h.blocks), "before": len(old.blocks)}
 	if len(h.tables) > 0 {
 		fields["slots"] = h.slotsHeld()
 	}
 	if !s.migration.since.IsZero() {
-		fields["frozen"] = time.Since(s.migration.since).Round(time.Millisecond)
+		fields["frozen"] = now.Sub(s.migration.since).Round(time.Millisecond)
 		s.migration.since = time.Time{}
 	}
-	s.Log.WithFields(fields).Info("placement changed")
+	s.note(Info, "placement changed", fields)
+	if s.index >= m.Placement.Shards {
+		s.End(nil)
+	}
+	return nil
 }
 
 // arriveLocked gives an arrived partition the steps of its trainers, and drops the trainers that its source has dropped. old is the

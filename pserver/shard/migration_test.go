@@ -5,8 +5,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/sirupsen/logrus"
-
 	"trainmaster/pserver/partition"
 	"trainmaster/pserver/placement"
 )
@@ -14,7 +12,7 @@ import (
 // readyShard is a shard with one block of zeros.
 func readyShard(t *testing.T) *Shard {
 	t.Helper()
-	s := New(logrus.NewEntry(logrus.New()), 0, 1, time.Minute, 1<<20)
+	s := New(nil, 0, 1, time.Minute, 1<<20)
 	if o, _, err := s.Claim(modelOf(t, 3), 0, 1, time.Now()); o != OutcomeClaimed || err != nil {
 		t.Fatal(o, err)
 	}
@@ -71,20 +69,20 @@ func TestReadOfPartitionThatIsNotFrozen(t *testing.T) {
 	if err := read(); !errors.Is(err, ErrOldMove) {
 		t.Errorf("before the freeze: %v", err)
 	}
-	if err := s.Freeze(t.Context(), next, []partition.ID{block}); err != nil {
+	if err := s.Freeze(t.Context(), next, []partition.ID{block}, time.Now()); err != nil {
 		t.Fatal(err)
 	}
 	if err := read(); err != nil {
 		t.Errorf("frozen: %v", err)
 	}
-	if wanted, err := s.Settle(1, placement.LayoutOf(s.View().Model().Placement, 1), nil); wanted || err != nil {
+	if wanted, err := s.Settle(1, placement.LayoutOf(s.View().Model().Placement, 1), nil, time.Now()); wanted || err != nil {
 		t.Fatal(wanted, err)
 	}
 	if err := read(); !errors.Is(err, ErrOldMove) {
 		t.Errorf("after the migration: %v", err)
 	}
 	for _, id := range []partition.ID{partition.Block(1), partition.Slot(0, 0), {Table: 9, Number: 1 << 40}} {
-		if err := s.Freeze(t.Context(), next, []partition.ID{id}); !errors.Is(err, ErrMismatch) {
+		if err := s.Freeze(t.Context(), next, []partition.ID{id}, time.Now()); !errors.Is(err, ErrMismatch) {
 			t.Errorf("freeze of %v: %v", id, err)
 		}
 	}
@@ -101,7 +99,7 @@ func TestSourceSwitchesAfterTheDestinations(t *testing.T) {
 		if !again {
 			first = nil
 		}
-		if wanted, err := s.Settle(1, given, first); wanted == again || err != nil {
+		if wanted, err := s.Settle(1, given, first, time.Now()); wanted == again || err != nil {
 			t.Errorf("called again %v: wanted %v, %v", again, wanted, err)
 		}
 		if held := len(s.View().blocks) > 0; held == again {

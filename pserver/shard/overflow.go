@@ -4,11 +4,11 @@ import (
 	"errors"
 	"fmt"
 
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/table"
-	"trainmaster/pserver/wire"
 )
 
-// errOverflow reports parameters or optimizer state that are not finite. Finite gradients can cause it: the sum of two values
+// ErrOverflow reports parameters or optimizer state that are not finite. Finite gradients can cause it: the sum of two values
 // of 3e38 and their squares overflow.
 var ErrOverflow = errors.New("parameters overflowed")
 
@@ -16,7 +16,7 @@ var ErrOverflow = errors.New("parameters overflowed")
 func (s *Shard) overflowed(what string) {
 	//guard:overflow-recorded
 	if s.overflow.CompareAndSwap(nil, &what) {
-		s.Log.WithField("value", what).Error("parameters overflowed: checkpoints stopped")
+		s.note(Error, "parameters overflowed: checkpoints stopped", map[string]any{"value": what})
 	}
 }
 
@@ -48,12 +48,12 @@ func (s *Shard) seeBlock(b *Block, lo, hi int, isFinite bool, slots []string, up
 	part, values := "", b.params
 	if last := len(slots) - 1; isFinite && last >= 0 {
 		part, values = slots[last]+" of ", b.state[last*b.Len:]
-		isFinite = wire.Finite(values[lo:hi])
+		isFinite = floats.Finite(values[lo:hi])
 	}
 	if isFinite || s.overflow.Load() != nil {
 		return
 	}
-	i := lo + wire.FirstNotFinite(values[lo:hi])
+	i := lo + floats.FirstNotFinite(values[lo:hi])
 	s.overflowed(fmt.Sprintf("tensor %q: %selement %d is %v after %s %d", b.tensor, part, b.Offset+i, values[i], update, number))
 }
 

@@ -22,7 +22,6 @@ const (
 	NoRoom                         // The gradients of one step exceed the memory of stages.
 	NotClaimed                     // The caller does not hold the claim to initialize.
 	NotReady                       // The shard waits for the leader.
-	Stopping                       // The caller stopped waiting.
 	Changed                        // The trainer changed shared memory during the call.
 	BadBatch                       // The batch of rows does not fit the table.
 	NoParameters                   // The shard has no parameters.

@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"maps"
 	"slices"
-
-	"github.com/sirupsen/logrus"
 )
 
 // Retirement has the incarnations that never return: those below floor, except the spared ones. A shard that has dropped the steps
@@ -27,11 +25,11 @@ func (r *Retirement) after(other *Retirement) bool {
 	return r.Floor > other.Floor && (other.Job == "" || other.Job == r.Job)
 }
 
-// errNotHeeded is the error of a caller that is not the leader of the shard's job.
+// ErrNotHeeded is the error of a caller that is not the leader of the shard's job.
 var ErrNotHeeded = errors.New("not the leader of this job")
 
 // Retire drops retired trainers: the master has committed that. The call can come once, again, or late. A shard that does not
-// know its job takes it from the first leader that calls; a checkpoint that names another job is of an earlier life.
+// know its job takes it from the first leader that calls; a checkpoint that names another job is of an earlier start.
 func (s *Shard) Retire(term uint64, to Retirement, version *uint64) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -53,7 +51,7 @@ func (s *Shard) Retire(term uint64, to Retirement, version *uint64) error {
 	//guard:retired-trainer-connection
 	n := s.dropLocked(func(t *Trainer) { fence(h, t) })
 	if n > 0 {
-		s.Log.WithFields(logrus.Fields{"retired": n, "known": len(s.trainers)}).Info("retired trainers dropped")
+		s.note(Info, "retired trainers dropped", map[string]any{"retired": n, "known": len(s.trainers)})
 	}
 	return nil
 }

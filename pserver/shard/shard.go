@@ -6,15 +6,13 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/sirupsen/logrus"
-
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/table"
 )
 
 // Shard is the state of one parameter server: parameters and trainers.
 type Shard struct {
-	Log         *logrus.Entry
+	observe     func(Notice) // nil: nothing observes
 	index       int
 	epoch       uint16 // of this start, never 0
 	initTimeout time.Duration
@@ -129,10 +127,34 @@ func (c *Counters) stale(staleness uint64, weight float32) {
 	}
 }
 
-// New returns the shard of an index without parameters. epoch is the number of this start, never 0.
-func New(log *logrus.Entry, index int, epoch uint16, initTimeout time.Duration, stageBytes int64) *Shard {
+// Notice is an event for the log of the server.
+type Notice struct {
+	Severity Severity
+	Text     string
+	Fields   map[string]any
+}
+
+// Severity says whether an operator must act on a notice.
+type Severity int
+
+// The severities.
+const (
+	Info Severity = iota
+	Warning
+	Error
+)
+
+func (s *Shard) note(severity Severity, text string, fields map[string]any) {
+	if s.observe != nil {
+		s.observe(Notice{severity, text, fields})
+	}
+}
+
+// New returns the shard of an index without parameters. epoch is the number of this start, never 0. observe receives the notices, under
+// locks of the shard: it must not call the shard. nil: nothing receives them.
+func New(observe func(Notice), index int, epoch uint16, initTimeout time.Duration, stageBytes int64) *Shard {
 	s := &Shard{
-		Log: log, index: index, epoch: epoch, initTimeout: initTimeout,
+		observe: observe, index: index, epoch: epoch, initTimeout: initTimeout,
 		trainers: map[uint32]*Trainer{}, changed: make(chan struct{}), over: make(chan error, 1),
 		stages: stages{limit: stageBytes, byIncarnation: map[uint64]*stage{}},
 	}
@@ -222,7 +244,7 @@ func (s *Shard) Claim(m *model.Model, ordinal uint32, incarnation uint64, now ti
 	if held := s.claim.incarnation != 0 && s.claim.incarnation != incarnation; held && idle < s.initTimeout {
 		return OutcomeWait, s.claim.ordinal, h.model.Differ(m)
 	} else if held {
-		s.Log.WithFields(logrus.Fields{"trainer": s.claim.ordinal, "silent": idle, "successor": ordinal}).Warn("initializer lost its claim")
+		s.note(Warning, "initializer lost its claim", map[string]any{"trainer": s.claim.ordinal, "silent": idle, "successor": ordinal})
 	}
 	if h == nil || !h.model.Equal(m) {
 		s.view.Store(s.newView(m))
@@ -276,7 +298,7 @@ func (s *Shard) Finish(incarnation uint64, keepsSets bool) error {
 	}
 	s.claim = claim{}
 	s.ready.Store(true)
-	s.Log.WithFields(logrus.Fields{"blocks": len(h.blocks), "tensors": len(h.model.Placement.Tensors), "mode": h.model.Mode()}).Info("parameters initialized")
+	s.note(Info, "parameters initialized", map[string]any{"blocks": len(h.blocks), "tensors": len(h.model.Placement.Tensors), "mode": h.model.Mode()})
 	return nil
 }
 
@@ -290,46 +312,28 @@ func (s *Shard) Open() {
 	}
 }
 
-// WaitOpen waits until pushes may begin.
-func (s *Shard) WaitOpen(done <-chan struct{}, limit time.Duration) *Refusal {
-	first := s.first.Load()
-	if first == nil {
-		return nil
+// opened refuses a push before a checkpoint set has the first parameters.
+func (s *Shard) opened() *Refusal {
+	if first := s.first.Load(); first != nil {
+		return Refuse(NotYet, "shard %d waits for the first checkpoint set", s.index).Until(*first)
 	}
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	select {
-	case <-*first:
-		return nil
-	case <-timer.C:
-		return Refuse(NotYet, "shard %d waits for the first checkpoint set", s.index)
-	case <-done:
-		return Refuse(Stopping, "shard %d is shutting down", s.index)
-	}
+	return nil
 }
 
-// WaitVersion waits until the shard is at least at version.
-func (s *Shard) WaitVersion(done <-chan struct{}, version uint64, limit time.Duration) *Refusal {
-	if s.version.Load() >= version {
+// Reached refuses a request for a version that the shard has not reached.
+func (s *Shard) Reached(version uint64) *Refusal {
+	now, changed := s.versionNow()
+	if now >= version {
 		return nil
 	}
-	timer := time.NewTimer(limit)
-	defer timer.Stop()
-	for {
-		s.versionMu.Lock()
-		changed, now := s.changed, s.version.Load()
-		s.versionMu.Unlock()
-		if now >= version {
-			return nil
-		}
-		select {
-		case <-changed:
-		case <-timer.C:
-			return Refuse(NotYet, "version %d is not committed yet, shard %d is at %d", version, s.index, now).At(now)
-		case <-done:
-			return Refuse(Stopping, "shard %d is shutting down", s.index)
-		}
-	}
+	return Refuse(NotYet, "version %d is not committed yet, shard %d is at %d", version, s.index, now).At(now).Until(changed)
+}
+
+// versionNow returns the version, and a channel that is closed when there is a later one.
+func (s *Shard) versionNow() (version uint64, changed <-chan struct{}) {
+	s.versionMu.Lock()
+	defer s.versionMu.Unlock()
+	return s.version.Load(), s.changed
 }
 
 func (s *Shard) reach(version uint64) {

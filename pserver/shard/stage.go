@@ -4,7 +4,7 @@ import (
 	"sync"
 	"sync/atomic"
 
-	"trainmaster/pserver/wire"
+	"trainmaster/pserver/table"
 )
 
 // stages holds the gradients that wait for a commit: at most one version per
@@ -113,14 +113,14 @@ func (s *Shard) openStage(t *Trainer, by Gradient) (*stage, *Refusal) {
 		return nil, t.refuse()
 	}
 	g := s.stages.of(t.Incarnation(), &s.view)
-	now := s.version.Load()
+	now, changed := s.versionNow()
 	var refused *Refusal
 	switch {
 	case by.Version < now || by.Version < g.version:
 		refused = Refuse(Stale, "gradient was computed at version %d, shard %d is at %d", by.Version, s.index, now)
 	//guard:stage-of-version-kept
 	case by.Version > now: // the stage for the next version is still needed
-		refused = Refuse(NotYet, "gradient was computed at version %d, shard %d is still at %d", by.Version, s.index, now)
+		refused = Refuse(NotYet, "gradient was computed at version %d, shard %d is still at %d", by.Version, s.index, now).Until(changed)
 	//guard:stage-of-newest-attempt
 	case by.Version == g.version && by.Records != g.records && by.Sequence < g.newest():
 		refused = Refuse(Stale, "gradient is of an earlier attempt at version %d, of %d records: there is one of %d by now", by.Version, by.Records, g.records)
@@ -168,10 +168,11 @@ func (s *Shard) stage(b *Block, t *Trainer, by Gradient, values Values) *Refusal
 
 // StageBlock stages the gradient sum of one block, if the stages have room for it.
 func (s *Shard) StageBlock(h *View, b *Block, t *Trainer, by Gradient, values Values) *Refusal {
-	return s.withRoom(h, t, 0, func() *Refusal { return s.stage(b, t, by, values) })
+	return s.withRoom(h, t, 0, by.Arrived, func() *Refusal { return s.stage(b, t, by, values) })
 }
 
-// StageTable stages one part of the sums of a table, if the stages have room for it. size is the number of its bytes.
-func (s *Shard) StageTable(h *View, number int, rows *wire.Rows, size int64, t *Trainer, by Gradient) *Refusal {
-	return s.withRoom(h, t, size, func() *Refusal { return s.stageRows(h, number, rows, t, by) })
+// StageTable stages one part of the sums of a table, if the stages have room for it.
+func (s *Shard) StageTable(h *View, number int, rows *table.Batch, t *Trainer, by Gradient) *Refusal {
+	size := int64(table.BatchBytes(len(rows.Spans), len(rows.IDs), h.tables[number].Config().Dim))
+	return s.withRoom(h, t, size, by.Arrived, func() *Refusal { return s.stageRows(h, number, rows, t, by) })
 }

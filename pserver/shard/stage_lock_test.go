@@ -1,18 +1,13 @@
 package shard
 
 import (
-	"io"
 	"testing"
 	"time"
-
-	"github.com/sirupsen/logrus"
 )
 
 // A commit locks the stages of several trainers while others look at all stages, as Describe does at each cut.
 func TestCommitDoesNotBlockReadersOfAllStages(t *testing.T) {
-	log := logrus.New()
-	log.SetOutput(io.Discard)
-	s := New(logrus.NewEntry(log), 0, 1, time.Second, 1<<20)
+	s := New(nil, 0, 1, time.Second, 1<<20)
 	var contributors []Contributor
 	for incarnation := uint64(1); incarnation <= 8; incarnation++ {
 		s.stages.byIncarnation[incarnation] = &stage{incarnation: incarnation, version: 4, records: 1}

@@ -41,7 +41,7 @@ func (s *Shard) CheckStageRoom(m *model.Model) error {
 // withRoom stages gradients. Without memory for them it frees the stages of earlier versions; more is the rows of tables among them, in
 // bytes. If the gradients of all trainers do not fit, the trainer waits: perhaps a step is made without it. If none is made for
 // StageWait, the answer is NoRoom, and the stage of the trainer is dropped: the other trainers can continue without it.
-func (s *Shard) withRoom(h *View, t *Trainer, more int64, stage func() *Refusal) *Refusal {
+func (s *Shard) withRoom(h *View, t *Trainer, more int64, arrived time.Time, stage func() *Refusal) *Refusal {
 	refused := stage()
 	if refused == nil || refused.Reason != Full {
 		return refused
@@ -63,7 +63,7 @@ func (s *Shard) withRoom(h *View, t *Trainer, more int64, stage func() *Refusal)
 	if int64(trainers)*need+rows+more <= s.stages.limit {
 		return refused // the rest is of trainers that are gone: the next step, or their retirement, frees it
 	}
-	now := crowd{s.version.Load(), time.Now()}
+	now := crowd{s.version.Load(), arrived}
 	since := t.crowded.Load()
 	if since == nil || since.version != now.version {
 		t.crowded.Store(&now)

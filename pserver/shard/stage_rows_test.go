@@ -5,14 +5,12 @@ import (
 	"testing"
 	"time"
 
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/partition"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/table"
-	"trainmaster/pserver/wire"
-
-	"github.com/sirupsen/logrus"
 )
 
 // stagedTable is a table on one shard.
@@ -72,18 +70,16 @@ type frameOfRow struct {
 // stageFrame stages it.
 func stageFrame(s *Shard, h *View, f frameOfRow) *Refusal {
 	slot := 1 + f.part
-	body, rows := wire.Layout(wire.FloatBytes(make([]float32, 64)), 1, 1, stagedTable.Dim)
-	wire.Number(body, f.part, f.parts)
-	rows.Part, rows.Parts = f.part, f.parts
-	rows.Spans[0], rows.IDs[0] = wire.Span{Slot: slot, Rows: 1}, idOf(slot)
+	rows := table.BatchIn(floats.Bytes(make([]float32, 64)), 1, 1, stagedTable.Dim)
+	rows.Spans[0], rows.IDs[0] = table.Span{Slot: slot, Rows: 1}, idOf(slot)
 	copy(rows.Values, []float32{12, 12})
-	by := Gradient{Version: f.version, Records: f.records, Sequence: f.sequence}
+	by := Gradient{Version: f.version, Records: f.records, Sequence: f.sequence, Part: f.part, Parts: f.parts}
 	return s.stageRows(h, 0, &rows, &Trainer{Trainer: partition.NewTrainer(0, f.incarnation)}, by)
 }
 
 // A frame of an attempt that was given up comes when a later one, with another number of records, is there: that one stays.
 func TestFrameOfAnEarlierAttempt(t *testing.T) {
-	s := New(logrus.NewEntry(logrus.New()), 1, 1, time.Minute, 1<<30)
+	s := New(nil, 1, 1, time.Minute, 1<<30)
 	h := viewOf(t, 1, 2)
 	s.view.Store(h)
 	s.version.Store(3)

@@ -3,8 +3,8 @@ package shard
 import (
 	"fmt"
 
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/table"
-	"trainmaster/pserver/wire"
 )
 
 // rowStage is the staged gradients of a table: parts, each the batch of one frame. It is complete when it has all parts. There is
@@ -16,9 +16,9 @@ type rowStage struct {
 }
 
 type rowPart struct {
-	payload  []float32 // as it came; kept from version to version
-	rows     wire.Rows // shares payload
-	sequence uint64    // of the frame that filled it, 0: not at this version
+	payload  []float32   // as it came; kept from version to version
+	rows     table.Batch // shares payload
+	sequence uint64      // of the frame that filled it, 0: not at this version
 }
 
 // reset starts another version.
@@ -40,7 +40,7 @@ func (st *rowStage) bytes() (n int64) {
 
 // stageRows keeps one part of a trainer's sums for a table until a commit names
 // it. Sending it again changes nothing; later frames for the same version replace it.
-func (s *Shard) stageRows(h *View, number int, rows *wire.Rows, t *Trainer, by Gradient) *Refusal {
+func (s *Shard) stageRows(h *View, number int, rows *table.Batch, t *Trainer, by Gradient) *Refusal {
 	g, refused := s.openStage(t, by)
 	if refused != nil {
 		return refused
@@ -50,26 +50,26 @@ func (s *Shard) stageRows(h *View, number int, rows *wire.Rows, t *Trainer, by G
 	if by.Sequence < st.since {
 		return nil // an older frame, replaced by a later attempt
 	}
-	if int(rows.Parts) != len(st.parts) || st.since == 0 {
-		if rows.Parts > maxParts {
-			return Refuse(BadBatch, "%d parts for table %q: expected at most %d", rows.Parts, cfg.Name, maxParts)
+	if int(by.Parts) != len(st.parts) || st.since == 0 {
+		if by.Parts > maxParts {
+			return Refuse(BadBatch, "%d parts for table %q: expected at most %d", by.Parts, cfg.Name, maxParts)
 		}
 		st.reset()
-		for len(st.parts) > int(rows.Parts) {
+		for len(st.parts) > int(by.Parts) {
 			last := len(st.parts) - 1
 			s.stages.bytes.Add(int64(-4 * len(st.parts[last].payload)))
 			st.parts = st.parts[:last]
 		}
-		for len(st.parts) < int(rows.Parts) {
+		for len(st.parts) < int(by.Parts) {
 			st.parts = append(st.parts, rowPart{})
 		}
 		st.since = by.Sequence
 	}
-	p := &st.parts[rows.Part]
+	p := &st.parts[by.Part]
 	if p.sequence > by.Sequence {
 		return nil // an older frame, overtaken by its own repetition
 	}
-	words := wire.RowsSize(len(rows.Spans), len(rows.IDs), cfg.Dim) / 4
+	words := table.BatchBytes(len(rows.Spans), len(rows.IDs), cfg.Dim) / 4
 	if more := words - len(p.payload); more > 0 {
 		if !s.stages.reserve(int64(4 * more)) {
 			return Refuse(Full, "shard %d holds %d bytes of staged gradients, the limit is %d", s.index, s.stages.bytes.Load(), s.stages.limit)
@@ -80,10 +80,10 @@ func (s *Shard) stageRows(h *View, number int, rows *wire.Rows, t *Trainer, by G
 		p.sequence = 0
 		st.present--
 	}
-	_, p.rows = wire.Layout(wire.FloatBytes(p.payload), len(rows.Spans), len(rows.IDs), cfg.Dim)
+	p.rows = table.BatchIn(floats.Bytes(p.payload), len(rows.Spans), len(rows.IDs), cfg.Dim)
 	copy(p.rows.Spans, rows.Spans)
 	copy(p.rows.IDs, rows.IDs)
-	if isFinite := wire.CopyFinite(p.rows.Values, rows.Values); rows.Shared && !isFinite {
+	if isFinite := floats.CopyFinite(p.rows.Values, rows.Values); rows.Shared && !isFinite {
 		return RefuseChanged("stage rows", fmt.Sprintf("table %q", cfg.Name))
 	}
 	p.sequence = by.Sequence

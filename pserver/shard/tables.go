@@ -5,7 +5,6 @@ import (
 	"trainmaster/pserver/partition"
 	"trainmaster/pserver/staleness"
 	"trainmaster/pserver/table"
-	"trainmaster/pserver/wire"
 )
 
 // Slots is the number of slots of a table.
@@ -83,7 +82,7 @@ func (h *View) RowsHeld() (n int) {
 }
 
 // Lookup fills dst with rows of one version. If stale gradients have a lower learning rate, the table notes what the trainer saw.
-func (s *Shard) Lookup(h *View, by *Trainer, number int, rows *wire.Rows, dst []float32) (version uint64, refused *Refusal) {
+func (s *Shard) Lookup(h *View, by *Trainer, number int, rows *table.Batch, dst []float32) (version uint64, refused *Refusal) {
 	var looks *partition.Trainer
 	if h.model.Staleness.Policy == staleness.Scale {
 		looks = by.Trainer
@@ -96,10 +95,10 @@ func (s *Shard) Lookup(h *View, by *Trainer, number int, rows *wire.Rows, dst []
 	return s.version.Load(), nil
 }
 
-// Scan copies rows of a table from a position on, and returns the next position.
-func (h *View) Scan(number int, slot, row uint32, rows *wire.Rows) (nextSlot, nextRow uint32, refused *Refusal) {
+// Scan copies rows of a table from a position on, at most limit bytes, and returns the next position.
+func (h *View) Scan(number int, slot, row uint32, limit int, rows *table.Batch) (nextSlot, nextRow uint32, refused *Refusal) {
 	t := h.tables[number]
-	next, err := t.Scan(table.Place{Slot: slot, Row: row}, rows)
+	next, err := t.Scan(table.Place{Slot: slot, Row: row}, limit, rows)
 	if err != nil {
 		return 0, 0, refusalOf(err, nil)
 	}
@@ -108,7 +107,10 @@ func (h *View) Scan(number int, slot, row uint32, rows *wire.Rows) (nextSlot, ne
 
 // PushRows applies gradients to each slot that does not have the trainer's step, and counts these slots. A refusal can follow
 // after some slots are updated: a repetition then updates the others.
-func (s *Shard) PushRows(h *View, t *Trainer, number int, u Update, rows *wire.Rows) (applied int, refused *Refusal) {
+func (s *Shard) PushRows(h *View, t *Trainer, number int, u Update, rows *table.Batch) (applied int, refused *Refusal) {
+	if refused := s.opened(); refused != nil {
+		return 0, refused
+	}
 	tbl := h.tables[number]
 	step := table.Step{Number: u.Step, Scale: h.model.Update(0, u.Step, u.Scale).Scale}
 	var weight func(staleness uint64) float32

@@ -52,7 +52,7 @@ func (s *Shard) newTrainerLocked(ordinal uint32, incarnation uint64) *Trainer {
 	return t
 }
 
-// Join finds or makes the trainer of a data connection. digest and epoch are those of its placement.
+// Join finds or makes the trainer of a data connection. digest and epoch belong to its placement.
 func (s *Shard) Join(ordinal uint32, incarnation uint64, digest [sha256.Size]byte, epoch uint32) (*Trainer, *View, *Refusal) {
 	if text := s.Unrestored(); text != "" {
 		return nil, nil, Refuse(NotReady, "shard %d waits: %s", s.index, text)
@@ -103,7 +103,7 @@ func (s *Shard) greet(h *View, ordinal uint32, incarnation uint64) (*Trainer, *R
 		return nil, Refuse(Fenced, "incarnation %d of trainer %d is retired: it has no session", incarnation, ordinal)
 	case old != nil:
 		fence(h, old)
-		s.Log.WithField("trainer", ordinal).WithField("incarnation", incarnation).WithField("fenced", old.Incarnation()).Info("trainer returned")
+		s.note(Info, "trainer returned", map[string]any{"trainer": ordinal, "incarnation": incarnation, "fenced": old.Incarnation()})
 	}
 	return s.newTrainerLocked(ordinal, incarnation), nil
 }

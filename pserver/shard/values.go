@@ -2,8 +2,9 @@ package shard
 
 import (
 	"fmt"
+	"time"
 
-	"trainmaster/pserver/wire"
+	"trainmaster/pserver/floats"
 )
 
 // PieceElements is the number of elements of a block in one step of the work: 16 KiB, so that update, copy and sum of a piece
@@ -22,6 +23,9 @@ type Gradient struct {
 	Version  uint64 // version that it was computed at
 	Records  uint32 // records of the mini-batch
 	Sequence uint64 // of the frame; later frames replace earlier ones
+	Arrived  time.Time
+
+	Part, Parts uint32 // of the rows of a table, which come in several frames
 }
 
 // Result describes an executed push or pull.
@@ -54,7 +58,7 @@ func (v Values) At(lo, hi int) (piece []float32, isFinite bool) {
 		return v.Floats[lo:hi], true
 	}
 	piece = v.Piece[:hi-lo]
-	return piece, wire.CopyFinite(piece, v.Floats[lo:hi])
+	return piece, floats.CopyFinite(piece, v.Floats[lo:hi])
 }
 
 // CopyTo copies all elements and reports whether the copy is finite.
@@ -63,7 +67,7 @@ func (v Values) CopyTo(dst []float32) (isFinite bool) {
 		copy(dst, v.Floats)
 		return true
 	}
-	return wire.CopyFinite(dst, v.Floats)
+	return floats.CopyFinite(dst, v.Floats)
 }
 
 // CheckScale checks a factor of the learning rate; 0 means 1.

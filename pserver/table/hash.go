@@ -85,8 +85,8 @@ func SlotOf(id int64) uint32 { return slotOf(Key{}.hash(id)) }
 
 func slotOf(h uint64) uint32 { return uint32(h >> (64 - slotBits)) }
 
-// place is where an index of n entries begins to look.
-func place(h uint64, n int) int {
+// firstBucket is where an index of n entries begins to look.
+func firstBucket(h uint64, n int) int {
 	hi, _ := bits.Mul64(h<<slotBits, uint64(n))
 	return int(hi)
 }

@@ -9,7 +9,6 @@ import (
 
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/partition"
-	"trainmaster/pserver/wire"
 )
 
 // naive is a table as the package comment describes it, as plainly as can be.
@@ -135,7 +134,7 @@ func (n *naive) expire(slot uint32, step uint64) {
 }
 
 // grouped is a batch as the wire has it; without grads for a lookup. order is the place of every row of it among ids.
-func grouped(ids []int64, grads []float32, dim int) (r wire.Rows, order []int) {
+func grouped(ids []int64, grads []float32, dim int) (r Batch, order []int) {
 	for k := range ids {
 		order = append(order, k)
 	}
@@ -143,7 +142,7 @@ func grouped(ids []int64, grads []float32, dim int) (r wire.Rows, order []int) {
 	for _, k := range order {
 		slot := SlotOf(ids[k])
 		if n := len(r.Spans); n == 0 || r.Spans[n-1].Slot != slot {
-			r.Spans = append(r.Spans, wire.Span{Slot: slot})
+			r.Spans = append(r.Spans, Span{Slot: slot})
 		}
 		r.Spans[len(r.Spans)-1].Rows++
 		r.IDs = append(r.IDs, ids[k])

@@ -206,10 +206,10 @@ func TestSlotsOnTheirWay(t *testing.T) {
 	if err := table.Lookup(&rows, nil, make([]float32, 1)); !errors.Is(err, partition.ErrMoved) {
 		t.Errorf("a look-up in a slot that has left: %v", err)
 	}
-	if _, err := table.Scan(Place{}, &rows); !errors.Is(err, partition.ErrMoved) {
+	if _, err := table.Scan(Place{}, 1<<20, &rows); !errors.Is(err, partition.ErrMoved) {
 		t.Errorf("a scan over a slot that has left: %v", err)
 	}
-	if _, err := table.Scan(Place{Slot: slot + 1}, &rows); err != nil {
+	if _, err := table.Scan(Place{Slot: slot + 1}, 1<<20, &rows); err != nil {
 		t.Errorf("a scan that is past it: %v", err)
 	}
 	if p := New(table.Config(), plain, nil, noCut).Partition(slot); p != nil {

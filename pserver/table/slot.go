@@ -67,7 +67,7 @@ func (s *slot) find(h uint64, id int64) uint32 {
 	if len(s.index) == 0 {
 		return noRow
 	}
-	for p := place(h, len(s.index)); ; p = s.after(p) {
+	for p := firstBucket(h, len(s.index)); ; p = s.after(p) {
 		var row uint32
 		if p, row = s.match(p, tag(h)); row == noRow || s.at(row).id() == id {
 			return row
@@ -107,7 +107,7 @@ func (s *slot) findAll(ids []int64, rows []uint32, sc *scratch) {
 	sc.places = grown(sc.places, len(ids))
 	sum := uint32(0)
 	for k, id := range ids {
-		p := place(s.key.hash(id), len(s.index))
+		p := firstBucket(s.key.hash(id), len(s.index))
 		sc.places[k] = uint32(p)
 		sum += s.index[p]
 	}
@@ -150,7 +150,7 @@ func (s *slot) insert(h uint64, id int64, a *arena) uint32 {
 
 // enter puts a row into the index, which has room.
 func (s *slot) enter(h uint64, row uint32) {
-	p := place(h, len(s.index))
+	p := firstBucket(h, len(s.index))
 	for s.index[p] != 0 {
 		p = s.after(p)
 	}

@@ -7,9 +7,9 @@ import (
 	"sync"
 	"sync/atomic"
 
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/partition"
-	"trainmaster/pserver/wire"
 )
 
 // Errors of a batch.
@@ -69,10 +69,10 @@ func (t *Table) Overflow() *Overflow { return t.overflow.Load() }
 
 // see looks for values that are not finite.
 func (t *Table) see(id int64, values []float32) {
-	if wire.Finite(values) || t.overflow.Load() != nil {
+	if floats.Finite(values) || t.overflow.Load() != nil {
 		return
 	}
-	i := wire.FirstNotFinite(values)
+	i := floats.FirstNotFinite(values)
 	t.overflow.CompareAndSwap(nil, &Overflow{id, i % t.cfg.Dim, values[i]})
 }
 
@@ -131,7 +131,7 @@ var scratches = sync.Pool{New: func() any { return &scratch{} }}
 func grown[T any](s []T, n int) []T { return slices.Grow(s[:0], n)[:n] }
 
 // Check reports whether the slots of a batch are held, and its ids are theirs.
-func (t *Table) Check(rows *wire.Rows) error {
+func (t *Table) Check(rows *Batch) error {
 	k := 0
 	for _, span := range rows.Spans {
 		if !t.Holds(span.Slot) {
@@ -150,7 +150,7 @@ func (t *Table) Check(rows *wire.Rows) error {
 // Lookup fills dst, of shape [ids, dim], with the values of the ids of a checked batch. All rows of a slot come from one state. Later
 // updates by others make the next gradients of the trainer stale; by is nil if staleness does not count. The error is
 // [partition.ErrMoved].
-func (t *Table) Lookup(rows *wire.Rows, by *partition.Trainer, dst []float32) error {
+func (t *Table) Lookup(rows *Batch, by *partition.Trainer, dst []float32) error {
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
 	k := 0

@@ -17,7 +17,6 @@ import (
 
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/partition"
-	"trainmaster/pserver/wire"
 )
 
 var plain = optimizer.Config{Kind: optimizer.SGD, LearningRate: 1}
@@ -106,13 +105,13 @@ func TestCheckRefuses(t *testing.T) {
 		id++
 	}
 	for _, c := range []struct {
-		rows wire.Rows
+		rows Batch
 		want error
 	}{
-		{wire.Rows{Spans: []wire.Span{{Slot: 3, Rows: 1}}, IDs: []int64{id}}, nil},
-		{wire.Rows{Spans: []wire.Span{{Slot: 4}}}, ErrNotHeld},
-		{wire.Rows{Spans: []wire.Span{{Slot: Slots}}}, ErrNotHeld},
-		{wire.Rows{Spans: []wire.Span{{Slot: 6, Rows: 1}}, IDs: []int64{id}}, ErrWrongSlot},
+		{Batch{Spans: []Span{{Slot: 3, Rows: 1}}, IDs: []int64{id}}, nil},
+		{Batch{Spans: []Span{{Slot: 4}}}, ErrNotHeld},
+		{Batch{Spans: []Span{{Slot: Slots}}}, ErrNotHeld},
+		{Batch{Spans: []Span{{Slot: 6, Rows: 1}}, IDs: []int64{id}}, ErrWrongSlot},
 	} {
 		if err := table.Check(&c.rows); !errors.Is(err, c.want) {
 			t.Errorf("%v: %v, expected %v", c.rows, err, c.want)
@@ -399,7 +398,7 @@ func BenchmarkTable(b *testing.B) {
 		runtime.GC()
 		b.Logf("%d rows: a forced collection takes %v", rows, time.Since(began))
 		r := rand.New(rand.NewPCG(1, 1))
-		var batches []wire.Rows
+		var batches []Batch
 		for range 8 {
 			ids := make([]int64, 20_000)
 			for k := range ids {
@@ -549,7 +548,7 @@ func TestChosenIDsAreSpreadByTheKey(t *testing.T) {
 		for _, id := range ids {
 			h := key.hash(id)
 			slots[slotOf(h)]++
-			places[place(h, n)]++
+			places[firstBucket(h, n)]++
 		}
 		return slices.Max(slices.Collect(maps.Values(slots))), slices.Max(slices.Collect(maps.Values(places)))
 	}
@@ -567,7 +566,7 @@ func TestChosenIDsAreSpreadByTheKey(t *testing.T) {
 			bySlot[cfg.SlotOf(id)] = append(bySlot[cfg.SlotOf(id)], id)
 		}
 		for slot, ids := range bySlot {
-			r := wire.Rows{Spans: []wire.Span{{Slot: slot, Rows: uint32(len(ids))}}, IDs: ids, Values: slices.Repeat([]float32{-1}, len(ids))}
+			r := Batch{Spans: []Span{{Slot: slot, Rows: uint32(len(ids))}}, IDs: ids, Values: slices.Repeat([]float32{-1}, len(ids))}
 			if err := table.Check(&r); err != nil {
 				t.Fatal(err)
 			}

@@ -6,6 +6,8 @@ import (
 	"math/big"
 	"math/rand/v2"
 	"testing"
+
+	"trainmaster/pserver/floats"
 )
 
 // nearest is v as bfloat16 by its definition: eight bits of precision, ties to even.
@@ -75,8 +77,8 @@ func TestThereAndBack(t *testing.T) {
 		isFinite := Narrow(narrow, src)
 		back := make([]float32, n+1)
 		back[n] = 55
-		if widened := Widen(back[:n], narrow); isFinite != widened || isFinite != (FirstNotFinite(src) < 0) {
-			t.Fatalf("%d elements: finite %v and %v, first of the others is %d", n, isFinite, widened, FirstNotFinite(src))
+		if widened := Widen(back[:n], narrow); isFinite != widened || isFinite != (floats.FirstNotFinite(src) < 0) {
+			t.Fatalf("%d elements: finite %v and %v, first of the others is %d", n, isFinite, widened, floats.FirstNotFinite(src))
 		}
 		for i, v := range src {
 			if math.Float32bits(back[i]) != math.Float32bits(v) {
@@ -96,7 +98,7 @@ func TestWidenInPlace(t *testing.T) {
 		for i := range whole {
 			whole[i] = float32(i)
 		}
-		payload := FloatBytes(whole)[2*n:]
+		payload := floats.Bytes(whole)[2*n:]
 		narrow := make([]byte, 2*n)
 		Narrow(narrow, whole)
 		copy(payload, narrow)

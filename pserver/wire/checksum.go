@@ -3,9 +3,9 @@ package wire
 import (
 	"encoding/binary"
 	"hash/crc32"
-)
 
-var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+	"trainmaster/pserver/floats"
+)
 
 // Checksum is a CRC-32C that grows piece by piece: a caller that processes a payload in pieces sums each piece while it is in the
 // cache.
@@ -13,21 +13,17 @@ type Checksum uint32
 
 // Begin sums the header's own bytes.
 func Begin(raw *[HeaderSize]byte) Checksum {
-	return Checksum(crc32.Checksum(raw[:crcOffset], castagnoli))
+	return Checksum(floats.Sum(0, raw[:crcOffset]))
 }
 
 // Add sums the next bytes of the payload.
-func (c Checksum) Add(payload []byte) Checksum {
-	n, c, _ := sumMost(c, payload)
-	return Checksum(crc32.Update(uint32(c), castagnoli, payload[n:]))
-}
+func (c Checksum) Add(payload []byte) Checksum { return Checksum(floats.Sum(uint32(c), payload)) }
 
 // AddFloats sums the next elements of the payload, and reports in the same pass
 // whether all are finite.
 func (c Checksum) AddFloats(f []float32) (sum Checksum, isFinite bool) {
-	n, c, isFinite := sumMost(c, FloatBytes(f))
-	f = f[n/4:]
-	return Checksum(crc32.Update(uint32(c), castagnoli, FloatBytes(f))), isFinite && finitePlain(f)
+	crc, isFinite := floats.SumFinite(uint32(c), f)
+	return Checksum(crc), isFinite
 }
 
 // Store writes the finished sum into the header.

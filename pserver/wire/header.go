@@ -3,15 +3,15 @@ package wire
 import (
 	"encoding/binary"
 	"fmt"
+
+	"trainmaster/pserver/placement"
 )
 
 const (
 	// HeaderSize is the size of an encoded header in bytes.
 	HeaderSize = 64
 	// MaxPayload is the maximum payload of a frame in bytes: one block.
-	MaxPayload = 1 << 20
-	// BlockElements is the number of float32 elements in a full block.
-	BlockElements = MaxPayload / 4
+	MaxPayload = 4 * placement.BlockElements
 	// Version is the format that this package writes, and the only one it reads.
 	Version = 1
 

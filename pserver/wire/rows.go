@@ -6,18 +6,14 @@ import (
 	"math"
 	"slices"
 	"unsafe"
-)
 
-// Span says how many rows of a payload are of a slot.
-type Span struct{ Slot, Rows uint32 }
+	"trainmaster/pserver/table"
+)
 
 // Rows is the payload of a frame about rows of a table, see the package comment.
 type Rows struct {
 	Part, Parts uint32
-	Spans       []Span
-	IDs         []int64   // span after span
-	Values      []float32 // [ids, dim], nil in a lookup
-	Shared      bool      // the sender can still change Values: only a copy can be checked
+	table.Batch
 }
 
 // Index is memory for the spans and ids of a payload, reused from one payload to the next.
@@ -31,18 +27,19 @@ func (x *Index) copyOf(p []byte) []byte {
 	return c
 }
 
-const (
-	rowsHead = 16
-	spanSize = 8
-	idSize   = 8
-)
+const rowsHead = 16
+
+// MaxBatch is the maximum size of a batch in a payload.
+const MaxBatch = MaxPayload - rowsHead
 
 // RowsSize is the size of a payload in bytes; dim is 0 in a lookup.
-func RowsSize(spans, rows, dim int) int { return rowsHead + spanSize*spans + rows*(idSize+4*dim) }
+func RowsSize(spans, rows, dim int) int { return rowsHead + table.BatchBytes(spans, rows, dim) }
 
 // MostRows is how many rows of one slot a frame has room for, with and without values: as many go
 // into a request, and into the reply of a lookup.
-func MostRows(dim int) int { return (MaxPayload - rowsHead - spanSize) / (idSize + 4*dim) }
+func MostRows(dim int) int {
+	return (MaxBatch - table.BatchBytes(1, 0, 0)) / table.BatchBytes(0, 1, dim)
+}
 
 // Layout lays a payload out in buf, which is aligned to 8 bytes, for the given numbers of spans and rows, and returns its parts
 // for the caller to fill.
@@ -50,35 +47,13 @@ func Layout(buf []byte, spans, rows, dim int) (payload []byte, r Rows) {
 	payload = buf[:RowsSize(spans, rows, dim)]
 	binary.LittleEndian.PutUint32(payload[0:], uint32(spans))
 	binary.LittleEndian.PutUint32(payload[4:], uint32(rows))
-	r.Parts = 1
-	r.view(payload, payload, spans, rows, dim)
-	return payload, r
+	return payload, Rows{Parts: 1, Batch: table.BatchIn(payload[rowsHead:], spans, rows, dim)}
 }
 
 // Number sets the number of the part and of all parts in a payload.
 func Number(payload []byte, part, parts uint32) {
 	binary.LittleEndian.PutUint32(payload[8:], part)
 	binary.LittleEndian.PutUint32(payload[12:], parts)
-}
-
-// view shares the memory of payload, and of index, which begins like it, for spans and ids.
-func (r *Rows) view(index, payload []byte, spans, rows, dim int) {
-	at := rowsHead
-	r.Spans = cast[Span](index[at:], spans)
-	at += spanSize * spans
-	r.IDs = cast[int64](index[at:], rows)
-	at += idSize * rows
-	r.Values = nil
-	if dim > 0 {
-		r.Values = cast[float32](payload[at:], rows*dim)
-	}
-}
-
-func cast[T any](b []byte, n int) []T {
-	if n == 0 {
-		return nil
-	}
-	return unsafe.Slice((*T)(unsafe.Pointer(unsafe.SliceData(b))), n)
 }
 
 // ParseRows reads a payload, which is aligned to 8 bytes and shared with the result; dim is 0 in a lookup.
@@ -108,12 +83,12 @@ func parseRows(payload []byte, dim int, own *Index) (r Rows, err error) {
 	if spans > MaxPayload || rows > MaxPayload || RowsSize(int(spans), int(rows), dim) != len(payload) {
 		return r, fmt.Errorf("payload has %d bytes, not the size of %d slots and %d rows of %d floats", len(payload), spans, rows, dim)
 	}
-	index := payload
+	r.Batch = table.BatchIn(payload[rowsHead:], int(spans), int(rows), dim)
 	//guard:shared-ids-copied
 	if own != nil {
-		index = own.copyOf(payload[:RowsSize(int(spans), int(rows), 0)])
+		own := table.BatchIn(own.copyOf(payload[rowsHead:RowsSize(int(spans), int(rows), 0)]), int(spans), int(rows), 0)
+		r.Spans, r.IDs = own.Spans, own.IDs
 	}
-	r.view(index, payload, int(spans), int(rows), dim)
 	sum := uint64(0)
 	last := uint32(math.MaxUint32)
 	for i, s := range r.Spans {

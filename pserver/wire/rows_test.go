@@ -5,17 +5,20 @@ import (
 	"slices"
 	"strings"
 	"testing"
+
+	"trainmaster/pserver/floats"
+	"trainmaster/pserver/table"
 )
 
 // aligned is a copy of b whose memory starts at a multiple of 8.
 func aligned(b []byte) []byte {
-	room := FloatBytes(make([]float32, 2*(len(b)+8)/8+2))
+	room := floats.Bytes(make([]float32, 2*(len(b)+8)/8+2))
 	return append(room[:0], b...)
 }
 
 func sampleRows() []byte {
-	payload, r := Layout(FloatBytes(make([]float32, 64)), 2, 3, 2)
-	copy(r.Spans, []Span{{4, 1}, {9, 2}})
+	payload, r := Layout(floats.Bytes(make([]float32, 64)), 2, 3, 2)
+	copy(r.Spans, []table.Span{{Slot: 4, Rows: 1}, {Slot: 9, Rows: 2}})
 	copy(r.IDs, []int64{-1, 7, 8})
 	copy(r.Values, []float32{1, 2, 3, 4, 5, 6})
 	Number(payload, 1, 3)
@@ -31,7 +34,7 @@ func TestRowsRoundTrip(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if r.Part != 1 || r.Parts != 3 || !slices.Equal(r.Spans, []Span{{4, 1}, {9, 2}}) || !slices.Equal(r.IDs, []int64{-1, 7, 8}) || !slices.Equal(r.Values, []float32{1, 2, 3, 4, 5, 6}) {
+	if r.Part != 1 || r.Parts != 3 || !slices.Equal(r.Spans, []table.Span{{Slot: 4, Rows: 1}, {Slot: 9, Rows: 2}}) || !slices.Equal(r.IDs, []int64{-1, 7, 8}) || !slices.Equal(r.Values, []float32{1, 2, 3, 4, 5, 6}) {
 		t.Fatalf("read %+v", r)
 	}
 	if most := MostRows(16); RowsSize(1, most, 16) > MaxPayload || RowsSize(1, most+1, 16) <= MaxPayload {
@@ -69,10 +72,10 @@ func FuzzRows(f *testing.F) {
 		if err != nil {
 			return
 		}
-		again, view := Layout(FloatBytes(make([]float32, len(b)/4+2)), len(r.Spans), len(r.IDs), dim)
+		again, view := Layout(floats.Bytes(make([]float32, len(b)/4+2)), len(r.Spans), len(r.IDs), dim)
 		copy(view.Spans, r.Spans)
 		copy(view.IDs, r.IDs)
-		copy(FloatBytes(view.Values), FloatBytes(r.Values))
+		copy(floats.Bytes(view.Values), floats.Bytes(r.Values))
 		Number(again, r.Part, r.Parts)
 		if !bytes.Equal(again, b) {
 			t.Fatalf("read and made again:\n% x\n% x", b, again)

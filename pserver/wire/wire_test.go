@@ -6,6 +6,8 @@ import (
 	"errors"
 	"math"
 	"testing"
+
+	"trainmaster/pserver/floats"
 )
 
 // sample has another value in every byte, so that a swapped field shows.
@@ -23,7 +25,7 @@ const vector = "544d5053" + "01040101" + "0102030405060708" + "1112131415161718"
 	"51525354" + "6162" + "7172" + "08000000" + "c2a9961d" + "0000803f" + "000000c0"
 
 func TestVector(t *testing.T) {
-	payload := FloatBytes([]float32{1, -2})
+	payload := floats.Bytes([]float32{1, -2})
 	var raw [HeaderSize]byte
 	sample.Encode(&raw)
 	Seal(&raw, payload)
@@ -147,13 +149,13 @@ func TestFinite(t *testing.T) {
 		for _, at := range []int{0, 1, 7, 100, 1000} {
 			f := make([]float32, 1001)
 			f[at] = bad
-			if Finite(f) || FirstNotFinite(f) != at {
-				t.Errorf("%v at %d: finite %v, first %d", bad, at, Finite(f), FirstNotFinite(f))
+			if floats.Finite(f) || floats.FirstNotFinite(f) != at {
+				t.Errorf("%v at %d: finite %v, first %d", bad, at, floats.Finite(f), floats.FirstNotFinite(f))
 			}
 		}
 	}
 	for _, good := range [][]float32{nil, {0}, {math.MaxFloat32, -math.MaxFloat32}, {1e-45}} {
-		if !Finite(good) {
+		if !floats.Finite(good) {
 			t.Errorf("%v taken for not finite", good)
 		}
 	}

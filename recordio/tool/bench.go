@@ -2,7 +2,9 @@ package tool
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"io"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
@@ -53,6 +55,27 @@ type Bench struct {
 	Runs          int
 	Files         int
 	ChunksPerFile int
+}
+
+// Validate returns an error if a number is not positive.
+func (b *Bench) Validate() error {
+	if min(b.Records, b.Runs, b.Files, b.ChunksPerFile) < 1 {
+		return errors.New("--records, --runs, --files and --chunks-per-file must be 1 or more")
+	}
+	return nil
+}
+
+// Table writes the figures as tab-separated cells.
+func (f Figures) Table(w io.Writer) {
+	fmt.Fprintln(w, "WHAT\tCOMPRESSION\tGB/CPU-S\tGB/S\tRATIO")
+	for _, s := range f.Write {
+		fmt.Fprintf(w, "write\t%s\t%.2f\t%.2f\t%.2f\n", s.Compression, s.GBPerCPUSecond, s.GBPerSecond, s.Ratio)
+	}
+	for _, s := range f.Scan {
+		fmt.Fprintf(w, "scan\t%s\t%.2f\t%.2f\t%.2f\n", s.Compression, s.GBPerCPUSecond, s.GBPerSecond, s.Ratio)
+	}
+	x := f.Index
+	fmt.Fprintf(w, "\nWHAT\tFILES\tCHUNKS\tSECONDS\tCHUNKS/S\nindex\t%d\t%d\t%.2f\t%.0f\n", x.Files, x.Chunks, x.Seconds, x.ChunksPerSecond)
 }
 
 // Run measures in a new directory below Folder, and removes it.

@@ -89,14 +89,14 @@ func (c *Client) PushPull(ctx context.Context, step uint64, scale float32, grads
 	if err := c.shards.Check("gradient", grads); err != nil {
 		return 0, err
 	}
-	if err := plan.Gradients(c.shards.Blocks(), wireDTypes[c.cfg.WireDType], grads, 1, c.cfg.Optimizer.ClipNorm); err != nil {
+	plan.Clip(grads, 1, c.cfg.Optimizer.ClipNorm) // before the sums are made
+	if err := plan.Blocks("gradient", c.shards.Blocks(), wireDTypes[c.cfg.WireDType], grads); err != nil {
 		return 0, err
 	}
-	call := c.shards.Tensors(op, step, math.Float32bits(scale), grads, dst)
-	if err := c.shards.Do(ctx, call); err != nil {
+	if err := c.shards.Do(ctx, c.shards.Tensors(op, step, math.Float32bits(scale), grads, dst)); err != nil {
 		return 0, fmt.Errorf("push: %w", err)
 	}
-	low, _ := c.shards.Versions(call)
+	low, _ := c.shards.Versions()
 	return uint64(low), nil
 }
 
@@ -116,11 +116,11 @@ func (c *Client) Stage(ctx context.Context, version uint64, grads []Tensor, reco
 	if err := c.shards.Check("gradient", grads); err != nil {
 		return err
 	}
-	if err := plan.Gradients(c.shards.Blocks(), wireDTypes[c.cfg.WireDType], grads, records, c.cfg.Optimizer.ClipNorm); err != nil {
+	plan.Clip(grads, records, c.cfg.Optimizer.ClipNorm)
+	if err := plan.Blocks("gradient", c.shards.Blocks(), wireDTypes[c.cfg.WireDType], grads); err != nil {
 		return err
 	}
-	call := c.shards.Tensors(wire.Stage, version, uint32(records), grads, nil)
-	if err := c.shards.Do(ctx, call); err != nil {
+	if err := c.shards.Do(ctx, c.shards.Tensors(wire.Stage, version, uint32(records), grads, nil)); err != nil {
 		return fmt.Errorf("stage: %w", err)
 	}
 	return nil

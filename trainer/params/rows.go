@@ -45,14 +45,7 @@ func (c *Client) PushRows(ctx context.Context, table string, step uint64, scale 
 	if err := c.checkPush("push rows", step, scale); err != nil {
 		return err
 	}
-	call, err := c.shards.Rows(wire.PushRows, table, step, math.Float32bits(scale), ids, grads, nil)
-	if err == nil {
-		err = c.shards.Do(ctx, call)
-	}
-	if err != nil {
-		return fmt.Errorf("push rows: %w", err)
-	}
-	return nil
+	return c.sendRows(ctx, "push rows", wire.PushRows, table, step, math.Float32bits(scale), ids, grads)
 }
 
 // StageRows stages gradients of rows, each the sum over records, as Stage does for tensors. A commit needs both from each
@@ -61,12 +54,16 @@ func (c *Client) StageRows(ctx context.Context, table string, version uint64, id
 	if err := c.checkStage("stage rows", records); err != nil {
 		return err
 	}
-	call, err := c.shards.Rows(wire.StageRows, table, version, uint32(records), ids, grads, nil)
+	return c.sendRows(ctx, "stage rows", wire.StageRows, table, version, uint32(records), ids, grads)
+}
+
+func (c *Client) sendRows(ctx context.Context, what string, op wire.Op, table string, step uint64, argument uint32, ids []int64, grads []float32) error {
+	call, err := c.shards.Rows(op, table, step, argument, ids, grads, nil)
 	if err == nil {
 		err = c.shards.Do(ctx, call)
 	}
 	if err != nil {
-		return fmt.Errorf("stage rows: %w", err)
+		return fmt.Errorf("%s: %w", what, err)
 	}
 	return nil
 }

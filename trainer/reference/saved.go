@@ -78,7 +78,7 @@ func (s Saved) RowsOf(batch *model.Batch) []model.Tensor {
 	return rows
 }
 
-// The names of the tensors that a table is saved as.
+// idsTensor and rowsTensor are the names of the tensors of a table.
 func idsTensor(table string) string  { return table + ".ids" }
 func rowsTensor(table string) string { return table + ".rows" }
 

@@ -186,8 +186,8 @@ func newSession(t *Trainer) *session {
 		batches:         newBatches(t.Model, t.BatchSize, max(t.Exchange.PushEvery, 1)),
 		parameters:      parameters,
 		gradients:       gradients,
-		sharedParams:    share(parameters),
-		sharedGradients: share(gradients),
+		sharedParams:    shareTensors(parameters),
+		sharedGradients: shareTensors(gradients),
 	}
 	if tables := t.Model.Tables(); len(tables) > 0 {
 		s.rows = newRows(t.Rows, tables)
@@ -195,7 +195,7 @@ func newSession(t *Trainer) *session {
 	return s
 }
 
-func share(tensors []model.Tensor) []params.Tensor {
+func shareTensors(tensors []model.Tensor) []params.Tensor {
 	shared := make([]params.Tensor, len(tensors))
 	for i, t := range tensors {
 		shared[i] = params.Tensor(t)

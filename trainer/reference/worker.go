@@ -299,7 +299,7 @@ func (w *Worker) save(ctx context.Context, client *trainer.Client, servers *para
 		return err
 	}
 	tensors := m.Parameters()
-	version, err := servers.Pull(ctx, share(tensors), 0)
+	version, err := servers.Pull(ctx, shareTensors(tensors), 0)
 	if err != nil {
 		return fmt.Errorf("pull the parameters to save: %w", err)
 	}

@@ -14,15 +14,15 @@ import (
 
 // Session is the state of a joined trainer.
 type Session struct {
-	who     wire.Trainer
-	jobID   [16]byte
-	seq     uint64
-	commit  uint64            // highest seen
-	proof   []byte            // of commit
-	held    []taskqueue.Token // not finished; without the task in the answer to the next request
-	results []taskqueue.Result
-	flight  *wire.NextRequest // sent and not answered: repeated unchanged
-	epoch   uint32            // of explicit commits; 0: not known
+	who        wire.Trainer
+	jobID      [16]byte
+	seq        uint64
+	commit     uint64            // highest seen
+	proof      []byte            // of commit
+	unfinished []taskqueue.Token // not finished; without the task in the answer to the next request
+	results    []taskqueue.Result
+	flight     *wire.NextRequest // sent and not answered: repeated unchanged
+	epoch      uint32            // of explicit commits; 0: not known
 }
 
 // New begins a session.
@@ -30,7 +30,7 @@ func New(j *wire.JoinReply) *Session { return &Session{who: j.Trainer, jobID: j.
 
 // Drop removes a task that the trainer no longer holds.
 func (s *Session) Drop(token taskqueue.Token) {
-	s.held = slices.DeleteFunc(s.held, func(t taskqueue.Token) bool { return t == token })
+	s.unfinished = slices.DeleteFunc(s.unfinished, func(t taskqueue.Token) bool { return t == token })
 }
 
 // Finish records a task as finished, or failed with a reason, for the next request. With explicit
@@ -46,7 +46,7 @@ func (s *Session) Adopt(epoch uint32) bool {
 	if s.epoch == epoch {
 		return false
 	}
-	s.epoch, s.held, s.results = epoch, nil, nil
+	s.epoch, s.unfinished, s.results = epoch, nil, nil
 	return true
 }
 
@@ -59,7 +59,7 @@ func (s *Session) Next(want bool, progress taskqueue.Progress) *wire.NextRequest
 		s.seq++
 		//guard:request-acknowledges-answered
 		s.flight = &wire.NextRequest{
-			Trainer: s.who, Seq: s.seq, Ack: s.seq, Held: slices.Clone(s.held), Finished: s.results, Want: want,
+			Trainer: s.who, Seq: s.seq, Ack: s.seq, Held: slices.Clone(s.unfinished), Finished: s.results, Want: want,
 			SeenCommit: s.commit, SeenProof: s.proof, JobID: s.jobID, Progress: progress, Epoch: s.epoch,
 		}
 		s.results = nil
@@ -85,6 +85,6 @@ func (s *Session) Answered(r *wire.NextReply) *taskqueue.Task {
 		return nil
 	}
 	//guard:held-token-listed
-	s.held = append(s.held, r.Task.Token)
+	s.unfinished = append(s.unfinished, r.Task.Token)
 	return &r.Task
 }

@@ -22,9 +22,9 @@ const (
 	Again                   // repeat the same request, perhaps to another master
 )
 
-// Judge returns the action after the outcome of a call. A call without an answer of the job itself is repeated: the connection broke,
+// Classify returns the action after the outcome of a call. A call without an answer of the job itself is repeated: the connection broke,
 // the master is not the leader, or its store accepts no writes.
-func Judge(err error) Verdict {
+func Classify(err error) Verdict {
 	var server rpc.ServerError
 	switch {
 	case err == nil:

@@ -47,7 +47,7 @@ func TestJudge(t *testing.T) {
 		{context.DeadlineExceeded, Again},
 		{fmt.Errorf("dial: %w", errors.New("connection refused")), Again},
 	} {
-		if got := Judge(tt.err); got != tt.want {
+		if got := Classify(tt.err); got != tt.want {
 			t.Errorf("%v: got %v, want %v", tt.err, got, tt.want)
 		}
 	}

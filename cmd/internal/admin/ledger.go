@@ -8,6 +8,7 @@ import (
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
 	"trainmaster/ledger"
+	"trainmaster/ledger/verify"
 	"trainmaster/master/committer"
 	"trainmaster/taskqueue"
 )
@@ -35,4 +36,17 @@ func OpenLedger(ctx context.Context, store *etcdstore.Store, from Location, dir 
 // NoLedger is the usage error of a job that has none.
 func NoLedger(store *etcdstore.Store, from Location) error {
 	return cli.UsageErrorf("no ledger of job %q under %s%s: expected entries, found none: it ran with --ledger=false, or no trainer has joined it yet", from.Etcd.Job, store.Prefix(), taskqueue.LedgerPrefix)
+}
+
+// VerifyJob checks the ledger of a job. The reports are nil if there are none. The errors that it finds come with them.
+func VerifyJob(ctx context.Context, store *etcdstore.Store, from Location, dir string) (reports []taskqueue.PassReport, wrong error) {
+	reader, state, err := OpenLedger(ctx, store, from, dir)
+	if err != nil {
+		return nil, err
+	}
+	reports, wrong = verify.Check(ctx, reader, state)
+	if errors.Is(wrong, verify.ErrNoEntries) {
+		return nil, NoLedger(store, from)
+	}
+	return reports, wrong
 }

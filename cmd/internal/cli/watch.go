@@ -4,11 +4,9 @@ import (
 	"bytes"
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/spf13/cobra"
-	"golang.org/x/term"
 )
 
 // Watch shows a value once, or repeatedly with --watch.
@@ -49,8 +47,7 @@ func (v Watch) Show(cmd *cobra.Command, look func() (value any, table func(w io.
 	if !*v.on {
 		return Render(out, *v.format, value, table)
 	}
-	file, isFile := out.(*os.File)
-	screen := *v.format == "table" && isFile && term.IsTerminal(int(file.Fd()))
+	screen := *v.format == "table" && IsTerminal(out)
 	if screen {
 		fmt.Fprint(out, clearScreen)
 	}

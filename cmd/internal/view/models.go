@@ -6,6 +6,7 @@ import (
 	"strconv"
 
 	"trainmaster/cmd/internal/cli"
+	"trainmaster/master/restore"
 	"trainmaster/pserver/checkpoint/modelfile"
 )
 
@@ -64,5 +65,20 @@ func DiffTable(w io.Writer, diffs []modelfile.TensorDiff) {
 			rows = fmt.Sprintf("%d only in A, %d only in B, %d differ", d.Rows.OnlyA, d.Rows.OnlyB, d.Rows.Differ)
 		}
 		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\t%s\n", d.Name, shape(d.ShapeA), shape(d.ShapeB), value(d.MaxAbs), value(d.RelativeL2), rows)
+	}
+}
+
+// ListedTable writes sets of checkpoints with the set that etcd names.
+func ListedTable(w io.Writer, list []restore.ListedSet) {
+	fmt.Fprintln(w, "SET\tNAMED\tMODE\tVERSION\tSHARDS\tBYTES\tSTATE")
+	for _, s := range list {
+		named, state := "", "complete"
+		if s.Named {
+			named = "*"
+		}
+		if !s.Complete {
+			state = "DAMAGED: " + s.Problem
+		}
+		fmt.Fprintf(w, "%d\t%s\t%s\t%d\t%d\t%s\t%s\n", s.Set, named, s.Mode, s.Version, s.Shards, cli.Thousands(uint64(s.Bytes)), state)
 	}
 }

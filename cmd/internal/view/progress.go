@@ -3,12 +3,11 @@ package view
 import (
 	"fmt"
 	"io"
-	"os"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
-	"golang.org/x/term"
 
+	"trainmaster/cmd/internal/cli"
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
@@ -35,8 +34,8 @@ type Progress struct {
 // NewProgress returns a progress that writes to out. trainerLog is the log of a trainer with a command of its own; "": trainers are built in.
 func NewProgress(out io.Writer, trainerLog string) *Progress {
 	p := &Progress{out: out, trainerLog: trainerLog}
-	if f, ok := out.(*os.File); ok && term.IsTerminal(int(f.Fd())) {
-		p.bar = newBar(f)
+	if cli.IsTerminal(out) {
+		p.bar = newBar(out)
 	}
 	return p
 }

@@ -111,7 +111,7 @@ var mutants = []mutant{
 		condition("$1"),
 		"a task is dispatched to a second trainer while the first trains it"},
 	{"second copy remains after the first finish", "finish-removes-all-copies",
-		text("for e.held > 0 {\n\t\t\tq.release(e, e.holders[0].trainer)\n\t\t}\n\t\ts.remove(e)", "if e.held > 1 {\n\t\t\tq.release(e, e.holders[0].trainer)\n\t\t} else {\n\t\t\tfor e.held > 0 {\n\t\t\t\tq.release(e, e.holders[0].trainer)\n\t\t\t}\n\t\t\ts.remove(e)\n\t\t}"),
+		text("for e.holderCount > 0 {\n\t\t\tq.release(e, e.holders[0].trainer)\n\t\t}\n\t\ts.remove(e)", "if e.held > 1 {\n\t\t\tq.release(e, e.holders[0].trainer)\n\t\t} else {\n\t\t\tfor e.held > 0 {\n\t\t\t\tq.release(e, e.holders[0].trainer)\n\t\t\t}\n\t\t\ts.remove(e)\n\t\t}"),
 		"the second copy counts too"},
 	{"exhausted task copied", "no-copy-of-exhausted-task",
 		condition("$1 || $2 || $3 || $4"),
@@ -279,7 +279,7 @@ var mutants = []mutant{
 		"a trainer with an old epoch receives a task of the new epoch"},
 	// cuts
 	{"checkpoint set named before its cut is committed", "cut-committed-before-set",
-		whole("if err := publish(ctx, r.term, taskqueue.Write{Key: LatestSetKey, Value: set}); err != nil {\n\t\treturn err\n\t}\n\t$"),
+		whole("if err := r.term.publish(ctx, taskqueue.Write{Key: LatestSetKey, Value: set}); err != nil {\n\t\treturn err\n\t}\n\t$"),
 		"a crash in between leaves a set at another cut than the tasks"},
 	{"new parameter server not detected", "new-server-detected",
 		condition("$ && epoch == 1"),

@@ -12,17 +12,21 @@ import (
 	"os/signal"
 	"path/filepath"
 	"regexp"
+	"runtime"
 	"strings"
 	"sync"
 	"syscall"
 	"testing"
 	"time"
+
+	"golang.org/x/sync/errgroup"
 )
 
 var (
 	histories = flag.Int("mutants.n", 10000, "maximum `number` of histories for each planted bug of the simulator")
 	only      = flag.String("mutants.only", "", "plant only bugs with a name or fault that matches this `regexp`")
-	limit     = flag.Duration("mutants.limit", 10*time.Minute, "time limit of the test or the histories of one bug; a bug that exceeds it is not caught")
+	limit     = flag.Duration("mutants.limit", 20*time.Minute, "time limit of the test or the histories of one bug; a bug that exceeds it is not caught")
+	jobs      = flag.Int("mutants.jobs", runtime.NumCPU(), "`number` of bugs that are tried at the same time")
 )
 
 func TestPlantedBugs(t *testing.T) {
@@ -30,38 +34,60 @@ func TestPlantedBugs(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	var table strings.Builder
-	planted, survived := 0, 0
+	var (
+		mu                sync.Mutex
+		table             strings.Builder
+		planted, survived int
+	)
+	interrupted, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
+	defer stop()
+	tries, ctx := errgroup.WithContext(interrupted)
+	tries.SetLimit(*jobs)
 	try := func(fault string, m mutant, catch func(overlay string) string) {
-		if !wanted.MatchString(m.Name) && (fault == "" || !wanted.MatchString(fault)) {
+		if ctx.Err() != nil || !wanted.MatchString(m.Name) && (fault == "" || !wanted.MatchString(fault)) {
 			return
 		}
 		planted++
-		began := time.Now()
 		overlay, by := plant(t, m)
-		if overlay != "" {
-			by = catch(overlay)
-		}
-		if strings.HasPrefix(by, "NOT CAUGHT") {
-			survived++
-		}
-		line := fmt.Sprintf("%-3s %-56s %s (%.0f s)\n", fault, m.Name, by, time.Since(began).Seconds())
-		table.WriteString(line)
-		fmt.Print(line)
-	}
-	var unmodified sync.Once
-	for _, m := range mutants {
-		try("", m, func(overlay string) string {
-			unmodified.Do(func() { // a failure without a bug would count as its discovery
-				if by := simulate(t, mutant{}, writeOverlay(t, nil)); !strings.HasPrefix(by, "NOT CAUGHT in") {
-					t.Fatalf("simulator without a bug: expected no failure, found: %s", by)
-				}
-			})
-			return simulate(t, m, overlay)
+		tries.Go(func() error {
+			began := time.Now()
+			if overlay != "" {
+				by = catch(overlay)
+			}
+			if ctx.Err() != nil {
+				return context.Cause(ctx)
+			}
+			line := fmt.Sprintf("%-3s %-56s %s (%.0f s)\n", fault, m.Name, by, time.Since(began).Seconds())
+			mu.Lock()
+			defer mu.Unlock()
+			if strings.HasPrefix(by, "NOT CAUGHT") {
+				survived++
+				table.WriteString(line)
+			}
+			fmt.Print(line)
+			return nil
 		})
 	}
+	unmodified := writeOverlay(t, nil)
+	checkUnmodified := sync.OnceFunc(func() { // a failure without a bug would count as its discovery
+		tries.Go(func() error {
+			if by := simulate(ctx, mutant{}, unmodified); !strings.HasPrefix(by, "NOT CAUGHT in") {
+				return fmt.Errorf("simulator without a bug: expected no failure, found: %s", by)
+			}
+			return nil
+		})
+	})
+	for _, m := range mutants {
+		try("", m, func(overlay string) string { return simulate(ctx, m, overlay) })
+		if planted > 0 {
+			checkUnmodified()
+		}
+	}
 	for _, g := range guards {
-		try(g.Fault, g.mutant, func(overlay string) string { return runTest(t, g, overlay) })
+		try(g.Fault, g.mutant, func(overlay string) string { return runTest(ctx, g, overlay) })
+	}
+	if err := tries.Wait(); err != nil {
+		t.Fatal(err)
 	}
 	if survived > 0 || planted == 0 {
 		t.Fatalf("%d of %d planted bugs were not caught:\n%s", survived, planted, table.String())
@@ -100,12 +126,11 @@ func writeOverlay(t *testing.T, replace map[string]string) string {
 	return overlay
 }
 
-// compile builds the tests of a package with the overlay. The programs that a test builds contain the bug as well, because
+// compile builds the tests of a package with the overlay; run removes the program. The programs that a test builds contain the bug as well, because
 // they are built with the same GOFLAGS.
-func compile(t *testing.T, overlay, pkg string) (program, out string, err error) {
-	t.Helper()
+func compile(ctx context.Context, overlay, pkg string) (program, out string, err error) {
 	program = filepath.Join(filepath.Dir(overlay), "planted.test")
-	cmd := exec.CommandContext(t.Context(), "go", "test", "-c", "-vet=off", "-o", program, "./"+pkg)
+	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", program, "./"+pkg)
 	cmd.Dir, cmd.Env = root, environment(overlay)
 	text, err := cmd.CombinedOutput()
 	return program, string(text), err
@@ -121,11 +146,9 @@ const lateness = 10 * time.Second
 
 // run runs compiled tests in the directory of their package until the first failure. Further tests could each wait a long
 // time because of the bug. When run returns, the tests and all processes that they started have ended.
-func run(t *testing.T, overlay, pkg, program string, args ...string) (out string, hung bool, err error) {
-	t.Helper()
-	interrupted, stop := signal.NotifyContext(t.Context(), os.Interrupt, syscall.SIGTERM)
-	defer stop()
-	ctx, cancel := context.WithTimeout(interrupted, *limit+lateness)
+func run(ctx context.Context, overlay, pkg, program string, args ...string) (out string, hung bool, err error) {
+	defer func() { _ = os.Remove(program) }()
+	ctx, cancel := context.WithTimeout(ctx, *limit+lateness)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, program, append([]string{"-test.timeout", limit.String(), "-test.failfast"}, args...)...)
 	cmd.Dir, cmd.Env = filepath.Join(root, filepath.FromSlash(pkg)), environment(overlay)
@@ -135,9 +158,6 @@ func run(t *testing.T, overlay, pkg, program string, args ...string) (out string
 	text, err := cmd.CombinedOutput()
 	if cmd.Process != nil {
 		_ = killAll()
-	}
-	if interrupted.Err() != nil {
-		t.Fatal(context.Cause(interrupted))
 	}
 	return string(text), ctx.Err() != nil || timedOut.Match(text), err
 }
@@ -152,14 +172,13 @@ var (
 )
 
 // simulate runs histories until one finds the bug. It returns the number of the history and the invariant.
-func simulate(t *testing.T, m mutant, overlay string) string {
-	t.Helper()
+func simulate(ctx context.Context, m mutant, overlay string) string {
 	const pkg = "e2e/sim"
-	program, out, err := compile(t, overlay, pkg)
+	program, out, err := compile(ctx, overlay, pkg)
 	if err != nil {
 		return "NOT CAUGHT: it does not compile: " + out
 	}
-	out, hung, err := run(t, overlay, pkg, program, "-test.run", "^TestHistories$", "-sim.lines", "0", fmt.Sprintf("-sim.n=%d", *histories))
+	out, hung, err := run(ctx, overlay, pkg, program, "-test.run", "^TestHistories$", "-sim.lines", "0", fmt.Sprintf("-sim.n=%d", *histories))
 	match := brokenInvariant.FindStringSubmatch(out)
 	switch {
 	case match != nil:
@@ -173,14 +192,13 @@ func simulate(t *testing.T, m mutant, overlay string) string {
 }
 
 // runTest runs the test that must catch the bug, and returns its first failure.
-func runTest(t *testing.T, g guard, overlay string) string {
-	t.Helper()
+func runTest(ctx context.Context, g guard, overlay string) string {
 	pkg, test, _ := strings.Cut(g.Test, ".")
-	program, out, err := compile(t, overlay, pkg)
+	program, out, err := compile(ctx, overlay, pkg)
 	if err != nil {
 		return "NOT CAUGHT: it does not compile: " + out
 	}
-	out, hung, err := run(t, overlay, pkg, program, "-test.v", "-test.run", "^"+strings.ReplaceAll(test, "/", "$/^")+"$")
+	out, hung, err := run(ctx, overlay, pkg, program, "-test.v", "-test.run", "^"+strings.ReplaceAll(test, "/", "$/^")+"$")
 	failed := strings.Contains(out, "--- FAIL: "+test)
 	crash := crashed.FindString(out)
 	said := assertion.FindStringSubmatch(out)

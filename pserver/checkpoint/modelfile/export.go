@@ -9,7 +9,7 @@ import (
 
 	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/checkpoint"
-	"trainmaster/pserver/wire"
+	"trainmaster/pserver/floats"
 )
 
 // Export writes a model to a safetensors file, with its set and version as metadata.
@@ -51,7 +51,7 @@ func Export(path string, m *checkpoint.Model, set, version uint64, layout string
 			if slices.Contains(turned, t.Name) {
 				values = transposed(values, t.Shape[0], t.Shape[1])
 			}
-			if _, err := out.Write(wire.FloatBytes(values)); err != nil {
+			if _, err := out.Write(floats.Bytes(values)); err != nil {
 				return err
 			}
 		}

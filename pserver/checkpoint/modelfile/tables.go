@@ -7,7 +7,7 @@ import (
 
 	"trainmaster/internal/safetensors"
 	"trainmaster/pserver/checkpoint"
-	"trainmaster/pserver/wire"
+	"trainmaster/pserver/floats"
 )
 
 // The tensors that a table of embeddings is in a safetensors file, after its name.
@@ -47,7 +47,7 @@ func exportTable(out io.Writer, m *checkpoint.Model, k int) error {
 	}
 	for part := range 1 + len(m.State()) {
 		for i := range rows.IDs {
-			if _, err := out.Write(wire.FloatBytes(rows.Values(i, part))); err != nil {
+			if _, err := out.Write(floats.Bytes(rows.Values(i, part))); err != nil {
 				return err
 			}
 		}

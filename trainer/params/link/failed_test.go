@@ -76,13 +76,13 @@ func TestCallEndsWhenTheServerFailsOnEachExchange(t *testing.T) {
 	}, 0, listener.Addr().String())
 	defer l.Close() //nolint:errcheck // the server closes the connection too
 	frame := stream.Frame{
-		Head: wire.Header{Op: wire.Pull},
-		Fill: func(*stream.Frame, []byte) (none stream.Payload) { return none },
-		Take: func(*stream.Frame, *stream.Reply) error { return nil },
+		Progress: new(stream.Progress),
+		Head:     wire.Header{Op: wire.Pull},
+		Take:     func(*stream.Frame, *stream.Reply) error { return nil },
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	defer cancel()
-	err = l.Do(ctx, func() {}, func(bool) []stream.Frame { return []stream.Frame{frame} })
+	err = l.Do(ctx, []stream.Frame{frame})
 	if n := pulls.Load(); !errors.Is(err, ErrServerFailed) || n != maxFailures+1 {
 		t.Errorf("%d exchanges, %v: expected %d and %v", n, err, maxFailures+1, ErrServerFailed)
 	}

@@ -11,6 +11,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -36,6 +37,7 @@ type Config struct {
 // Link is the client's side of one shard.
 type Link struct {
 	Index int
+	Epoch uint16 // of the shard at the last hello, 0: none
 
 	cfg     *Config
 	log     *logrus.Entry
@@ -43,10 +45,10 @@ type Link struct {
 	serves  context.Context    // ends when the last addr no longer serves the shard; nil before the first
 	release context.CancelFunc // of serves
 	stream  *stream.Stream
-	epoch   uint16 // shard epoch of the last hello, 0: none
-	down    bool   // lost and not found again
-	crowded bool   // had no room for a stage
-	failed  int    // consecutive failures of the server on a request
+	pending []stream.Frame // of the last attempt
+	down    bool           // lost and not found again
+	crowded bool           // had no room for a stage
+	failed  int            // consecutive failures of the server on a request
 	control *grpc.ClientConn
 	dialed  string // the address that control goes to
 }
@@ -98,24 +100,39 @@ func (l *Link) Close() (err error) {
 	return err
 }
 
-// Do repeats an exchange until it succeeds or another attempt cannot help. frames returns the frames of an attempt. If the server was
-// restarted during the call, it may have lost acknowledged parts. Then Do calls restarted, so that they are sent again under the old
-// step. The server skips a step that it has.
-func (l *Link) Do(ctx context.Context, restarted func(), frames func(again bool) []stream.Frame) error {
-	began := l.epoch
+// Do exchanges the frames that are not done, until all are or another attempt cannot help. If the server was restarted during the
+// call, it may have lost acknowledged frames. Then Do sends them again under the old step. The server skips a step that it has.
+func (l *Link) Do(ctx context.Context, frames []stream.Frame) error {
+	began := l.Epoch
 	pause := l.cfg.Backoff()
 	for again := false; ; again = true {
 		if err := l.connect(ctx); err != nil {
 			return err
 		}
-		if l.epoch != began {
-			restarted()
-			began = l.epoch
+		//guard:restarted-server-receives-all-frames
+		if l.Epoch != began {
+			for i := range frames {
+				frames[i].Done = false
+			}
+			began = l.Epoch
 		}
-		err := l.exchange(ctx, frames(again))
+		l.pending = slices.DeleteFunc(append(l.pending[:0], frames...), func(f stream.Frame) bool { return f.Done })
+		for i := range l.pending {
+			if f := &l.pending[i]; again {
+				// The sum differs from the first sum if the caller changed the gradient during the call, which is not allowed. With
+				// the old sum the server would refuse every repetition.
+				f.Sum = wire.Checksum(0).Add(f.Payload)
+			}
+		}
+		bound, release := l.bound(ctx)
+		err := l.stream.Exchange(bound, l.pending)
+		release()
 		if err == nil {
 			l.failed = 0
 			return nil
+		}
+		if _, refused := errors.AsType[*wire.Fault](err); !refused && l.replaced() {
+			err = context.Cause(l.serves)
 		}
 		if err := l.classify(ctx, err); err != nil {
 			return err
@@ -124,16 +141,6 @@ func (l *Link) Do(ctx context.Context, restarted func(), frames func(again bool)
 			return err
 		}
 	}
-}
-
-func (l *Link) exchange(ctx context.Context, frames []stream.Frame) error {
-	ctx, release := l.bound(ctx)
-	defer release()
-	err := l.stream.Exchange(ctx, frames)
-	if _, refused := errors.AsType[*wire.Fault](err); err != nil && !refused && l.replaced() {
-		return context.Cause(l.serves)
-	}
-	return err
 }
 
 // maxFailures is the number of repetitions of a request that the server failed on.
@@ -179,17 +186,17 @@ func (l *Link) classify(ctx context.Context, err error) error {
 		}
 		l.log.WithFields(logrus.Fields{"answer": fault.Message, "attempt": l.failed}).Warn("parameter server failed on a request: sending it again")
 		return nil
-	case wire.Moved:
-		return fmt.Errorf("shard %d: %w", l.Index, ErrMoved)
 	case wire.Stale:
 		return &StaleError{Version: uint64(fault.Version)}
-	case wire.Uninitialized:
-		return fmt.Errorf("shard %d: %w", l.Index, ErrUninitialized)
-	case wire.Fenced:
-		return fmt.Errorf("shard %d: %w", l.Index, ErrFenced)
+	}
+	if err := final[fault.Code]; err != nil {
+		return fmt.Errorf("shard %d: %w", l.Index, err)
 	}
 	return fmt.Errorf("shard %d refused it: %w", l.Index, fault)
 }
+
+// final has the errors of codes after which another attempt cannot help.
+var final = map[wire.Code]error{wire.Moved: ErrMoved, wire.Uninitialized: ErrUninitialized, wire.Fenced: ErrFenced}
 
 // HangUp closes the data connection; the address stays.
 func (l *Link) HangUp() {
@@ -292,14 +299,14 @@ func (l *Link) open(ctx context.Context) error {
 		}
 		return err
 	}
-	if restarted := l.epoch != 0 && s.Epoch != l.epoch; restarted {
+	if restarted := l.Epoch != 0 && s.Epoch != l.Epoch; restarted {
 		l.log.WithFields(logrus.Fields{"addr": l.addr, "epoch": s.Epoch}).Warn("parameter server restarted from its checkpoint")
 	}
 	if l.down {
 		l.down = false
 		l.log.WithField("addr", l.addr).Info("parameter server found again")
 	}
-	l.stream, l.epoch = s, s.Epoch
+	l.stream, l.Epoch = s, s.Epoch
 	return nil
 }
 

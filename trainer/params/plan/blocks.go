@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"math"
 
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
@@ -16,16 +17,9 @@ type Tensor struct {
 	Data  []float32
 }
 
-// Progress is the state of a block or a frame in a call.
-type Progress struct {
-	Pending bool   // not acknowledged yet
-	Version uint32 // that the last call brought
-}
-
 // Block is a block of the model and its payload in the current call.
 type Block struct {
 	placement.Block
-	Progress
 	Tensor int    // index in the tensors of a call
 	At     uint32 // the version that the trainer computes with, and its own pushes since
 
@@ -38,22 +32,17 @@ type Block struct {
 // pieceBytes of a payload are rounded and then summed while they are in the cache.
 const pieceBytes = 64 << 10
 
-// Gradients makes the payloads of a step: gradients that are sums over records. It clips them in place so that the norm of
-// grads/records is at most limit, if limit is not 0; a server cannot, since it has only some of the blocks. A NaN or an infinity is an
-// error, so such a step changes no block at all.
-func Gradients(blocks []Block, dtype wire.DType, grads []Tensor, records int, limit float32) error {
-	if limit != 0 {
-		clip(grads, records, float64(limit)) // before the sums are made
+// Clip scales gradients, sums over records, so that the norm of grads/records is at most limit, if limit is not 0. A server cannot,
+// since it has only some of the blocks.
+func Clip(grads []Tensor, records int, limit float32) {
+	if limit == 0 {
+		return
 	}
-	return Blocks("gradient", blocks, dtype, grads)
-}
-
-func clip(grads []Tensor, records int, limit float64) {
 	squares := 0.0
 	for _, g := range grads {
 		squares += optimizer.SquareSum(g.Data)
 	}
-	factor := optimizer.ClipFactor(math.Sqrt(squares)/float64(records), limit)
+	factor := optimizer.ClipFactor(math.Sqrt(squares)/float64(records), float64(limit))
 	if factor == 1 || squares-squares != 0 {
 		return // a gradient that is not finite is refused unchanged
 	}
@@ -62,49 +51,45 @@ func clip(grads []Tensor, records int, limit float64) {
 	}
 }
 
-// Blocks makes the payloads of tensors. A NaN or an infinity is an error, which names it.
+// Blocks makes the payloads of tensors and their sums. It reads each block from memory once. A NaN or an infinity is an error, which
+// names it, so such a step changes no block at all.
 func Blocks(what string, blocks []Block, dtype wire.DType, tensors []Tensor) error {
 	for i := range blocks {
-		if b := &blocks[i]; !b.prepare(dtype, tensors) {
+		b := &blocks[i]
+		if b.DType != dtype {
+			b.DType, b.Size = dtype, wire.DistanceOf(dtype.Size()*b.Len)
+		}
+		values, isFinite := b.Of(tensors), true
+		if dtype != wire.BFloat16 {
+			b.Sum, isFinite = wire.Checksum(0).AddFloats(values)
+		} else {
+			if b.narrow == nil {
+				b.narrow = make([]byte, 2*b.Len)
+			}
+			b.Sum = 0
+			for lo := 0; lo < b.Len; lo += pieceBytes / 4 {
+				hi := min(lo+pieceBytes/4, b.Len)
+				isFinite = wire.Narrow(b.narrow[2*lo:], values[lo:hi]) && isFinite
+				b.Sum = b.Sum.Add(b.narrow[2*lo : 2*hi])
+			}
+		}
+		if !isFinite {
 			return b.notFinite(what, tensors)
 		}
 	}
 	return nil
 }
 
-// prepare makes the payload of tensors and its sum, and reports
-// whether it is finite. It reads the block from memory once.
-func (b *Block) prepare(dtype wire.DType, tensors []Tensor) (isFinite bool) {
-	if b.DType != dtype {
-		b.DType, b.Size = dtype, wire.DistanceOf(dtype.Size()*b.Len)
-	}
-	values := b.Of(tensors)
-	if dtype != wire.BFloat16 {
-		b.Sum, isFinite = wire.Checksum(0).AddFloats(values)
-		return isFinite
-	}
-	if b.narrow == nil {
-		b.narrow = make([]byte, 2*b.Len)
-	}
-	b.Sum, isFinite = 0, true
-	for lo := 0; lo < b.Len; lo += pieceBytes / 4 {
-		hi := min(lo+pieceBytes/4, b.Len)
-		isFinite = wire.Narrow(b.narrow[2*lo:], values[lo:hi]) && isFinite
-		b.Sum = b.Sum.Add(b.narrow[2*lo : 2*hi])
-	}
-	return isFinite
-}
-
-// notFinite names the element that prepare has found.
+// notFinite names the element that is not finite.
 func (b *Block) notFinite(what string, tensors []Tensor) error {
 	values, name := b.Of(tensors), tensors[b.Tensor].Name
-	at := wire.FirstNotFinite(values)
+	at := floats.FirstNotFinite(values)
 	if at >= 0 {
 		return fmt.Errorf("%s %q: element %d is %v", what, name, b.Offset+at, values[at])
 	}
 	rounded := make([]float32, b.Len)
 	wire.Widen(rounded, b.narrow)
-	at = wire.FirstNotFinite(rounded)
+	at = floats.FirstNotFinite(rounded)
 	return fmt.Errorf("%s %q: element %d is %v, which is %v as %v", what, name, b.Offset+at, values[at], rounded[at], b.DType)
 }
 
@@ -124,5 +109,5 @@ func (b *Block) Payload(src []Tensor) []byte {
 	case b.DType == wire.BFloat16:
 		return b.narrow
 	}
-	return wire.FloatBytes(b.Of(src))
+	return floats.Bytes(b.Of(src))
 }

@@ -76,12 +76,12 @@ func TestFrameEndsAtItsSize(t *testing.T) {
 	var f Frame
 	places := make([]int32, rows)
 	for range 2 {
-		f.Reset(wire.Span{Slot: 0, Rows: rows}, places)
-		if f.Add(wire.Span{Slot: 0, Rows: rows}, places, dim) {
+		f.Reset(table.Span{Slot: 0, Rows: rows}, places)
+		if f.Add(table.Span{Slot: 0, Rows: rows}, places, dim) {
 			t.Error("a second span of slot 0 was added")
 		}
 		slot := uint32(1)
-		for f.Add(wire.Span{Slot: slot, Rows: rows}, places, dim) {
+		for f.Add(table.Span{Slot: slot, Rows: rows}, places, dim) {
 			slot++
 		}
 		size := wire.RowsSize(len(f.Spans), len(f.Places), dim)

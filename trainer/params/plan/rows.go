@@ -1,6 +1,6 @@
 // Package plan implements the preparation of a call: payloads of blocks, and the distribution of a batch of ids over slots and frames.
 //
-// [Gradients] clips the gradients of a step, rejects values that are not finite, and sums each block. For rows, a caller sorts the ids
+// [Clip] limits the norm of the gradients of a step, and [Blocks] rejects values that are not finite and sums each block. For rows, a caller sorts the ids
 // of a batch once ([Rows.Sort]) and fills frames with the positions of each slot ([Frame.Add]). Each id is sent once: [Rows.Sum] adds
 // the gradients of repeated ids before a push, and [Rows.Fill] copies rows to repeated ids after a lookup. The package is pure. Its
 // memory is reused for the next call, so a call allocates nothing once the slices have their size.
@@ -14,6 +14,7 @@ import (
 
 	"gonum.org/v1/gonum/blas/blas32"
 
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 )
@@ -102,8 +103,8 @@ func (p *Rows) Sum(ids []int64, grads []float32, dim int) ([]float32, error) {
 		blas32.Axpy(1, row(grads, r.place), row(p.sums, r.first))
 	}
 	//guard:gradient-sum-finite
-	if !wire.Finite(p.sums) {
-		i := wire.FirstNotFinite(p.sums)
+	if !floats.Finite(p.sums) {
+		i := floats.FirstNotFinite(p.sums)
 		return nil, fmt.Errorf("element %d of the sum of the gradients of id %d is %v", i%dim, ids[i/dim], p.sums[i])
 	}
 	return p.sums, nil
@@ -121,17 +122,17 @@ const frameBytes = 256 << 10
 
 // Frame is the content of one frame of rows: spans of slots, and the positions of their ids, slot after slot.
 type Frame struct {
-	Spans  []wire.Span
+	Spans  []table.Span
 	Places []int32
 }
 
 // Reset makes f the frame of one span.
-func (f *Frame) Reset(span wire.Span, places []int32) {
+func (f *Frame) Reset(span table.Span, places []int32) {
 	f.Spans, f.Places = append(f.Spans[:0], span), append(f.Places[:0], places...)
 }
 
 // Add adds a span to f, which has at least one. It returns false if the frame is full or has the slot already.
-func (f *Frame) Add(span wire.Span, places []int32, dim int) bool {
+func (f *Frame) Add(span table.Span, places []int32, dim int) bool {
 	spans, rows := len(f.Spans)+1, len(f.Places)+len(places)
 	if wire.RowsSize(spans, rows, dim) > frameBytes || f.Spans[spans-2].Slot == span.Slot {
 		return false

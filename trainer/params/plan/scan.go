@@ -2,7 +2,6 @@ package plan
 
 import (
 	"trainmaster/pserver/table"
-	"trainmaster/pserver/wire"
 )
 
 // Scan assembles whole slots from the frames of a scan of a table, so that a slot of which only a part was read can be read again from
@@ -21,7 +20,7 @@ type Scan struct {
 func (s *Scan) Drop() { s.ids, s.values = s.ids[:0], s.values[:0] }
 
 // Take yields the rows of slots that are not done, except slot next, whose rows continue in the next frame.
-func (s *Scan) Take(rows *wire.Rows, next uint32) error {
+func (s *Scan) Take(rows *table.Batch, next uint32) error {
 	k, dim := 0, s.Dim
 	for _, span := range rows.Spans {
 		n := k + int(span.Rows)

@@ -6,7 +6,6 @@ import (
 	"testing"
 
 	"trainmaster/pserver/table"
-	"trainmaster/pserver/wire"
 )
 
 // yield receives whole slots, once, for any number of frames. Rows of an interrupted slot are dropped and read again.
@@ -17,9 +16,9 @@ func TestScanGivesWholeSlots(t *testing.T) {
 		return nil
 	}}
 	frame := func(next uint32, slots ...uint32) {
-		var rows wire.Rows
+		var rows table.Batch
 		for _, slot := range slots { // two rows of each
-			rows.Spans = append(rows.Spans, wire.Span{Slot: slot, Rows: 2})
+			rows.Spans = append(rows.Spans, table.Span{Slot: slot, Rows: 2})
 			rows.IDs, rows.Values = append(rows.IDs, int64(slot), int64(slot)+1), append(rows.Values, float32(slot), float32(slot))
 		}
 		if err := s.Take(&rows, next); err != nil {

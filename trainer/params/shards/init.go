@@ -13,6 +13,7 @@ import (
 	"trainmaster/pserver/wire"
 	"trainmaster/trainer/params/link"
 	"trainmaster/trainer/params/plan"
+	"trainmaster/trainer/params/stream"
 )
 
 // Init declares the model and returns when every shard has parameters. One trainer of the job sets them from tensors, the others wait.
@@ -38,7 +39,7 @@ func (set *Set) declare(tensors []plan.Tensor) error {
 		return err
 	}
 	set.table, set.declared, set.key = placed, declared, nil
-	set.blocks = make([]plan.Block, len(placed.Owners))
+	set.blocks, set.progress = make([]plan.Block, len(placed.Owners)), make([]stream.Progress, len(placed.Owners))
 	for i, b := range placed.Blocks() {
 		set.blocks[i] = plan.Block{Block: b, Tensor: position[placed.Tensors[b.Tensor].Name]}
 	}
@@ -59,7 +60,11 @@ func (set *Set) initialize(ctx context.Context, tensors []plan.Tensor) error {
 		case err == nil && claimed == nil && holder == nil:
 			return nil
 		case err == nil && holder == nil:
-			err = set.fill(ctx, claimed, tensors)
+			call := set.Tensors(wire.Put, 0, 0, tensors, nil)
+			call.at = claimed
+			if err = set.Do(ctx, call); err == nil { // all shards have their parameters before the first is complete
+				err = set.finish(ctx, claimed)
+			}
 			if err == nil {
 				continue // ask again: all are ready, or another shard was restarted
 			}
@@ -116,16 +121,6 @@ func (set *Set) claim(ctx context.Context) (claimed []*shard, holder *uint32, er
 		}
 	}
 	return claimed, nil, nil
-}
-
-// fill sends the claimed shards their parameters. All shards have them before the first shard is complete.
-func (set *Set) fill(ctx context.Context, claimed []*shard, tensors []plan.Tensor) error {
-	call := set.Tensors(wire.Put, 0, 0, tensors, nil)
-	call.at = claimed
-	if err := set.Do(ctx, call); err != nil {
-		return err
-	}
-	return set.finish(ctx, claimed)
 }
 
 // finish marks the claimed shards as complete. If another server has taken a shard over since it got its parameters, that server

@@ -5,6 +5,7 @@ import (
 	"math"
 	"slices"
 
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/table"
 	"trainmaster/pserver/wire"
 	"trainmaster/trainer/params/plan"
@@ -25,7 +26,7 @@ type RowCall struct {
 // rowFrame is a frame that a call sends to a shard: some slots with the ids that belong there.
 type rowFrame struct {
 	plan.Frame
-	plan.Progress
+	stream.Progress
 }
 
 // Rows returns a call on the rows of ids in a table: a lookup that fills dst, or an operation that sends grads, with the gradients of
@@ -48,8 +49,8 @@ func (set *Set) Rows(op wire.Op, name string, step uint64, argument uint32, ids 
 	if err := call.plan(); err != nil {
 		return nil, err
 	}
-	if !wire.Finite(grads) {
-		i := wire.FirstNotFinite(grads)
+	if !floats.Finite(grads) {
+		i := floats.FirstNotFinite(grads)
 		return nil, fmt.Errorf("table %q: element %d of id %d is %v", name, i%dim, ids[i/dim], grads[i])
 	}
 	if op != wire.LookupRows {
@@ -96,8 +97,13 @@ func (call *RowCall) plan() error {
 		}
 		s := set.shards[set.table.SlotOwners[call.number][slot]]
 		for len(places) > 0 {
-			n := min(len(places), most)
-			s.addRows(wire.Span{Slot: slot, Rows: uint32(n)}, places[:n], call.table.Dim)
+			n, last := min(len(places), most), len(s.rows)-1
+			span := table.Span{Slot: slot, Rows: uint32(n)}
+			if last < 0 || !s.rows[last].Add(span, places[:n], call.table.Dim) {
+				s.rows = slices.Grow(s.rows, 1)[:last+2] // with the slices of an earlier call
+				s.rows[last+1].Progress = stream.Progress{}
+				s.rows[last+1].Reset(span, places[:n])
+			}
 			places = places[n:]
 		}
 	}
@@ -111,42 +117,37 @@ func (call *RowCall) plan() error {
 	return nil
 }
 
-// addRows adds a slot's rows to the last frame, or to a new one.
-func (s *shard) addRows(span wire.Span, places []int32, dim int) {
-	n := len(s.rows)
-	if n > 0 && s.rows[n-1].Add(span, places, dim) {
-		return
-	}
-	s.rows = slices.Grow(s.rows, 1)[:n+1]
-	f := &s.rows[n]
-	*f = rowFrame{Frame: f.Frame} // the slices of an earlier call
-	f.Reset(span, places)
-}
-
-func (call *RowCall) parts(s *shard) int { return len(s.rows) }
-
-func (call *RowCall) part(s *shard, i int) *plan.Progress { return &s.rows[i].Progress }
-
 // moved repeats the whole call, by the later placement. A slot that has the step ignores the repetition, since its last applied step
 // moved with the slot.
 func (call *RowCall) moved() error { return call.plan() }
 
-func (call *RowCall) frames(s *shard, _ bool) []stream.Frame {
-	f := stream.Frame{
-		Head: wire.Header{Op: call.op, DType: wire.RowBatch, Block: uint64(call.number), Argument: call.argument, Step: call.step, Version: call.version},
-		Fill: func(f *stream.Frame, body []byte) stream.Payload {
-			return stream.Payload{Bytes: s.fillRows(call, f.Index, body)}
-		},
-		Take: func(f *stream.Frame, r *stream.Reply) error { return s.takeRows(call, &s.rows[f.Index], r) },
-	}
-	s.frames = s.frames[:0]
-	for i := range s.rows {
-		if row := &s.rows[i]; row.Pending {
-			f.Index, f.Size = i, wire.RowsSize(len(row.Spans), len(row.Places), call.table.Dim)
-			s.frames = append(s.frames, f)
+func (call *RowCall) frames(s *shard) []stream.Frame {
+	dim := call.table.Dim
+	fill := func(f *stream.Frame, body []byte) []byte { return s.fillRows(call, f.Index, body) }
+	take := func(f *stream.Frame, r *stream.Reply) error {
+		places := s.rows[f.Index].Places
+		var values []float32
+		if call.dst != nil {
+			s.incoming = grown(s.incoming, len(places)*dim)
+			values = s.incoming
 		}
+		if err := r.Floats(values, wire.Float32); err != nil {
+			return err
+		}
+		for k, place := range places[:len(values)/dim] {
+			copy(call.dst[int(place)*dim:(int(place)+1)*dim], values[k*dim:])
+		}
+		return nil
 	}
-	return s.frames
+	frames := s.frames[:0]
+	for i := range s.rows {
+		row := &s.rows[i]
+		frames = append(frames, stream.Frame{
+			Progress: &row.Progress, Index: i, Size: wire.RowsSize(len(row.Spans), len(row.Places), dim), Fill: fill, Take: take,
+			Head: wire.Header{Op: call.op, DType: wire.RowBatch, Block: uint64(call.number), Argument: call.argument, Step: call.step, Version: call.version},
+		})
+	}
+	return frames
 }
 
 // fillRows writes the rows of a frame to body, or to memory of the shard.
@@ -157,7 +158,7 @@ func (s *shard) fillRows(call *RowCall, i int, body []byte) []byte {
 	}
 	if body == nil {
 		s.outgoing = grown(s.outgoing, (wire.RowsSize(len(f.Spans), len(f.Places), width)+3)/4)
-		body = wire.FloatBytes(s.outgoing)
+		body = floats.Bytes(s.outgoing)
 	}
 	payload, rows := wire.Layout(body, len(f.Spans), len(f.Places), width)
 	if call.op == wire.StageRows {
@@ -173,24 +174,6 @@ func (s *shard) fillRows(call *RowCall, i int, body []byte) []byte {
 		}
 	}
 	return payload
-}
-
-// takeRows reads the reply to a frame.
-func (s *shard) takeRows(call *RowCall, f *rowFrame, r *stream.Reply) error {
-	dim := call.table.Dim
-	var values []float32
-	if call.dst != nil {
-		s.incoming = grown(s.incoming, len(f.Places)*dim)
-		values = s.incoming
-	}
-	if err := r.Floats(values, wire.Float32); err != nil {
-		return err
-	}
-	for k, place := range f.Places[:len(values)/dim] {
-		copy(call.dst[int(place)*dim:(int(place)+1)*dim], values[k*dim:])
-	}
-	f.Pending, f.Version = false, r.Head.Version
-	return nil
 }
 
 // grown is s with n elements of any value, in the same memory if it has room.

@@ -20,7 +20,10 @@ func (set *Set) Scan(ctx context.Context, name string, yield func(ids []int64, v
 	}
 	rows := plan.Scan{Dim: call.table.Dim, Yield: yield}
 	for {
-		err := call.scan(ctx, &rows)
+		var err error
+		for i := 0; i < len(set.shards) && err == nil; i++ {
+			err = call.scanShard(ctx, set.shards[i], &rows)
+		}
 		if err == nil {
 			return nil
 		}
@@ -33,24 +36,11 @@ func (set *Set) Scan(ctx context.Context, name string, yield func(ids []int64, v
 	}
 }
 
-func (call *RowCall) scan(ctx context.Context, rows *plan.Scan) error {
-	for _, s := range call.set.shards {
-		if err := call.scanShard(ctx, s, rows); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // scanShard reads the rows of one shard.
 func (call *RowCall) scanShard(ctx context.Context, s *shard, whole *plan.Scan) error {
 	owners := call.set.table.SlotOwners[call.number]
 	here := func(slot uint32) bool { return owners[slot] == uint32(s.Index) }
 	var at table.Place
-	restarted := func() {
-		at.Row = 0
-		whole.Drop()
-	}
 	whole.Drop()
 	for {
 		for at.Slot < table.Slots && (!here(at.Slot) || whole.Done[at.Slot]) {
@@ -60,12 +50,16 @@ func (call *RowCall) scanShard(ctx context.Context, s *shard, whole *plan.Scan) 
 			return nil
 		}
 		var rows wire.Rows
-		next := at
-		err := s.Do(ctx, restarted, func(bool) []stream.Frame { return []stream.Frame{scanFrame(call, at, &rows, &next)} })
-		if err != nil {
+		next, epoch := at, s.Epoch
+		if err := s.Do(ctx, []stream.Frame{scanFrame(call, at, &rows, &next)}); err != nil {
 			return err
 		}
-		if err := whole.Take(&rows, next.Slot); err != nil {
+		if s.Epoch != epoch { // a restarted server has other rows at the position
+			at.Row = 0
+			whole.Drop()
+			continue
+		}
+		if err := whole.Take(&rows.Batch, next.Slot); err != nil {
 			return err
 		}
 		for slot := at.Slot; slot < next.Slot; slot++ {
@@ -78,9 +72,8 @@ func (call *RowCall) scanShard(ctx context.Context, s *shard, whole *plan.Scan) 
 // scanFrame requests the rows from a place on. The reply sets rows and next.
 func scanFrame(call *RowCall, from table.Place, rows *wire.Rows, next *table.Place) stream.Frame {
 	return stream.Frame{
+		Progress: new(stream.Progress), Size: wire.MaxPayload,
 		Head: wire.Header{Op: wire.ScanRows, Block: uint64(call.number), Argument: from.Slot, Step: uint64(from.Row)},
-		Size: wire.MaxPayload,
-		Fill: func(*stream.Frame, []byte) (none stream.Payload) { return none },
 		Take: func(_ *stream.Frame, r *stream.Reply) (err error) {
 			head := &r.Head
 			*next = table.Place{Slot: head.Argument, Row: uint32(head.Step)}

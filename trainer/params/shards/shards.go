@@ -41,19 +41,20 @@ type Set struct {
 	cfg    Config
 	shards []*shard
 
-	table    *placement.Table // set by Init
-	declared []plan.Tensor    // as given to Init, without data
-	blocks   []plan.Block     // by id
-	key      *tableKey        // of servers that have parameters; nil: not known
+	table    *placement.Table  // set by Init
+	declared []plan.Tensor     // as given to Init, without data
+	blocks   []plan.Block      // by id
+	progress []stream.Progress // of the blocks
+	key      *tableKey         // of servers that have parameters; nil: not known
 	rows     plan.Rows
 }
 
 // shard is one server's part in a call.
 type shard struct {
 	*link.Link
-	blocks []uint64   // ids
-	rows   []rowFrame // of the current or last call
-	frames []stream.Frame
+	blocks []uint64       // ids
+	rows   []rowFrame     // of the current or last call
+	frames []stream.Frame // likewise
 
 	outgoing, incoming []float32 // a frame of rows being sent, the rows of one being read
 }

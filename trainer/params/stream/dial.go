@@ -33,47 +33,35 @@ func Dial(ctx context.Context, addr string, cfg Config, log *logrus.Entry) (*Str
 	if err != nil {
 		return nil, err
 	}
-	tuneLocal(nc)
+	if tcp, ok := nc.(*net.TCPConn); ok && tcp.RemoteAddr().(*net.TCPAddr).IP.IsLoopback() {
+		tcp.SetReadBuffer(localBuffer)  //nolint:errcheck // only slower
+		tcp.SetWriteBuffer(localBuffer) //nolint:errcheck // only slower
+	}
 	s := newStream(nc, cfg, cfg.Timeout)
 	offer, err := s.hello(ctx, nil, 0)
 	if err != nil {
 		nc.Close()
 		return nil, err
 	}
-	if local := openLocal(ctx, cfg, offer, s.reply.Head.Argument > 0, log); local != nil {
-		nc.Close()
-		s = local
-	}
-	return s, nil
-}
-
-func tuneLocal(nc net.Conn) {
-	if tcp, ok := nc.(*net.TCPConn); ok && tcp.RemoteAddr().(*net.TCPAddr).IP.IsLoopback() {
-		tcp.SetReadBuffer(localBuffer)  //nolint:errcheck // only slower
-		tcp.SetWriteBuffer(localBuffer) //nolint:errcheck // only slower
-	}
-}
-
-// openLocal connects to the same server through the socket that it offers. It returns nil if the socket is unreachable; TCP serves
-// as well. The file may belong to another server, of another machine or an earlier time. Only the server that made the offer
-// accepts the hello. shares reports that the server has memory to share.
-func openLocal(ctx context.Context, cfg Config, offer *wire.Offer, shares bool, log *logrus.Entry) *Stream {
 	if offer == nil {
-		return nil
+		return s, nil
 	}
-	log = log.WithField("socket", offer.Path)
-	s, err := dialLocal(ctx, cfg, offer, shares)
-	switch {
+	local, err := dialLocal(ctx, cfg, offer, s.reply.Head.Argument > 0)
+	switch log := log.WithField("socket", offer.Path); {
 	case errors.Is(err, fs.ErrNotExist):
 		log.Debug("parameter server is on another machine: using TCP")
 	case err != nil:
 		log.WithError(err).Info("no way through the data socket of the parameter server: using TCP")
 	default:
-		log.WithField("shared_memory", s.memory != nil).Debug("using the data socket of the parameter server")
+		log.WithField("shared_memory", local.memory != nil).Debug("using the data socket of the parameter server")
+		nc.Close()
+		return local, nil
 	}
-	return s
+	return s, nil
 }
 
+// dialLocal connects to the same server through the socket that it offers. The file may belong to another server, of another machine or
+// an earlier time. Only the server that made the offer accepts the hello. shares reports that the server has memory to share.
 func dialLocal(ctx context.Context, cfg Config, offer *wire.Offer, shares bool) (*Stream, error) {
 	patience := min(cfg.Timeout, localPatience)
 	dialer := net.Dialer{Timeout: patience}
@@ -113,7 +101,10 @@ func (s *Stream) share(file *os.File) error {
 	if err != nil {
 		return err
 	}
-	s.memory = newMemory(m)
+	s.memory = &memory{m, make(chan struct{}, m.Slots())}
+	for range m.Slots() {
+		s.memory.vacant <- struct{}{}
+	}
 	return nil
 }
 

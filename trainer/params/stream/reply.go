@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/wire"
 )
 
@@ -18,30 +19,6 @@ type Reply struct {
 	scratch []byte // a piece of bfloat16
 }
 
-// next reads a header. A refusal is a *wire.Fault.
-func (r *Reply) next(sequence uint64, at place, memory *memory) error {
-	if _, err := io.ReadFull(r.r, r.raw[:]); err != nil {
-		return fmt.Errorf("read reply: %w", err)
-	}
-	if err := r.Head.Decode(&r.raw); err != nil {
-		return fmt.Errorf("reply: %v", err) //nolint:errorlint // our finding, not the server's refusal
-	}
-	if r.Head.Flags&wire.Reply == 0 || r.Head.Sequence != sequence {
-		return fmt.Errorf("reply to frame %d with flags %#x, expected one to %d", r.Head.Sequence, uint8(r.Head.Flags), sequence)
-	}
-	r.rest = nil
-	switch {
-	case r.Head.Flags&wire.Error != 0:
-		return r.refusal()
-	case r.Head.Flags&wire.Shared == 0 || r.Head.Op == wire.Hello:
-	case at == inFrame:
-		return fmt.Errorf("reply to %v is in shared memory, the frame was not", r.Head.Op)
-	default:
-		r.rest = memory.Slot(int(at))
-	}
-	return nil
-}
-
 // Floats reads the payload, elements of dtype, into dst.
 func (r *Reply) Floats(dst []float32, dtype wire.DType) error {
 	narrow := dtype == wire.BFloat16
@@ -49,28 +26,9 @@ func (r *Reply) Floats(dst []float32, dtype wire.DType) error {
 	if int(r.Head.Length) != expected || expected > 0 && narrow != (r.Head.DType == wire.BFloat16) {
 		return fmt.Errorf("%v reply has %d bytes of %v, expected %d of %v", r.Head.Op, r.Head.Length, r.Head.DType, expected, dtype)
 	}
-	if narrow {
-		return r.narrow(dst)
+	if !narrow {
+		return r.Bytes(floats.Bytes(dst))
 	}
-	return r.Bytes(wire.FloatBytes(dst))
-}
-
-// Bytes reads and sums the payload piece by piece, while it is in the cache.
-func (r *Reply) Bytes(payload []byte) error {
-	sum := wire.Begin(&r.raw)
-	for len(payload) > 0 {
-		n := min(len(payload), pieceBytes)
-		if err := r.read(payload[:n]); err != nil {
-			return err
-		}
-		sum = sum.Add(payload[:n])
-		payload = payload[n:]
-	}
-	return r.check(sum)
-}
-
-// narrow reads a payload of bfloat16.
-func (r *Reply) narrow(dst []float32) error {
 	if r.scratch == nil {
 		r.scratch = make([]byte, pieceBytes)
 	}
@@ -84,6 +42,20 @@ func (r *Reply) narrow(dst []float32) error {
 		sum = sum.Add(piece)
 		wire.Widen(dst[:n], piece)
 		dst = dst[n:]
+	}
+	return r.check(sum)
+}
+
+// Bytes reads and sums the payload piece by piece, while it is in the cache.
+func (r *Reply) Bytes(payload []byte) error {
+	sum := wire.Begin(&r.raw)
+	for len(payload) > 0 {
+		n := min(len(payload), pieceBytes)
+		if err := r.read(payload[:n]); err != nil {
+			return err
+		}
+		sum = sum.Add(payload[:n])
+		payload = payload[n:]
 	}
 	return r.check(sum)
 }
@@ -115,12 +87,4 @@ func (r *Reply) text(limit int) ([]byte, error) {
 	}
 	text := make([]byte, r.Head.Length)
 	return text, r.Bytes(text)
-}
-
-func (r *Reply) refusal() error {
-	text, err := r.text(wire.MaxMessage)
-	if err != nil {
-		return err
-	}
-	return &wire.Fault{Code: wire.Code(r.Head.Argument), Message: string(text), Version: r.Head.Version}
 }

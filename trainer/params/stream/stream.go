@@ -11,6 +11,8 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
+	"io"
 	"net"
 	"sync"
 	"sync/atomic"
@@ -37,29 +39,30 @@ type Config struct {
 	Timeout     time.Duration  // for a reply
 }
 
-// Frame is one request and its reply. Exchange sets the sequence, the epochs, the flags and the length in Head. The frames
-// of a call usually share the functions, which distinguish them by Index.
+// Progress is the state of a frame: whether its reply was taken.
+type Progress struct {
+	Done    bool   // since the start of the call
+	Version uint32 // of the last reply, also of an earlier call
+}
+
+// Frame is one request and its reply. Exchange sets the sequence, the epochs, the flags and the length in Head, and the progress. The
+// frames of a call usually share the functions, which distinguish them by Index.
 type Frame struct {
+	*Progress
 	Head  wire.Header
 	Index int
 	Size  int // the larger one of payload and reply, in bytes
 
-	// Fill returns the payload. body is shared memory for it; nil if the payload follows the header.
-	Fill func(f *Frame, body []byte) Payload
+	Payload  []byte        // does not change until the exchange ends
+	Sum      wire.Checksum // of Payload
+	Distance wire.Distance // over Payload
+	// Fill returns the payload of a frame without Payload, valid until the next Fill. body is shared memory for it; nil if the
+	// payload follows the header.
+	Fill func(f *Frame, body []byte) []byte
 	// Take reads the payload of the reply.
 	Take func(f *Frame, r *Reply) error
 
-	at place
-}
-
-// Payload is the content of a frame.
-type Payload struct {
-	Bytes []byte
-	// Standing: Bytes do not change until the exchange ends, and Sum over Size is their sum. Otherwise they are valid until the
-	// next Fill.
-	Standing bool
-	Sum      wire.Checksum
-	Size     wire.Distance
+	at int // slot of shared memory for the payload and the reply, or inFrame
 }
 
 // Stream is one data connection.
@@ -112,9 +115,9 @@ func (s *Stream) Exchange(ctx context.Context, frames []Frame) error {
 	for i := range frames {
 		f := &frames[i]
 		f.Head.Incarnation, f.Head.Placement, f.Head.ShardEpoch, f.Head.JobEpoch = s.cfg.Incarnation, s.placement, s.Epoch, s.JobEpoch
-		f.Head.Sequence, f.at = s.cfg.Sequence.Add(1), s.memory.place(f.Size)
-		if f.at != inFrame {
-			f.Head.Flags = wire.Shared
+		f.Head.Sequence, f.at = s.cfg.Sequence.Add(1), inFrame
+		if s.memory != nil && f.Size >= leastShared {
+			f.at, f.Head.Flags = s.memory.Next(), wire.Shared
 		}
 	}
 	var (
@@ -156,27 +159,37 @@ func (s *Stream) send(ctx context.Context, frames []Frame, over <-chan struct{})
 				}
 				count, size = 0, 0
 			}
-			if err := s.memory.acquire(over); err != nil {
-				return err
+			select {
+			case <-s.memory.vacant:
+			case <-over:
+				return net.ErrClosed
 			}
-			body = s.memory.Slot(int(f.at))
+			body = s.memory.Slot(f.at)
 		}
-		p := f.Fill(f, body)
-		n := len(p.Bytes)
+		payload := f.Payload
+		switch {
+		case f.Fill != nil:
+			payload = f.Fill(f, body)
+		case f.Head.DType == wire.BFloat16 && body != nil:
+			copy(body[len(payload):], payload) // the server widens it in place
+		default:
+			copy(body, payload)
+		}
+		n := len(payload)
 		f.Head.Length = uint32(n)
 		raw := &s.headers[count]
 		f.Head.Encode(raw)
-		if n > 0 && p.Standing {
-			wire.Begin(raw).Then(p.Sum, p.Size).Store(raw)
+		if n > 0 && f.Fill == nil {
+			wire.Begin(raw).Then(f.Sum, f.Distance).Store(raw)
 		} else {
-			wire.Seal(raw, p.Bytes)
+			wire.Seal(raw, payload)
 		}
 		s.pieces = append(s.pieces, raw[:])
 		if n > 0 && body == nil {
-			s.pieces = append(s.pieces, p.Bytes)
+			s.pieces = append(s.pieces, payload)
 		}
 		count, size = count+1, size+n
-		if count == batchedFrames || size >= batchedBytes || n > 0 && !p.Standing {
+		if count == batchedFrames || size >= batchedBytes || n > 0 && f.Fill != nil {
 			if err := s.flush(ctx); err != nil {
 				return err
 			}
@@ -208,10 +221,13 @@ func (s *Stream) receive(ctx context.Context, frames []Frame) error {
 		if err == nil {
 			err = f.Take(f, &s.reply)
 		}
-		s.memory.release(f.at)
+		if f.at != inFrame {
+			s.memory.vacant <- struct{}{}
+		}
 		var fault *wire.Fault
 		switch {
 		case err == nil:
+			f.Done, f.Version = true, s.reply.Head.Version
 		case errors.As(err, &fault):
 			if refused == nil || refused.Code == wire.Wait {
 				refused = fault
@@ -229,12 +245,36 @@ func (s *Stream) receive(ctx context.Context, frames []Frame) error {
 	return nil
 }
 
-// header takes the header of a reply to the frame at a place. A refusal, taken whole, is a *wire.Fault.
-func (s *Stream) header(ctx context.Context, sequence uint64, at place) error {
-	if s.reply.r.Buffered() < wire.HeaderSize {
+// header takes the header of the reply to a frame. at is the slot of the frame. A refusal, taken whole, is a *wire.Fault.
+func (s *Stream) header(ctx context.Context, sequence uint64, at int) error {
+	r := &s.reply
+	if r.r.Buffered() < wire.HeaderSize {
 		if err := s.arm(ctx, s.nc.SetReadDeadline); err != nil {
 			return err
 		}
 	}
-	return s.reply.next(sequence, at, s.memory)
+	if _, err := io.ReadFull(r.r, r.raw[:]); err != nil {
+		return fmt.Errorf("read reply: %w", err)
+	}
+	if err := r.Head.Decode(&r.raw); err != nil {
+		return fmt.Errorf("reply: %v", err) //nolint:errorlint // our finding, not the server's refusal
+	}
+	if r.Head.Flags&wire.Reply == 0 || r.Head.Sequence != sequence {
+		return fmt.Errorf("reply to frame %d with flags %#x, expected one to %d", r.Head.Sequence, uint8(r.Head.Flags), sequence)
+	}
+	r.rest = nil
+	switch {
+	case r.Head.Flags&wire.Error != 0:
+		text, err := r.text(wire.MaxMessage)
+		if err != nil {
+			return err
+		}
+		return &wire.Fault{Code: wire.Code(r.Head.Argument), Message: string(text), Version: r.Head.Version}
+	case r.Head.Flags&wire.Shared == 0 || r.Head.Op == wire.Hello:
+	case at == inFrame:
+		return fmt.Errorf("reply to %v is in shared memory, the frame was not", r.Head.Op)
+	default:
+		r.rest = s.memory.Slot(at)
+	}
+	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"trainmaster/pserver/floats"
 	"trainmaster/pserver/sharedmem"
 	"trainmaster/pserver/wire"
 )
@@ -19,18 +20,18 @@ import (
 // pull returns a frame whose reply fills dst.
 func pull(dst []float32, dtype wire.DType) Frame {
 	return Frame{
-		Head: wire.Header{Op: wire.Pull},
-		Size: dtype.Size() * len(dst),
-		Fill: func(*Frame, []byte) (none Payload) { return none },
-		Take: func(_ *Frame, r *Reply) error { return r.Floats(dst, dtype) },
+		Progress: new(Progress),
+		Head:     wire.Header{Op: wire.Pull},
+		Size:     dtype.Size() * len(dst),
+		Take:     func(_ *Frame, r *Reply) error { return r.Floats(dst, dtype) },
 	}
 }
 
 // A reply that is not the reply to the frame is an error, and not a refusal by the server. The connection is closed, since the next
 // bytes can be anything.
 func TestInvalidReplyClosesConnection(t *testing.T) {
-	const floats = 40_000 // more than a piece
-	payload := wire.FloatBytes(make([]float32, floats))
+	const elements = 40_000 // more than a piece
+	payload := floats.Bytes(make([]float32, elements))
 	flip := func(b []byte) []byte {
 		b[len(b)-1] ^= 1
 		return b
@@ -43,11 +44,11 @@ func TestInvalidReplyClosesConnection(t *testing.T) {
 		"header cut off":  {wire.Float32, func(h wire.Header) []byte { return reply(h, nil, nil)[:20] }, "unexpected EOF"},
 		"payload cut off": {wire.Float32, func(h wire.Header) []byte { return reply(h, payload, nil)[:100_000] }, "unexpected EOF"},
 		"bfloat16 cut off": {wire.BFloat16, func(h wire.Header) []byte {
-			return reply(h, payload[:2*floats], func(h *wire.Header) { h.DType = wire.BFloat16 })[:70_000]
+			return reply(h, payload[:2*elements], func(h *wire.Header) { h.DType = wire.BFloat16 })[:70_000]
 		}, "unexpected EOF"},
 		"checksum": {wire.Float32, func(h wire.Header) []byte { return flip(reply(h, payload, nil)) }, "checksum"},
 		"checksum of bfloat16": {wire.BFloat16, func(h wire.Header) []byte {
-			return flip(reply(h, payload[:2*floats], func(h *wire.Header) { h.DType = wire.BFloat16 }))
+			return flip(reply(h, payload[:2*elements], func(h *wire.Header) { h.DType = wire.BFloat16 }))
 		}, "checksum"},
 		"checksum of a refusal": {wire.Float32, func(h wire.Header) []byte {
 			return flip(reply(h, []byte("reason"), refusal(wire.Fenced)))
@@ -55,7 +56,7 @@ func TestInvalidReplyClosesConnection(t *testing.T) {
 		"4 bytes fewer": {wire.Float32, func(h wire.Header) []byte { return reply(h, payload[4:], nil) }, "159996 bytes"},
 		"1 byte more":   {wire.Float32, func(h wire.Header) []byte { return reply(h, append(slices.Clone(payload), 0), nil) }, "160001 bytes"},
 		"float32 for bfloat16": {wire.BFloat16, func(h wire.Header) []byte {
-			return reply(h, payload[:2*floats], func(h *wire.Header) { h.DType = wire.Float32 })
+			return reply(h, payload[:2*elements], func(h *wire.Header) { h.DType = wire.Float32 })
 		}, "of float32, expected 80000 of bfloat16"},
 		"bfloat16 for float32": {wire.Float32, func(h wire.Header) []byte {
 			return reply(h, payload, func(h *wire.Header) { h.DType = wire.BFloat16 })
@@ -83,7 +84,7 @@ func TestInvalidReplyClosesConnection(t *testing.T) {
 				}
 				return nil
 			})
-			err := s.Exchange(t.Context(), []Frame{pull(make([]float32, floats), try.dtype)})
+			err := s.Exchange(t.Context(), []Frame{pull(make([]float32, elements), try.dtype)})
 			if err == nil || !strings.Contains(err.Error(), try.says) {
 				t.Errorf("error %v, expected %q in it", err, try.says)
 			}
@@ -138,14 +139,9 @@ func TestFramesArriveInOrder(t *testing.T) {
 			size = min(size, 4096)
 		}
 		payload := body[i%100:][:max(0, size-i%100)]
-		frames = append(frames, Frame{
-			Head: wire.Header{Op: wire.Push}, Index: i, Size: size,
-			Fill: func(f *Frame, _ []byte) Payload {
-				if f.Index%3 == 0 {
-					return Payload{Bytes: scratch[:copy(scratch, payload)]}
-				}
-				return Payload{Bytes: payload, Standing: true, Sum: wire.Checksum(0).Add(payload), Size: wire.DistanceOf(len(payload))}
-			},
+		f := Frame{
+			Progress: new(Progress), Head: wire.Header{Op: wire.Push}, Index: i, Size: size,
+			Payload: payload, Sum: wire.Checksum(0).Add(payload), Distance: wire.DistanceOf(len(payload)),
 			Take: func(f *Frame, r *Reply) error {
 				if f.Index != taken {
 					t.Errorf("reply to frame %d, expected frame %d", f.Index, taken)
@@ -160,7 +156,11 @@ func TestFramesArriveInOrder(t *testing.T) {
 				}
 				return nil
 			},
-		})
+		}
+		if i%3 == 0 {
+			f.Payload, f.Fill = nil, func(*Frame, []byte) []byte { return scratch[:copy(scratch, payload)] }
+		}
+		frames = append(frames, f)
 	}
 	little := slices.Repeat([]Frame{pull(nil, wire.Float32)}, 2*batchedFrames+1)
 	for range 2 { // the memory of the first exchange is used again
@@ -271,7 +271,6 @@ func TestLargePayloadsUseSharedMemory(t *testing.T) {
 		t.Fatal("the stream has no shared memory")
 	}
 	var frames []Frame
-	inMemory := 0
 	got := make([][]float32, 9)
 	for i := range got {
 		sent := make([]float32, []int{leastShared / 4, leastShared/4 - 1, 50_000}[i/3])
@@ -279,15 +278,10 @@ func TestLargePayloadsUseSharedMemory(t *testing.T) {
 			sent[k] = float32(i*len(sent) + k)
 		}
 		got[i] = make([]float32, len(sent))
+		payload := floats.Bytes(sent)
 		frames = append(frames, Frame{
-			Head: wire.Header{Op: wire.PushPull}, Index: i, Size: 4 * len(sent),
-			Fill: func(_ *Frame, body []byte) Payload {
-				payload := wire.FloatBytes(sent)
-				if copy(body, payload) > 0 {
-					inMemory++
-				}
-				return Payload{Bytes: payload, Standing: true, Sum: wire.Checksum(0).Add(payload), Size: wire.DistanceOf(len(payload))}
-			},
+			Progress: new(Progress), Head: wire.Header{Op: wire.PushPull}, Index: i, Size: 4 * len(sent),
+			Payload: payload, Sum: wire.Checksum(0).Add(payload), Distance: wire.DistanceOf(len(payload)),
 			Take: func(_ *Frame, r *Reply) error {
 				defer func() {
 					if !slices.Equal(got[i], sent) {
@@ -300,6 +294,12 @@ func TestLargePayloadsUseSharedMemory(t *testing.T) {
 	}
 	if err := s.Exchange(t.Context(), frames); err != nil {
 		t.Fatal(err)
+	}
+	inMemory := 0
+	for _, f := range frames {
+		if f.Head.Flags&wire.Shared != 0 { // the server reads the payloads of such frames in the memory
+			inMemory++
+		}
 	}
 	if inMemory != 6 {
 		t.Errorf("%d payloads in shared memory, expected the 6 of at least %d bytes", inMemory, leastShared)
@@ -343,7 +343,7 @@ func TestRefusedSharedMemoryLeavesTCP(t *testing.T) {
 			}
 			sent := make([]float32, leastShared)
 			f := pull(make([]float32, len(sent)), wire.Float32)
-			f.Head.Op, f.Fill = wire.PushPull, func(*Frame, []byte) Payload { return Payload{Bytes: wire.FloatBytes(sent)} }
+			f.Head.Op, f.Fill = wire.PushPull, func(*Frame, []byte) []byte { return floats.Bytes(sent) }
 			if err := s.Exchange(t.Context(), []Frame{f}); err != nil {
 				t.Error(err)
 			}

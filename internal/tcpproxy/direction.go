@@ -17,7 +17,7 @@ const readSize = 64 << 10
 // link is the connection of a client with its connection to the server.
 type link struct {
 	target            string
-	requests, replies *way
+	requests, replies *direction
 }
 
 func (l *link) close() {
@@ -27,8 +27,8 @@ func (l *link) close() {
 
 // valve is the state of one direction.
 type valve struct {
-	shut  bool
-	delay time.Duration
+	blocked bool
+	delay   time.Duration
 }
 
 // parcel has the bytes of one read; without bytes, it is the end of the stream.
@@ -37,53 +37,53 @@ type parcel struct {
 	bytes []byte
 }
 
-// way is one direction of one connection. fill and drain run at the same time.
-type way struct {
+// direction is one direction of one connection. fill and drain run at the same time.
+type direction struct {
 	from, to net.Conn
 	news     chan struct{} // wakes drain
 
-	mu     sync.Mutex
-	room   sync.Cond // wakes fill when there is room
-	valve  valve
-	queue  []parcel
-	held   int // bytes in queue
-	closed bool
+	mu          sync.Mutex
+	room        sync.Cond // wakes fill when there is room
+	valve       valve
+	queue       []parcel
+	queuedBytes int // bytes in queue
+	closed      bool
 }
 
-func newWay(from, to net.Conn, v valve) *way {
-	w := &way{from: from, to: to, news: make(chan struct{}, 1), valve: v}
+func newWay(from, to net.Conn, v valve) *direction {
+	w := &direction{from: from, to: to, news: make(chan struct{}, 1), valve: v}
 	w.room.L = &w.mu
 	return w
 }
 
-func (w *way) set(v valve) {
+func (w *direction) set(v valve) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.valve = v
 	w.wakeLocked()
 }
 
-func (w *way) waiting() int {
+func (w *direction) queued() int {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.held
+	return w.queuedBytes
 }
 
 // close ends the way, and its sender's connection.
-func (w *way) close() {
+func (w *direction) close() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	_ = w.from.Close() // may be closed already
-	w.closed, w.queue, w.held = true, nil, 0
+	w.closed, w.queue, w.queuedBytes = true, nil, 0
 	w.wakeLocked()
 }
 
-func (w *way) wakeLocked() {
+func (w *direction) wakeLocked() {
 	w.room.Signal()
 	w.tellLocked()
 }
 
-func (w *way) tellLocked() {
+func (w *direction) tellLocked() {
 	select {
 	case w.news <- struct{}{}:
 	default: // drain has not yet taken the last signal
@@ -91,7 +91,7 @@ func (w *way) tellLocked() {
 }
 
 // fill reads until the stream ends, or the way is closed.
-func (w *way) fill() {
+func (w *direction) fill() {
 	buf := make([]byte, readSize)
 	for {
 		n, err := w.from.Read(buf)
@@ -107,17 +107,17 @@ func (w *way) fill() {
 }
 
 // put waits for room. It returns false if the way is closed.
-func (w *way) put(p parcel) bool {
+func (w *direction) put(p parcel) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for !w.closed && !w.valve.shut && w.held >= window {
+	for !w.closed && !w.valve.blocked && w.queuedBytes >= window {
 		w.room.Wait()
 	}
 	if w.closed {
 		return false
 	}
 	w.queue = append(w.queue, p)
-	w.held += len(p.bytes)
+	w.queuedBytes += len(p.bytes)
 	if len(w.queue) == 1 { // else drain waits for an earlier parcel
 		w.tellLocked()
 	}
@@ -125,7 +125,7 @@ func (w *way) put(p parcel) bool {
 }
 
 // drain writes due bytes until the end of the stream is due, the way is closed, or a write fails.
-func (w *way) drain() {
+func (w *direction) drain() {
 	for {
 		due, ok := w.take()
 		if !ok {
@@ -138,7 +138,7 @@ func (w *way) drain() {
 }
 
 // take waits until bytes are due. It returns false at the end of the stream.
-func (w *way) take() (due net.Buffers, ok bool) {
+func (w *direction) take() (due net.Buffers, ok bool) {
 	for {
 		due, wait, ended := w.due(time.Now())
 		if len(due) > 0 || ended {
@@ -157,10 +157,10 @@ func (w *way) take() (due net.Buffers, ok bool) {
 
 // due removes the due bytes from the queue. If there are none, wait is the time until the next bytes are due, or 0 if that does not
 // depend on time alone.
-func (w *way) due(now time.Time) (due net.Buffers, wait time.Duration, ended bool) {
+func (w *direction) due(now time.Time) (due net.Buffers, wait time.Duration, ended bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	for !w.valve.shut && len(w.queue) > 0 {
+	for !w.valve.blocked && len(w.queue) > 0 {
 		first := w.queue[0]
 		if wait = first.read.Add(w.valve.delay).Sub(now); wait > 0 {
 			break
@@ -170,7 +170,7 @@ func (w *way) due(now time.Time) (due net.Buffers, wait time.Duration, ended boo
 			break
 		}
 		due = append(due, first.bytes)
-		w.held -= len(first.bytes)
+		w.queuedBytes -= len(first.bytes)
 		w.queue[0] = parcel{} // releases the memory of forwarded bytes
 		w.queue = w.queue[1:]
 	}

@@ -12,7 +12,7 @@ import (
 )
 
 // between is a way that runs, in a bubble's time, with the ends that a sender and a receiver have.
-func between(t *testing.T, v valve) (w *way, sender, receiver net.Conn) {
+func between(t *testing.T, v valve) (w *direction, sender, receiver net.Conn) {
 	sender, from := net.Pipe()
 	to, receiver := net.Pipe()
 	w = newWay(from, to, v)
@@ -83,15 +83,15 @@ func TestHeldIsUnbounded(t *testing.T) {
 		sent := sendMuch(t, sender)
 		synctest.Wait()
 		wantWindow(t, w)
-		w.set(valve{shut: true})
+		w.set(valve{blocked: true})
 		synctest.Wait()
-		held := w.waiting()
+		held := w.queued()
 		written := make([]byte, len(sent)-held) // or being written when the valve was shut
 		if _, err := io.ReadFull(receiver, written); err != nil || !bytes.Equal(written, sent[:len(written)]) {
 			t.Errorf("%d bytes that were not held did not come as they were sent: %v", len(written), err)
 		}
 		synctest.Wait()
-		if n := w.waiting(); n != held {
+		if n := w.queued(); n != held {
 			t.Errorf("%d bytes are held, and %d later", held, n)
 		}
 		w.set(valve{})
@@ -111,9 +111,9 @@ func sendMuch(t *testing.T, sender net.Conn) []byte {
 	return much
 }
 
-func wantWindow(t *testing.T, w *way) {
+func wantWindow(t *testing.T, w *direction) {
 	t.Helper()
-	if n := w.waiting(); n < window || n >= window+readSize {
+	if n := w.queued(); n < window || n >= window+readSize {
 		t.Errorf("%d bytes are under way, expected %d and not many more", n, window)
 	}
 }
@@ -128,14 +128,14 @@ func wantAll(t *testing.T, receiver net.Conn, sent []byte) {
 // Held bytes are lost, and so are bytes that are read after the way was closed: the count returns to 0.
 func TestClosedWayKeepsNothing(t *testing.T) {
 	from, _ := net.Pipe()
-	w := newWay(from, nil, valve{shut: true})
-	if !w.put(parcel{bytes: []byte("held")}) || w.waiting() != len("held") {
-		t.Fatalf("%d bytes are held", w.waiting())
+	w := newWay(from, nil, valve{blocked: true})
+	if !w.put(parcel{bytes: []byte("held")}) || w.queued() != len("held") {
+		t.Fatalf("%d bytes are held", w.queued())
 	}
 	w.close()
 	w.set(valve{})
-	if w.put(parcel{bytes: []byte("late")}) || w.waiting() != 0 {
-		t.Errorf("a closed way keeps %d bytes", w.waiting())
+	if w.put(parcel{bytes: []byte("late")}) || w.queued() != 0 {
+		t.Errorf("a closed way keeps %d bytes", w.queued())
 	}
 	if due, ok := w.take(); ok || len(due) > 0 {
 		t.Errorf("a closed way passes on %q", due)

@@ -26,18 +26,18 @@ var (
 )
 
 // Explicit reports whether the job has explicit commits.
-func (c *Client) Explicit() bool { return c.exact != nil }
+func (c *Client) Explicit() bool { return c.explicit != nil }
 
 // Base returns the number of records of a task that are in the loaded step or in a later step. Records begins after them.
 func (c *Client) Base(task *taskqueue.Task) int64 {
-	return c.exact.Used(task.Token)
+	return c.explicit.Used(task.Token)
 }
 
 // Applied reports that step applied further records of a task, in the order of Records. A
 // program may shuffle records only within a task, and always in the same way. Steps count from
 // 1 and decrease only by a rollback. The last reported step is the step of the finish.
 func (c *Client) Applied(task *taskqueue.Task, step uint64, records int) {
-	c.exact.Apply(task.Token, step, records)
+	c.explicit.Apply(task.Token, step, records)
 }
 
 // mustDo returns the error for the action that the last reply demands before the next task.
@@ -55,26 +55,26 @@ func (c *Client) mustDo() error {
 // LastStep returns the step to load, or 0 for a new model, and drops tasks of an older epoch.
 // A trainer must call LastStep before its first Next.
 func (c *Client) LastStep(ctx context.Context) (taskqueue.StepPlace, error) {
-	if err := c.settle(ctx); err != nil {
+	if err := c.awaitRequest(ctx); err != nil {
 		return taskqueue.StepPlace{}, err
 	}
 	reply, err := call[wire.StepReply](ctx, c.link, "LastStep", wire.LastStepRequest{Trainer: c.who})
-	return c.adopt(reply, err, "ask which step to load")
+	return c.applyStepReply(reply, err, "ask which step to load")
 }
 
 // Rollback begins a generation of the ring at step, which must be the last committed step. One member calls it. A repeated call has
 // no effect.
 func (c *Client) Rollback(ctx context.Context, step, generation uint64) (taskqueue.StepPlace, error) {
-	if err := c.settle(ctx); err != nil {
+	if err := c.awaitRequest(ctx); err != nil {
 		return taskqueue.StepPlace{}, err
 	}
 	reply, err := call[wire.StepReply](ctx, c.link, "Rollback", wire.StepRequest{Trainer: c.who, Generation: generation, Step: step})
-	return c.adopt(reply, err, fmt.Sprintf("roll back to step %d", step))
+	return c.applyStepReply(reply, err, fmt.Sprintf("roll back to step %d", step))
 }
 
-// settle waits for the request in progress, whose answer may be of an earlier epoch.
-func (c *Client) settle(ctx context.Context) error {
-	if c.exact == nil {
+// awaitRequest waits for the request in progress, whose answer may be of an earlier epoch.
+func (c *Client) awaitRequest(ctx context.Context) error {
+	if c.explicit == nil {
 		return ErrNotExplicit
 	}
 	if err := c.collect(ctx); err != nil && !errors.Is(err, ErrRolledBack) {
@@ -83,19 +83,19 @@ func (c *Client) settle(ctx context.Context) error {
 	return nil
 }
 
-// adopt applies an answer of the master.
-func (c *Client) adopt(reply *wire.StepReply, err error, what string) (taskqueue.StepPlace, error) {
+// applyStepReply applies an answer of the master.
+func (c *Client) applyStepReply(reply *wire.StepReply, err error, what string) (taskqueue.StepPlace, error) {
 	if err != nil {
 		return taskqueue.StepPlace{}, c.stepRefused(err, what)
 	}
 	p := reply.Place
 	if c.session.Adopt(p.Epoch) {
 		c.ready = nil
-		c.exact.Drop()
+		c.explicit.Drop()
 		clear(c.stamps)
 		c.run()
 	}
-	c.exact.Generation = p.Generation
+	c.explicit.Generation = p.Generation
 	return p, nil
 }
 
@@ -146,13 +146,13 @@ func (c *Client) Checkpoint(ctx context.Context, p Checkpoint) error {
 
 // Flushed reports finished tasks, then that this member saved its part of a step.
 func (c *Client) Flushed(ctx context.Context, step uint64) error {
-	if c.exact == nil {
+	if c.explicit == nil {
 		return ErrNotExplicit
 	}
 	if err := c.sayAll(ctx); err != nil {
 		return err
 	}
-	_, err := call[wire.StepReply](ctx, c.link, "Flushed", wire.FlushedRequest{Trainer: c.who, Generation: c.exact.Generation, Step: step, Positions: c.exact.Positions(step)})
+	_, err := call[wire.StepReply](ctx, c.link, "Flushed", wire.FlushedRequest{Trainer: c.who, Generation: c.explicit.Generation, Step: step, Positions: c.explicit.Positions(step)})
 	if err != nil {
 		return c.stepRefused(err, fmt.Sprintf("flush step %d", step))
 	}
@@ -161,16 +161,16 @@ func (c *Client) Flushed(ctx context.Context, step uint64) error {
 
 // Commit waits until every member has flushed a step, and it is committed.
 func (c *Client) Commit(ctx context.Context, step uint64) error {
-	if c.exact == nil {
+	if c.explicit == nil {
 		return ErrNotExplicit
 	}
 	for {
-		reply, err := call[wire.StepReply](ctx, c.link, "Commit", wire.StepRequest{Trainer: c.who, Generation: c.exact.Generation, Step: step})
+		reply, err := call[wire.StepReply](ctx, c.link, "Commit", wire.StepRequest{Trainer: c.who, Generation: c.explicit.Generation, Step: step})
 		if err != nil {
 			return c.stepRefused(err, fmt.Sprintf("commit step %d", step))
 		}
 		if reply.Done {
-			c.exact.Committed(step)
+			c.explicit.Committed(step)
 			return nil
 		}
 	}

@@ -1,4 +1,4 @@
-package main
+package admin
 
 import (
 	"context"
@@ -6,7 +6,6 @@ import (
 	"strconv"
 	"strings"
 
-	"trainmaster/cmd/internal/admin"
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
 	"trainmaster/ledger/verify"
@@ -24,13 +23,13 @@ func parseRecord(text string) (path string, n int64, err error) {
 	return text[:at], n, nil
 }
 
-// traceRecord finds the task of a record, and its dispatches in the ledger of the job.
-func traceRecord(ctx context.Context, store *etcdstore.Store, from admin.Location, dir, what string) (verify.Trace, error) {
+// TraceRecord finds the task of a record, and its dispatches in the ledger of the job.
+func TraceRecord(ctx context.Context, store *etcdstore.Store, from Location, dir, what string) (verify.Trace, error) {
 	path, n, err := parseRecord(what)
 	if err != nil {
 		return verify.Trace{}, err
 	}
-	queue, _, err := admin.ReadQueue(ctx, store, from)
+	queue, _, err := ReadQueue(ctx, store, from)
 	if err != nil {
 		return verify.Trace{}, err
 	}
@@ -38,13 +37,13 @@ func traceRecord(ctx context.Context, store *etcdstore.Store, from admin.Locatio
 	if err != nil {
 		return trace, cli.UsageErrorf("--of-record: %w", err)
 	}
-	reader, state, err := admin.OpenLedger(ctx, store, from, dir)
+	reader, state, err := OpenLedger(ctx, store, from, dir)
 	if err != nil {
 		return trace, err
 	}
 	err = trace.Read(ctx, queue, reader, state)
 	if errors.Is(err, verify.ErrNoEntries) {
-		err = admin.NoLedger(store, from)
+		err = NoLedger(store, from)
 	}
 	return trace, err
 }

@@ -21,12 +21,12 @@ const (
 	writtenBy = 3.0 / 4
 )
 
-// pace slows the writer of one checkpoint down while trainers are active, so that their steps take about as long as without it.
+// throttle slows the writer of one checkpoint down while trainers are active, so that their steps take about as long as without it.
 // The writer sleeps in proportion to its work: on two processors it works a quarter of the time.
 //
 //	work of a slice ──▶ owed += work * (1/share - 1) ──▶ sleep what is owed, once that is enough to sleep
 //	                      nothing: no gradient for a second, slept two minutes for this checkpoint, or it would be too late
-type pace struct {
+type throttle struct {
 	gradients func() uint64 // that came so far
 	rest      float64       // of each unit of work
 	now       func() time.Time
@@ -43,10 +43,10 @@ type pace struct {
 	slept time.Duration
 }
 
-// newPace returns the pace of a checkpoint of total bytes. The checkpoint must be complete at the deadline of ctx.
-func newPace(ctx context.Context, total int64, gradients func() uint64) *pace {
+// newThrottle returns the throttle of a checkpoint of total bytes. The checkpoint must be complete at the deadline of ctx.
+func newThrottle(ctx context.Context, total int64, gradients func() uint64) *throttle {
 	share := min(1, writerShare*float64(runtime.GOMAXPROCS(0)))
-	p := &pace{gradients: gradients, rest: 1/share - 1, now: time.Now, sleep: time.Sleep, total: total, seen: gradients()}
+	p := &throttle{gradients: gradients, rest: 1/share - 1, now: time.Now, sleep: time.Sleep, total: total, seen: gradients()}
 	if deadline, ok := ctx.Deadline(); ok {
 		p.within(time.Until(deadline))
 	}
@@ -54,18 +54,18 @@ func newPace(ctx context.Context, total int64, gradients func() uint64) *pace {
 }
 
 // within says how long the checkpoint may take.
-func (p *pace) within(limit time.Duration) {
+func (p *throttle) within(limit time.Duration) {
 	p.due = p.now().Add(time.Duration(writtenBy * float64(limit)))
 }
 
 // late reports whether the remaining work, without any rest, would end too late after a rest.
-func (p *pace) late(now time.Time, rest time.Duration) bool {
+func (p *throttle) late(now time.Time, rest time.Duration) bool {
 	left := float64(p.work) * float64(max(0, p.total-p.done)) / float64(max(1, p.done))
 	return !p.due.IsZero() && now.Add(rest+time.Duration(left)).After(p.due)
 }
 
 // worked is called after each slice of work.
-func (p *pace) worked(bytes int, took time.Duration) {
+func (p *throttle) worked(bytes int, took time.Duration) {
 	began := p.now()
 	p.done += int64(bytes)
 	p.work += took

@@ -15,12 +15,11 @@ import (
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
 	core "trainmaster/pserver/shard"
-	"trainmaster/pserver/wire"
 )
 
 // pacedWriter works in slices on a clock of its own.
 type pacedWriter struct {
-	*pace
+	*throttle
 	clock     time.Time
 	gradients uint64
 	oversleep time.Duration
@@ -28,7 +27,7 @@ type pacedWriter struct {
 
 func newPacedWriter(rest float64) *pacedWriter {
 	w := &pacedWriter{clock: time.Unix(1e9, 0)}
-	w.pace = &pace{
+	w.throttle = &throttle{
 		gradients: func() uint64 { return w.gradients }, rest: rest,
 		now: func() time.Time { return w.clock }, sleep: func(d time.Duration) { w.clock = w.clock.Add(d + w.oversleep) },
 	}
@@ -109,7 +108,7 @@ func TestPaceWithALimit(t *testing.T) {
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), time.Hour)
 	defer cancel()
-	if p := newPace(ctx, 1, func() uint64 { return 0 }); time.Until(p.due) > 45*time.Minute || time.Until(p.due) < 40*time.Minute {
+	if p := newThrottle(ctx, 1, func() uint64 { return 0 }); time.Until(p.due) > 45*time.Minute || time.Until(p.due) < 40*time.Minute {
 		t.Errorf("of an hour, data are to be written in %v", time.Until(p.due))
 	}
 }
@@ -117,7 +116,7 @@ func TestPaceWithALimit(t *testing.T) {
 // A checkpoint during training is paced, and a checkpoint without gradients is not.
 func TestCheckpointsRest(t *testing.T) {
 	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // of many processors the writer takes one
-	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{16 * wire.BlockElements}}}, 1)
+	table, err := placement.New([]placement.Tensor{{Name: "w", Shape: []int{16 * placement.BlockElements}}}, 1)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -126,10 +125,10 @@ func TestCheckpointsRest(t *testing.T) {
 		t.Fatal(err)
 	}
 	log, entries := logtest.NewNullLogger()
-	s := core.New(logrus.NewEntry(log), 0, 1, time.Minute, 0)
+	s := core.New(nil, 0, 1, time.Minute, 0)
 	begin(t, s, m)
 	store := checkpoint.Store{Place: checkpoint.Disk(t.TempDir()), Points: func(string) error { return nil }}
-	c := &Checkpoints{shard: s, store: store, folder: store.Shard(0), start: 1, log: s.Log}
+	c := &Checkpoints{shard: s, store: store, folder: store.Shard(0), start: 1, log: logrus.NewEntry(log)}
 	if err := c.folder.Prepare(); err != nil {
 		t.Fatal(err)
 	}

@@ -1,6 +1,10 @@
-package wire
+package floats
 
-import "golang.org/x/sys/cpu"
+import (
+	"hash/crc32"
+
+	"golang.org/x/sys/cpu"
+)
 
 // wideStep is how many bytes sumWide takes at a time.
 const wideStep = 256
@@ -25,7 +29,7 @@ func movedBy(bytes int) [2]uint64 { return [2]uint64{powerOfX(8*bytes + 32), pow
 func powerOfX(n int) uint64 {
 	p := uint32(1) << 31
 	for range n {
-		p = timesX(p)
+		p = p>>1 ^ -(p&1)&crc32.Castagnoli
 	}
 	return uint64(p) << 1
 }
@@ -37,14 +41,14 @@ func powerOfX(n int) uint64 {
 //go:noescape
 func sumWide(k *constants, crc uint32, p *byte, n int) (sum, notFinite uint32)
 
-// sumMost adds the first n bytes of p to c, and reports whether they are finite as float32.
-func sumMost(c Checksum, p []byte) (n int, sum Checksum, isFinite bool) {
+// sumMost adds the first n bytes of p to a CRC-32C, and reports whether they are finite as float32.
+func sumMost(crc uint32, p []byte) (n int, sum uint32, isFinite bool) {
 	n = len(p) &^ (wideStep - 1)
 	if !wide || n == 0 {
-		return 0, c, true
+		return 0, crc, true
 	}
-	folded, notFinite := sumWide(&wideConstants, ^uint32(c), &p[0], n)
-	return n, Checksum(^folded), notFinite == 0
+	folded, notFinite := sumWide(&wideConstants, ^crc, &p[0], n)
+	return n, ^folded, notFinite == 0
 }
 
 // copyWide copies n bytes, a multiple of wideStep that is not 0, in one pass that reads each byte once. The copy is finite as
