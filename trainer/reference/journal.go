@@ -22,6 +22,7 @@ type Entry struct {
 	Position int               `json:"position"` // in the order of the pass
 	Attempt  taskqueue.Attempt `json:"attempt"`
 	Index    int               `json:"index"` // of the task
+	Base     int64             `json:"base"`  // records of the task that an earlier attempt trained, and that a checkpoint has
 	Records  int               `json:"records"`
 }
 
@@ -39,14 +40,16 @@ func (l *Journal) Close() error { return l.file.Close() }
 
 // append writes a line in one call, so that lines of several processes do not mix and a killed process leaves no partial line. The
 // line survives the end of the process, but can be lost if the machine fails, since append does not sync.
-func (l *Journal) append(trainer string, task *taskqueue.Task, records int) error {
+func (l *Journal) append(trainer string, report TaskReport) error {
+	task := report.Task
 	line, err := json.Marshal(Entry{
 		Trainer:  trainer,
 		Pass:     task.Token.Pass,
 		Position: task.Token.Position,
 		Attempt:  task.Token.Attempt,
 		Index:    task.Index,
-		Records:  records,
+		Base:     report.Base,
+		Records:  report.Records,
 	})
 	if err != nil {
 		return fmt.Errorf("encode journal line: %w", err)

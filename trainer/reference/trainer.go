@@ -62,6 +62,8 @@ type Steps interface {
 type Cuts interface {
 	// Boundary waits while a cut is taken. All pushes must be acknowledged before the call.
 	Boundary(ctx context.Context) error
+	// Base returns the number of records of a task that the parameters include already. Records begins after them.
+	Base(task *taskqueue.Task) int64
 	// Used adds records of a task that the parameters include.
 	Used(task *taskqueue.Task, records int)
 }
@@ -69,6 +71,7 @@ type Cuts interface {
 // TaskReport has the results of the training of one task.
 type TaskReport struct {
 	Task       *taskqueue.Task
+	Base       int64 // records of the task that the loaded checkpoint has: they were not trained again
 	Records    int
 	Batches    int
 	Recomputed int           // mini-batches that came too late and were computed again
@@ -152,7 +155,7 @@ func (t *Trainer) Run(ctx context.Context) error {
 			return fmt.Errorf("train task %d of pass %d: %w", task.Index, task.Token.Pass, err)
 		}
 		if t.Journal != nil {
-			if err := t.Journal.append(t.ID, task, report.Records); err != nil {
+			if err := t.Journal.append(t.ID, report); err != nil {
 				return err
 			}
 		}
@@ -207,6 +210,9 @@ func shareTensors(tensors []model.Tensor) []params.Tensor {
 func (s *session) train(ctx context.Context, task *taskqueue.Task) (TaskReport, error) {
 	start := time.Now()
 	report := TaskReport{Task: task}
+	if s.Cuts != nil {
+		report.Base = s.Cuts.Base(task)
+	}
 	for group, err := range s.batches.of(s.Tasks.Records(task)) {
 		if err == nil && s.Cuts != nil {
 			err = s.Cuts.Boundary(ctx)
