@@ -119,7 +119,7 @@ func (j *job) wantExactlyOnce(passes, tasks int) history {
 			if !ok {
 				j.t.Errorf("position %d of pass %d: counted attempt %+v is not in the journal", position, pass, counted[0])
 			}
-			records += int(entry.Base) + entry.Records // what an earlier attempt trained is in a checkpoint
+			records += int(entry.Base) + entry.Records // an earlier attempt trained the first ones, and a checkpoint has them
 			indices[entry.Index] = true
 		}
 		if records != j.data.Train.Records || len(indices) != tasks {

@@ -1,11 +1,13 @@
 package e2e
 
 import (
+	"strings"
 	"syscall"
 	"testing"
 )
 
-// F163: parameter servers are stopped and started again under load, one after the other and then together. There are no checkpoint
+// F163: parameter servers are stopped and started again under load, one after the other, together, and one
+// after the other without a start between. There are no checkpoint
 // sets but the first set and the sets that servers ask for. Every acknowledged push is applied once.
 func TestStoppedServersLoseNothing(t *testing.T) {
 	t.Parallel()
@@ -17,14 +19,26 @@ func TestStoppedServersLoseNothing(t *testing.T) {
 		before := loads[0].steps.Load() + loads[1].steps.Load()
 		eventually(t, "more pushes", func() (bool, string) { return loads[0].steps.Load()+loads[1].steps.Load() >= before+4, "" })
 	}
+	stopped := func(i int) {
+		t.Helper()
+		servers[i].wantExit(0)
+		servers[i].awaitLog("parameter server stopped")
+		if strings.Contains(servers[i].log(), "are lost") {
+			t.Errorf("server %d stopped without a last set", i)
+		}
+	}
+	stop := func(i int) {
+		t.Helper()
+		servers[i].signal(syscall.SIGTERM)
+		stopped(i)
+	}
 	restart := func(which ...int) {
 		progress()
 		for _, i := range which {
 			servers[i].signal(syscall.SIGTERM)
 		}
 		for _, i := range which {
-			servers[i].wantExit(0)
-			servers[i].awaitLog("parameter server stopped")
+			stopped(i)
 			servers[i] = j.server()
 		}
 	}
@@ -32,6 +46,10 @@ func TestStoppedServersLoseNothing(t *testing.T) {
 		restart(0)
 		restart(1)
 		restart(0, 1)
+		progress()
+		stop(0)
+		stop(1) // server 0 is absent
+		servers[0], servers[1] = j.server(), j.server()
 		progress()
 	})
 	if set := j.latestSet(); set.Number < 4 {

@@ -29,6 +29,7 @@ type cutting struct {
 	mu      sync.Mutex
 	events  []string
 	number  uint64
+	latest  []byte // of the last request for a cut
 	failing string // name of the call that fails
 	telling bool   // a CommitStep is under way
 	abouts  map[uint64]pscontrol.About
@@ -75,9 +76,9 @@ func (s *cutting) CommitStep(ctx context.Context, _ taskqueue.Step) error {
 	return nil
 }
 
-func (s *cutting) Begin(_ context.Context, _ uint64, _ uint32, number func(uint64) uint64) (pscontrol.Cut, error) {
+func (s *cutting) Begin(_ context.Context, of pscontrol.CutRequest) (pscontrol.Cut, error) {
 	s.mu.Lock()
-	s.number = number(s.number)
+	s.number, s.latest = of.Number(s.number), of.Latest
 	s.mu.Unlock()
 	if err := s.note("begin"); err != nil {
 		return nil, err
@@ -103,7 +104,7 @@ func (s *cutting) SetAt(set []byte) (at pscontrol.SetAt, err error) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	at.Version, at.Position = s.versions[at.Number], &pscontrol.Position{}
+	at.JobID, at.Version, at.Position = s.abouts[at.Number].JobID, s.versions[at.Number], &pscontrol.Position{}
 	return at, json.Unmarshal(s.abouts[at.Number].Position, at.Position)
 }
 
@@ -225,6 +226,33 @@ func TestCadenceOverLeaders(t *testing.T) {
 	})
 }
 
+// A set has parts of the set before it in place of missing servers, but not of another job.
+func TestPartsInPlaceOfMissingServers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		s := &cutting{store: store, number: 4, abouts: map[uint64]pscontrol.About{4: {JobID: "ff", Position: []byte("{}")}}}
+		store.keys[pscontrol.LatestSetKey] = []byte("set 4")
+		m, stop, ended := leads(t, store, Config{}, s, pscontrol.Config{CheckpointEvery: pscontrol.Cadence{Time: time.Minute}})
+		defer func() {
+			stop()
+			<-ended
+		}()
+		for after, want := range []string{"", "set 5"} {
+			for s.taken() == "" {
+				time.Sleep(time.Second)
+				if _, err := m.Join(t.Context(), "a", ""); err != nil { // the job clock advances while a trainer has a session
+					t.Fatal(err)
+				}
+			}
+			s.mu.Lock()
+			if string(s.latest) != want {
+				t.Errorf("set %d: expected the parts of %q, found of %q", 5+after, want, s.latest)
+			}
+			s.mu.Unlock()
+		}
+	})
+}
+
 // Passes are counted from the latest set, also by the next leader.
 func TestPassesSinceTheLatestSet(t *testing.T) {
 	bubble(t, func(t *testing.T) {
@@ -250,11 +278,11 @@ type absent struct {
 	missing atomic.Bool
 }
 
-func (s *absent) Begin(ctx context.Context, term uint64, epoch uint32, number func(uint64) uint64) (pscontrol.Cut, error) {
+func (s *absent) Begin(ctx context.Context, of pscontrol.CutRequest) (pscontrol.Cut, error) {
 	if s.missing.Load() {
 		return nil, fmt.Errorf("parameter server with index 1 %w", pscontrol.ErrServerMissing)
 	}
-	return s.cutting.Begin(ctx, term, epoch, number)
+	return s.cutting.Begin(ctx, of)
 }
 
 // Before the first set the leader waits for a missing server. Later a missing server is an error.

@@ -54,11 +54,11 @@ func (s *retiringTogether) Retire(_ context.Context, _ uint64, _ [16]byte, floor
 	return nil
 }
 
-func (s *retiringTogether) Begin(ctx context.Context, term uint64, epoch uint32, number func(uint64) uint64) (pscontrol.Cut, error) {
+func (s *retiringTogether) Begin(ctx context.Context, of pscontrol.CutRequest) (pscontrol.Cut, error) {
 	s.mu.Lock()
 	s.floorAtBegin, s.sparedAtBegin = s.floor, s.spared
 	s.mu.Unlock()
-	return s.cutTogether.Begin(ctx, term, epoch, number)
+	return s.cutTogether.Begin(ctx, of)
 }
 
 func (s *retiringTogether) overAtBegin(incarnation uint64) bool {

@@ -85,6 +85,13 @@ func (b *book) complete(ctx context.Context) ([]string, error) {
 	}
 }
 
+// present returns the address of each index, "" for an index without a server.
+func (b *book) present(context.Context) ([]string, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return slices.Clone(b.addrs), nil
+}
+
 // place is the registry for one index, and its claim.
 type place struct {
 	book  *book

@@ -52,7 +52,12 @@ func newSetTaker(t testing.TB, b *book) *setTaker {
 }
 
 func (s *setTaker) begin(ctx context.Context) (pscontrol.Cut, error) {
-	return s.client.Begin(ctx, s.term, s.epoch, func(last uint64) uint64 { return last + 1 })
+	of := pscontrol.CutRequest{Term: s.term, Epoch: s.epoch, Number: func(last uint64) uint64 { return last + 1 }}
+	job := s.book.state()
+	if at, err := s.client.SetAt(job.LatestSet); err == nil && at.JobID == job.ID {
+		of.Latest = job.LatestSet
+	}
+	return s.client.Begin(ctx, of)
 }
 
 // about is what the sets say of the job.
@@ -286,6 +291,57 @@ func stoppedServersContinue(t *testing.T, g *storageBackend) {
 	client = wantModel(t, "all stopped", c.book, start, grads, 3)
 	mustPush(t, client, 3, grads) // repeated
 	wantModel(t, "a repeated push", c.book, start, grads, 3)
+}
+
+// F163: servers are stopped one after the other, before any of them is started again. The set of the second server has its updates since then,
+// and the part of the first server.
+func TestServersStoppedOneAfterTheOther(t *testing.T) {
+	onEachBackend(t, serversStoppedOneAfterTheOther)
+}
+
+func serversStoppedOneAfterTheOther(t *testing.T, g *storageBackend) {
+	dir, _ := g.newDir(t)
+	start, grads := small(random(1)), small(random(2))
+	c, client := trainedCluster(t, dir, start)
+	mustPush(t, client, 1, grads)
+	c.asked.Lock()
+	c.client.Present = c.present
+	c.asked.Unlock()
+	stop := func(index int) {
+		t.Helper()
+		c.servers[index].stop()
+		if err := c.servers[index].wait(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	stop(0)
+	applied := func() uint64 {
+		d, err := control(t, c.servers[1].addr).Describe(within(t), &pb.DescribeRequest{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return d.GetCounters().GetBlocksPushed()
+	}
+	before, blocks := applied(), uint64(0)
+	pushed := make(chan error, 1)
+	go func() {
+		_, err := client.PushPull(within(t), 2, 1, grads, small(constant(0)))
+		pushed <- err
+	}()
+	for blocks == 0 {
+		blocks = applied() - before
+	}
+	for range 3 { // while server 0 is absent, sets replace each other
+		c.mustTake(t)
+	}
+	stop(1)
+	for i := range c.servers {
+		c.servers[i] = startServer(t, c.book, i, pserver.Config{CheckpointDir: dir})
+	}
+	if err := <-pushed; err != nil {
+		t.Fatal(err)
+	}
+	wantModel(t, "two servers stopped one after the other", c.book, start, grads, 2)
 }
 
 // A set that is not named in etcd counts only if etcd names no set.

@@ -776,8 +776,8 @@ func (cutSteps) States(context.Context) ([]pscontrol.ServerState, error) {
 	return []pscontrol.ServerState{{Present: true, Ready: true, Epoch: 1, KeepsCheckpoints: true}}, nil
 }
 func (cutSteps) Rollback(context.Context, uint64, uint32, []byte, []byte) error { return nil }
-func (cutSteps) Begin(_ context.Context, _ uint64, _ uint32, number func(uint64) uint64) (pscontrol.Cut, error) {
-	return plainCut(number(0)), nil
+func (cutSteps) Begin(_ context.Context, of pscontrol.CutRequest) (pscontrol.Cut, error) {
+	return plainCut(of.Number(0)), nil
 }
 
 type plainCut uint64

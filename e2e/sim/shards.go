@@ -155,11 +155,11 @@ func (h *shards) Discard(ctx context.Context, term uint64, latest []byte) error 
 	return h.all(ctx, "discard", h.world.servers, func(_ int, s *server, reply func(error)) { reply(s.discard(at.Number, term)) })
 }
 
-func (h *shards) Begin(ctx context.Context, term uint64, epoch uint32, number func(last uint64) uint64) (pscontrol.Cut, error) {
-	c := &leaderCut{h, number(0), term, epoch, 0}
+func (h *shards) Begin(ctx context.Context, of pscontrol.CutRequest) (pscontrol.Cut, error) {
+	c := &leaderCut{h, of.Number(0), of.Term, of.Epoch, 0}
 	versions := make([]uint64, servers)
 	err := h.all(ctx, "begin", h.world.servers, func(i int, s *server, reply func(error)) {
-		err := s.beginCut(c.number, term, epoch)
+		err := s.beginCut(c.number, c.term, c.epoch)
 		versions[i] = s.version
 		reply(err)
 	})

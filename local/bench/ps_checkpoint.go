@@ -232,7 +232,7 @@ func (w *checkpointWatch) firstSet(ctx context.Context) error {
 // checkpoint does what a leader does.
 func (w *checkpointWatch) checkpoint(ctx context.Context) error {
 	began := time.Now()
-	cut, err := w.leader.Begin(ctx, 1, 1, func(last uint64) uint64 { return last + 1 })
+	cut, err := w.leader.Begin(ctx, pscontrol.CutRequest{Term: 1, Epoch: 1, Number: func(last uint64) uint64 { return last + 1 }})
 	if err != nil {
 		return err
 	}

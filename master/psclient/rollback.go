@@ -64,7 +64,7 @@ func (c *Client) SetAt(set []byte) (pscontrol.SetAt, error) {
 	if err != nil {
 		return pscontrol.SetAt{}, err
 	}
-	at := pscontrol.SetAt{Number: s.Number, Version: s.Version}
+	at := pscontrol.SetAt{Number: s.Number, JobID: s.JobID, Version: s.Version}
 	if s.Position != nil {
 		at.Position = &pscontrol.Position{}
 		err = json.Unmarshal(s.Position, at.Position)

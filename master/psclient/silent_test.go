@@ -9,6 +9,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 
+	"trainmaster/master/pscontrol"
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
@@ -61,7 +62,7 @@ func TestHungServerIsNamedAlone(t *testing.T) {
 			c.Present = addrs
 			ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second) // for new connections on a busy machine
 			defer cancel()
-			_, err := c.Begin(ctx, 1, 1, func(uint64) uint64 { return 1 })
+			_, err := c.Begin(ctx, pscontrol.CutRequest{Term: 1, Epoch: 1, Number: func(uint64) uint64 { return 1 }})
 			if codeOf(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "parameter server 1 ("+addr+"): no answer in ") || !strings.Contains(err.Error(), "is it hung?") {
 				t.Errorf("found %v", err)
 			}

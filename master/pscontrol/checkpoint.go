@@ -386,8 +386,28 @@ func (c *checkpointer) begin(ctx context.Context) (Cut, *jobSnapshot, error) {
 	if err != nil {
 		return nil, nil, err
 	}
-	cut, err := c.term.config.Servers.Begin(ctx, uint64(c.term.Number()), at.position.Epoch, func(last uint64) uint64 { return last + 1 })
+	latest, err := c.usable(ctx, at.head.JobID)
+	if err != nil {
+		return nil, nil, err
+	}
+	cut, err := c.term.config.Servers.Begin(ctx, CutRequest{
+		Term: uint64(c.term.Number()), Epoch: at.position.Epoch, Number: func(last uint64) uint64 { return last + 1 }, Latest: latest,
+	})
 	return cut, at, err
+}
+
+// usable returns the set that the store names if its parts can be in the next set; nil: they cannot. Parts of another job count the
+// steps of other trainers.
+func (c *checkpointer) usable(ctx context.Context, jobID string) ([]byte, error) {
+	latest, _, err := c.term.config.Store.Value(ctx, LatestSetKey)
+	if err != nil || latest == nil {
+		return nil, err
+	}
+	//guard:parts-of-this-job-only
+	if at, err := c.term.config.Servers.SetAt(latest); err != nil || at.JobID != jobID {
+		return nil, nil //nolint:nilerr // servers that load a damaged name report it
+	}
+	return latest, nil
 }
 
 func (c *checkpointer) note(set uint64, err error) {

@@ -228,7 +228,7 @@ func (r *rollbacks) begin(ctx context.Context) (cut Cut, at *jobSnapshot, err er
 		at, err = r.term.jobSnapshot(ctx)
 		return dataCut(number), at, err
 	}
-	if cut, err = r.term.config.Servers.Begin(ctx, uint64(r.term.Number()), place.Epoch, func(uint64) uint64 { return number }); err != nil {
+	if cut, err = r.term.config.Servers.Begin(ctx, CutRequest{Term: uint64(r.term.Number()), Epoch: place.Epoch, Number: func(uint64) uint64 { return number }}); err != nil {
 		return nil, nil, err
 	}
 	if at, err = r.term.jobSnapshot(ctx); err != nil {

@@ -8,9 +8,8 @@ import (
 
 // Servers are the parameter servers of a job, as its leader calls them. [None] is a job without parameter servers.
 type Servers interface {
-	// Begin fixes a cut on every shard. number chooses the number of the cut from the greatest number that any shard
-	// has seen. Begin returns [ErrNothingToCut] if there is nothing to save.
-	Begin(ctx context.Context, term uint64, epoch uint32, number func(last uint64) uint64) (Cut, error)
+	// Begin fixes a cut on every shard. It returns [ErrNothingToCut] if there is nothing to save.
+	Begin(ctx context.Context, of CutRequest) (Cut, error)
 	// SetAt decodes the cut of a set.
 	SetAt(set []byte) (SetAt, error)
 	// Discard removes what was written for sets that are newer than the latest one, nil if there is none yet: they were
@@ -55,9 +54,20 @@ type Servers interface {
 	Addresses(ctx context.Context) ([]string, error)
 }
 
+// CutRequest describes a cut to begin.
+type CutRequest struct {
+	Term   uint64
+	Epoch  uint32                   // of the job
+	Number func(last uint64) uint64 // of the cut, from the greatest number that any shard has seen
+	// Latest is the set that the store names. In place of a server that is not registered the new set gets its part, from which the
+	// next server starts. nil: all servers must be registered.
+	Latest []byte
+}
+
 // SetAt describes the cut of a set.
 type SetAt struct {
 	Number   uint64
+	JobID    string    // of the job whose servers wrote it, in hexadecimal digits
 	Version  uint64    // of the parameters, in synchronous mode
 	Position *Position // nil: it does not say
 }
@@ -81,7 +91,7 @@ type None struct{}
 var _ Servers = None{}
 
 // Begin returns [ErrNothingToCut].
-func (None) Begin(context.Context, uint64, uint32, func(uint64) uint64) (Cut, error) {
+func (None) Begin(context.Context, CutRequest) (Cut, error) {
 	return nil, ErrNothingToCut
 }
 

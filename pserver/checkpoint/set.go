@@ -202,20 +202,30 @@ func (s Store) WriteSet(ctx context.Context, text, state []byte) error {
 	return nil
 }
 
-// CheckParts compares the manifests of a set's checkpoints with the digests in the set. It reads no other files.
+// CheckParts compares the manifests of a set's checkpoints with the digests in the set, and with each other: all must be of the same
+// model in the same placement. It reads no other files.
 func (s Store) CheckParts(ctx context.Context, set *Set) error {
-	for _, p := range set.Shards {
+	var model [sha256.Size]byte
+	for i, p := range set.Shards {
 		folder := s.Shard(p.Shard)
-		text, err := readFile(ctx, s.Place, path.Join(folder.path(p.Generation), ManifestFile))
+		c, table, err := folder.begin(ctx, p.Generation)
 		if errors.Is(err, ErrUnavailable) {
 			return err
 		}
-		if err == nil && digest(text) != p.SHA256 {
-			err = fmt.Errorf("%s has a SHA-256 that starts with %.12s: expected %.12s", ManifestFile, digest(text), p.SHA256)
+		if err == nil && c.Digest != p.SHA256 {
+			err = fmt.Errorf("%s has a SHA-256 that starts with %.12s: expected %.12s", ManifestFile, c.Digest, p.SHA256)
 		}
 		if err != nil {
 			return fmt.Errorf("%v is not complete: checkpoint %q of server %d: %w: start all parameter servers with one --checkpoint-dir, "+
 				"a directory that all hosts share or a bucket", set, folder.where(p.Generation), p.Shard, err)
+		}
+		if i == 0 {
+			model = table.Digest()
+		}
+		//guard:parts-of-one-placement
+		if table.Digest() != model {
+			return fmt.Errorf("%v is not complete: checkpoint %q of server %d has placement epoch %d, checkpoint %q of server 0 has another: "+
+				"start the missing parameter servers", set, folder.where(p.Generation), p.Shard, table.Epoch, s.Shard(0).where(set.Shards[0].Generation))
 		}
 	}
 	return nil

@@ -47,7 +47,7 @@ func (c *Checkpoints) BeginCut(number, term uint64, jobEpoch uint32) (version ui
 	c.lastCut.Store(number)
 	c.term = term
 	c.statusMu.Lock()
-	c.latest = latestCut{number, c.shard.Changes()} // before the cut: an update between the two asks for another set
+	c.latest = latestCut{number: number, changes: c.shard.Changes()} // before the cut: an update between the two asks for another set
 	c.statusMu.Unlock()
 	open := &masterCut{number: number, term: term, view: c.shard.View()}
 	open.cut = c.takeCut()
@@ -75,6 +75,9 @@ func (c *Checkpoints) WriteCut(ctx context.Context, number, term uint64) (checkp
 	c.shard.EndCut(open.view)
 	open.expire.Stop()
 	open.written = part
+	c.statusMu.Lock()
+	c.latest.part = part.Generation
+	c.statusMu.Unlock()
 	return part, nil
 }
 

@@ -37,19 +37,26 @@ func (r *setRequests) send(ctx context.Context, claim Jobs) error {
 // latestCut is the last set that the shard has a part of.
 type latestCut struct {
 	number  uint64
-	changes uint64 // of the shard before it
+	changes uint64                // of the shard before it
+	part    checkpoint.Generation // zero: not written yet, or the set has none
+}
+
+// in reports whether a set has the part.
+func (l latestCut) in(set *checkpoint.Set, index int) bool {
+	//guard:set-has-the-part
+	return set.Number >= l.number && (index >= len(set.Shards) || set.Shards[index].Generation == l.part)
 }
 
 // noCut is of a shard that has changes in no set.
 var noCut = latestCut{changes: math.MaxUint64}
 
 // isSaved reports whether the set that etcd names has all changes of the shard. An operator may have named an older set. A partition
-// that arrived in a migration is in no set before the placement is committed.
+// that arrived in a migration is in no set before the placement is committed. A set that was taken without this server has an older part.
 func (c *Checkpoints) isSaved(job JobState) bool {
 	set, err := checkpoint.ParseSet(job.LatestSet)
 	c.statusMu.Lock()
 	defer c.statusMu.Unlock()
-	return err == nil && set.Number >= c.latest.number && !c.shard.HasTaken() && c.shard.Changes() == c.latest.changes
+	return err == nil && c.latest.in(set, c.shard.Index()) && !c.shard.HasTaken() && c.shard.Changes() == c.latest.changes
 }
 
 // Begun follows the first parameters of the shard: it asks for the first set.

@@ -78,3 +78,39 @@ func TestRequestsForTheFirstSetHaveGrowingPauses(t *testing.T) {
 		}
 	})
 }
+
+// A set that was taken without the server has an older part of it. It does not have the later updates, although its number is greater.
+func TestSetWithoutTheServerDoesNotHaveItsUpdates(t *testing.T) {
+	_, c := retiring(t, t.TempDir())
+	isSaved := func(number uint64, part checkpoint.Part) bool {
+		t.Helper()
+		text, err := (&checkpoint.Set{Job: "test", Number: number, Mode: checkpoint.Async, JobEpoch: 1, Shards: []checkpoint.Part{part}}).Encode()
+		if err != nil {
+			t.Fatal(err)
+		}
+		return c.isSaved(JobState{LatestSet: text})
+	}
+	var parts []checkpoint.Part
+	for number := range uint64(2) {
+		if _, err := c.BeginCut(number+1, 1, 1); err != nil {
+			t.Fatal(err)
+		}
+		part, err := c.WriteCut(t.Context(), number+1, 1)
+		if err != nil {
+			t.Fatal(err)
+		}
+		parts = append(parts, part)
+	}
+	if isSaved(3, parts[0]) {
+		t.Error("a set with the part of cut 1 has updates of cut 2")
+	}
+	if !isSaved(3, parts[1]) {
+		t.Error("a set with the part of cut 2 lacks updates")
+	}
+	if _, err := c.BeginCut(4, 1, 1); err != nil {
+		t.Fatal(err)
+	}
+	if c.AbortCut(4, 1); isSaved(5, parts[1]) {
+		t.Error("a set with the part of cut 2 has updates of cut 4, which was aborted")
+	}
+}

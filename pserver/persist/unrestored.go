@@ -31,9 +31,10 @@ func (c *Checkpoints) restore(ctx context.Context, job JobState) error {
 	if set != nil {
 		c.restored = set.Number
 		c.statusMu.Lock()
-		c.latest = latestCut{set.Number, c.shard.Changes()}
+		c.latest = latestCut{number: set.Number, changes: c.shard.Changes()}
 		if index := c.shard.Index(); index < len(set.Shards) {
-			c.newest = set.Shards[index].Generation.String()
+			c.latest.part = set.Shards[index].Generation
+			c.newest = c.latest.part.String()
 		}
 		c.statusMu.Unlock()
 		c.shard.Reserve()
