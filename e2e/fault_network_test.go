@@ -26,7 +26,7 @@ func (j *job) ask(addr string) error {
 	defer func() { _ = conn.Close() }() // only ever closed already
 	ctx, cancel := context.WithTimeout(j.t.Context(), 10*time.Second)
 	defer cancel()
-	_, err = pb.NewOperatorClient(conn).Status(ctx, &pb.StatusRequest{Job: j.name})
+	_, err = pb.NewAdminClient(conn).Status(ctx, &pb.StatusRequest{Job: j.name})
 	return err
 }
 

@@ -135,7 +135,7 @@ func (j *job) trainerOn(id string, paths []string, args ...string) *process {
 }
 
 // leader returns a client of the current leader.
-func (j *job) leader() (pb.OperatorClient, error) {
+func (j *job) leader() (pb.AdminClient, error) {
 	addr, err := j.store.MasterAddr(j.t.Context())
 	if err != nil {
 		return nil, err
@@ -152,7 +152,7 @@ func (j *job) leader() (pb.OperatorClient, error) {
 		}
 		j.connTo = addr.Addr
 	}
-	return pb.NewOperatorClient(j.conn), nil
+	return pb.NewAdminClient(j.conn), nil
 }
 
 // awaitStatus waits until the leader's status meets the condition. Each request has a limit of one second, because the leader may hang.

@@ -21,7 +21,7 @@ func TestScaleWithoutServers(t *testing.T) {
 
 // answering is a leader that gives each Scale request the same answer.
 type answering struct {
-	pb.UnimplementedOperatorServer
+	pb.UnimplementedAdminServer
 	reply *pb.ScaleReply
 }
 
@@ -44,7 +44,7 @@ func TestScaleStopped(t *testing.T) {
 				t.Fatal(err)
 			}
 			server := grpc.NewServer()
-			pb.RegisterOperatorServer(server, answering{reply: &pb.ScaleReply{ParameterServers: tt.was, Goal: 3, Waiting: "server 2 is missing"}})
+			pb.RegisterAdminServer(server, answering{reply: &pb.ScaleReply{ParameterServers: tt.was, Goal: 3, Waiting: "server 2 is missing"}})
 			ended := make(chan error, 1)
 			go func() { ended <- server.Serve(listener) }()
 			defer func() { server.Stop(); <-ended }()

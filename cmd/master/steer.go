@@ -14,7 +14,7 @@ import (
 // Commands of an operator to the leader. Each command ends when its request is committed.
 
 // steerCommand makes a command that sends a request to the leader and prints the result.
-func steerCommand(cmd *cobra.Command, tell func(ctx context.Context, o pb.OperatorClient, job string, args []string) (said string, err error)) *cobra.Command {
+func steerCommand(cmd *cobra.Command, tell func(ctx context.Context, client pb.AdminClient, job string, args []string) (said string, err error)) *cobra.Command {
 	_, open := admin.AddLeaderFlags(cmd)
 	if strings.HasSuffix(cmd.Use, " TRAINER") {
 		cmd.ValidArgsFunction = func(cmd *cobra.Command, args []string, _ string) ([]string, cobra.ShellCompDirective) {
@@ -31,8 +31,8 @@ func steerCommand(cmd *cobra.Command, tell func(ctx context.Context, o pb.Operat
 		}
 		defer l.Close()
 		var said string
-		err = l.Ask(cmd.Context(), func(ctx context.Context, o pb.OperatorClient) (err error) {
-			said, err = tell(ctx, o, l.Job, args)
+		err = l.Ask(cmd.Context(), func(ctx context.Context, client pb.AdminClient) (err error) {
+			said, err = tell(ctx, client, l.Job, args)
 			return err
 		})
 		if err == nil {
@@ -54,8 +54,8 @@ A trainer that is started again under the same name is not drained.`,
 		Example: `  # take the machine of the trainer worker-3 out of service; master trainers lists the names
   master drain worker-3`,
 		Args: cobra.ExactArgs(1),
-	}, func(ctx context.Context, o pb.OperatorClient, job string, args []string) (string, error) {
-		_, err := o.Drain(ctx, &pb.DrainRequest{Job: job, Trainer: args[0]})
+	}, func(ctx context.Context, client pb.AdminClient, job string, args []string) (string, error) {
+		_, err := client.Drain(ctx, &pb.DrainRequest{Job: job, Trainer: args[0]})
 		return fmt.Sprintf("trainer %s drains: it leaves when its task is finished", args[0]), err
 	})
 }
@@ -68,8 +68,8 @@ func pauseCommand() *cobra.Command {
 		Long: `Pause stops a job from dispatching tasks, until master resume. Trainers finish their tasks, and these count. The timeouts
 of tasks still apply. The job stays paused after a failover.`,
 		Example: `  master pause --reason "the disk of /data is exchanged"`,
-	}, func(ctx context.Context, o pb.OperatorClient, job string, _ []string) (string, error) {
-		_, err := o.Pause(ctx, &pb.PauseRequest{Job: job, Reason: reason})
+	}, func(ctx context.Context, client pb.AdminClient, job string, _ []string) (string, error) {
+		_, err := client.Pause(ctx, &pb.PauseRequest{Job: job, Reason: reason})
 		return "the job is paused: tasks that trainers have are finished, no other is dispatched", err
 	})
 	cmd.Flags().StringVar(&reason, "reason", "", "`text` that master status shows while the job is paused")
@@ -83,8 +83,8 @@ func resumeCommand() *cobra.Command {
 		Long: `Resume continues a job that an operator paused, or that was paused because too many tasks are set aside. In the second case
 the next set-aside task pauses it again.`,
 		Example: `  master resume`,
-	}, func(ctx context.Context, o pb.OperatorClient, job string, _ []string) (string, error) {
-		_, err := o.Resume(ctx, &pb.ResumeRequest{Job: job})
+	}, func(ctx context.Context, client pb.AdminClient, job string, _ []string) (string, error) {
+		_, err := client.Resume(ctx, &pb.ResumeRequest{Job: job})
 		return "the job is running", err
 	})
 }

@@ -93,7 +93,7 @@ master resume.`,
 		Example: `  master tasks retry 17
   master tasks retry --all`,
 		Args: cobra.MaximumNArgs(1),
-	}, func(ctx context.Context, o pb.OperatorClient, job string, args []string) (string, error) {
+	}, func(ctx context.Context, client pb.AdminClient, job string, args []string) (string, error) {
 		req := &pb.RetryTaskRequest{Job: job}
 		switch {
 		case all == (len(args) == 1):
@@ -107,7 +107,7 @@ master resume.`,
 			}
 			req.Dataset, req.Which = dataset, &pb.RetryTaskRequest_Index{Index: index}
 		}
-		reply, err := o.RetryTask(ctx, req)
+		reply, err := client.RetryTask(ctx, req)
 		return fmt.Sprintf("tasks put back: %d", reply.GetRetried()), err
 	})
 	cmd.Flags().BoolVar(&all, "all", false, "all of dataset 0 that are set aside and not dropped")
@@ -122,12 +122,12 @@ func tasksDropCommand() *cobra.Command {
 set aside; master verify shows the number of dropped tasks among them.`,
 		Example: `  master tasks drop 17`,
 		Args:    cobra.ExactArgs(1),
-	}, func(ctx context.Context, o pb.OperatorClient, job string, args []string) (string, error) {
+	}, func(ctx context.Context, client pb.AdminClient, job string, args []string) (string, error) {
 		dataset, index, err := parseTask(args[0])
 		if err != nil {
 			return "", err
 		}
-		_, err = o.DropTask(ctx, &pb.DropTaskRequest{Job: job, Dataset: dataset, Index: index})
+		_, err = client.DropTask(ctx, &pb.DropTaskRequest{Job: job, Dataset: dataset, Index: index})
 		return fmt.Sprintf("task %s is dropped: it stays set aside", args[0]), err
 	})
 }

@@ -1,7 +1,7 @@
 // Package grpcapi implements the gRPC face of a master. It translates messages into calls of package master, and errors
 // into codes.
 //
-// In addition to the Operator service, the port serves the standard health service and the reflection service. The
+// In addition to the Admin service, the port serves the standard health service and the reflection service. The
 // health service reports SERVING for "" and for each service while this master leads. With reflection, grpcurl and
 // similar tools need no .proto files.
 //

@@ -48,7 +48,7 @@ func wants(t *testing.T, err error, code codes.Code, reason string, words ...str
 
 func TestBadArguments(t *testing.T) {
 	s := serve(t, 0, master.Config{Job: "digits"})
-	o := pb.NewOperatorClient(s.conn)
+	o := pb.NewAdminClient(s.conn)
 	tests := map[string]struct {
 		call   func(ctx context.Context) error
 		code   codes.Code

@@ -159,7 +159,7 @@ func TestStatus(t *testing.T) {
 	b.req.Progress = taskqueue.Progress{Records: 120, Loss: 0.5}
 	b.next()
 
-	reply, err := pb.NewOperatorClient(s.conn).Status(t.Context(), &pb.StatusRequest{Job: "digits"})
+	reply, err := pb.NewAdminClient(s.conn).Status(t.Context(), &pb.StatusRequest{Job: "digits"})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -195,18 +195,18 @@ func TestStatus(t *testing.T) {
 func TestStatusReportsRate(t *testing.T) {
 	s := serve(t, 100, master.Config{})
 	c := s.join(t, "a")
-	operator := pb.NewOperatorClient(s.conn)
+	client := pb.NewAdminClient(s.conn)
 	for records := int64(10); ; records += 10 {
 		c.req.Progress = taskqueue.Progress{Records: records, Loss: 0.25}
 		h := taskqueue.Heartbeat{Trainer: c.req.Trainer, Incarnation: c.req.Incarnation, Progress: c.req.Progress}
 		if _, err := s.Heartbeat(t.Context(), &h); err != nil {
 			t.Fatal(err)
 		}
-		status, err := operator.Status(t.Context(), &pb.StatusRequest{})
+		status, err := client.Status(t.Context(), &pb.StatusRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
-		trainers, err := operator.ListTrainers(t.Context(), &pb.ListTrainersRequest{})
+		trainers, err := client.ListTrainers(t.Context(), &pb.ListTrainersRequest{})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -235,7 +235,7 @@ func TestListTasks(t *testing.T) {
 
 	list := func(states ...pb.TaskState) map[pb.TaskState][]*pb.TaskEntry {
 		t.Helper()
-		reply, err := pb.NewOperatorClient(s.conn).ListTasks(t.Context(), &pb.ListTasksRequest{States: states})
+		reply, err := pb.NewAdminClient(s.conn).ListTasks(t.Context(), &pb.ListTasksRequest{States: states})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -278,8 +278,8 @@ func TestPages(t *testing.T) {
 			task = c.next(failed(task, fmt.Sprintf("failure %d of %s", n, task.Token)))
 		}
 	}
-	operator := pb.NewOperatorClient(s.conn)
-	whole, err := operator.ListTasks(t.Context(), &pb.ListTasksRequest{})
+	client := pb.NewAdminClient(s.conn)
+	whole, err := client.ListTasks(t.Context(), &pb.ListTasksRequest{})
 	if err != nil || whole.NextPageToken != "" {
 		t.Fatal(whole, err)
 	}
@@ -290,7 +290,7 @@ func TestPages(t *testing.T) {
 		var paged []string
 		req := &pb.ListTasksRequest{PageSize: size}
 		for {
-			reply, err := operator.ListTasks(t.Context(), req)
+			reply, err := client.ListTasks(t.Context(), req)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -314,7 +314,7 @@ func TestPages(t *testing.T) {
 	}
 	var ids []string
 	for req := (&pb.ListTrainersRequest{PageSize: 2}); ; {
-		reply, err := operator.ListTrainers(t.Context(), req)
+		reply, err := client.ListTrainers(t.Context(), req)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -335,7 +335,7 @@ func TestListTrainers(t *testing.T) {
 	a := s.join(t, "a")
 	task := a.next()
 	s.join(t, "b")
-	reply, err := pb.NewOperatorClient(s.conn).ListTrainers(t.Context(), &pb.ListTrainersRequest{})
+	reply, err := pb.NewAdminClient(s.conn).ListTrainers(t.Context(), &pb.ListTrainersRequest{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -63,8 +63,8 @@ func New(m *master.Master, log *logrus.Entry) *Server {
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
 	)
-	pb.RegisterOperatorServer(s.grpc, &operator{master: m, speed: &s.speed, began: time.Now()})
-	s.health = newHealthService(m, pb.Operator_ServiceDesc.ServiceName)
+	pb.RegisterAdminServer(s.grpc, &admin{master: m, speed: &s.speed, began: time.Now()})
+	s.health = newHealthService(m, pb.Admin_ServiceDesc.ServiceName)
 	healthpb.RegisterHealthServer(s.grpc, s.health)
 	reflection.Register(s.grpc)
 	return s

@@ -28,7 +28,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-var services = []string{"", pb.Operator_ServiceDesc.ServiceName}
+var services = []string{"", pb.Admin_ServiceDesc.ServiceName}
 
 func health(t *testing.T, conn *grpc.ClientConn, service string) healthpb.HealthCheckResponse_ServingStatus {
 	t.Helper()
@@ -83,7 +83,7 @@ func TestHealthFollowsTheLock(t *testing.T) {
 		}
 	}
 	hears(healthpb.HealthCheckResponse_NOT_SERVING)
-	_, err = pb.NewOperatorClient(s.conn).Status(t.Context(), &pb.StatusRequest{})
+	_, err = pb.NewAdminClient(s.conn).Status(t.Context(), &pb.StatusRequest{})
 	wants(t, err, codes.Unavailable, "NOT_LEADER")
 
 	lock := <-won
@@ -121,7 +121,7 @@ func TestReflectionListsTheServices(t *testing.T) {
 	for _, service := range ask(&reflectionpb.ServerReflectionRequest{MessageRequest: &reflectionpb.ServerReflectionRequest_ListServices{}}).GetListServicesResponse().GetService() {
 		names = append(names, service.Name)
 	}
-	for _, want := range []string{pb.Operator_ServiceDesc.ServiceName, healthpb.Health_ServiceDesc.ServiceName} {
+	for _, want := range []string{pb.Admin_ServiceDesc.ServiceName, healthpb.Health_ServiceDesc.ServiceName} {
 		if !slices.Contains(names, want) {
 			t.Errorf("service %s: expected it among %v", want, names)
 		}
@@ -152,7 +152,7 @@ func TestInvalidBytesEndOnlyTheirConnection(t *testing.T) {
 	s := serve(t, 5, master.Config{})
 	send := func(message []byte) error {
 		var reply []byte
-		return s.conn.Invoke(t.Context(), pb.Operator_Status_FullMethodName, message, &reply, grpc.ForceCodecV2(raw{}))
+		return s.conn.Invoke(t.Context(), pb.Admin_Status_FullMethodName, message, &reply, grpc.ForceCodecV2(raw{}))
 	}
 	for name, message := range map[string][]byte{
 		"a field that ends early": {0x0a, 0x7f, 'x'},
@@ -166,7 +166,7 @@ func TestInvalidBytesEndOnlyTheirConnection(t *testing.T) {
 	if err := send(make([]byte, 5<<20)); status.Code(err) != codes.ResourceExhausted {
 		t.Errorf("5 MiB: %v", err)
 	}
-	if err := s.conn.Invoke(t.Context(), "/trainmaster.v1.Operator/Explode", &emptypb.Empty{}, &emptypb.Empty{}); status.Code(err) != codes.Unimplemented {
+	if err := s.conn.Invoke(t.Context(), "/trainmaster.v1.Admin/Explode", &emptypb.Empty{}, &emptypb.Empty{}); status.Code(err) != codes.Unimplemented {
 		t.Errorf("unknown method: %v", err)
 	}
 
@@ -185,7 +185,7 @@ func TestInvalidBytesEndOnlyTheirConnection(t *testing.T) {
 		t.Error("connection of invalid bytes: expected its end")
 	}
 
-	if reply, err := pb.NewOperatorClient(s.conn).Status(t.Context(), &pb.StatusRequest{}); err != nil || reply.Datasets[0].Tasks != 5 {
+	if reply, err := pb.NewAdminClient(s.conn).Status(t.Context(), &pb.StatusRequest{}); err != nil || reply.Datasets[0].Tasks != 5 {
 		t.Errorf("valid client: got %v, %v", reply, err)
 	}
 }
@@ -261,7 +261,7 @@ func TestServeEndsWithItsContext(t *testing.T) {
 			break // NOT_SERVING may come first
 		}
 	}
-	_, err = pb.NewOperatorClient(s.conn).Status(t.Context(), &pb.StatusRequest{})
+	_, err = pb.NewAdminClient(s.conn).Status(t.Context(), &pb.StatusRequest{})
 	if status.Code(err) != codes.Unavailable {
 		t.Errorf("call after the end: got %v", err)
 	}

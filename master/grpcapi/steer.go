@@ -9,8 +9,8 @@ import (
 )
 
 // steer does what a call asks for, in bounded time, unless it is about another job.
-func (o *operator) steer(ctx context.Context, job string, do func(context.Context) error) error {
-	if err := o.names(job); err != nil {
+func (a *admin) steer(ctx context.Context, job string, do func(context.Context) error) error {
+	if err := a.names(job); err != nil {
 		return err
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
@@ -19,28 +19,28 @@ func (o *operator) steer(ctx context.Context, job string, do func(context.Contex
 }
 
 // Drain drains a trainer.
-func (o *operator) Drain(ctx context.Context, req *pb.DrainRequest) (*pb.DrainReply, error) {
+func (a *admin) Drain(ctx context.Context, req *pb.DrainRequest) (*pb.DrainReply, error) {
 	if req.GetTrainer() == "" {
 		return nil, fmt.Errorf("%w: trainer: expected the id of one, found nothing", errArgument)
 	}
-	err := o.steer(ctx, req.GetJob(), func(ctx context.Context) error { return o.master.Drain(ctx, req.GetTrainer()) })
+	err := a.steer(ctx, req.GetJob(), func(ctx context.Context) error { return a.master.Drain(ctx, req.GetTrainer()) })
 	return &pb.DrainReply{}, err
 }
 
 // Pause stops dispatches.
-func (o *operator) Pause(ctx context.Context, req *pb.PauseRequest) (*pb.PauseReply, error) {
-	err := o.steer(ctx, req.GetJob(), func(ctx context.Context) error { return o.master.Pause(ctx, req.GetReason()) })
+func (a *admin) Pause(ctx context.Context, req *pb.PauseRequest) (*pb.PauseReply, error) {
+	err := a.steer(ctx, req.GetJob(), func(ctx context.Context) error { return a.master.Pause(ctx, req.GetReason()) })
 	return &pb.PauseReply{}, err
 }
 
 // Resume resumes a paused job.
-func (o *operator) Resume(ctx context.Context, req *pb.ResumeRequest) (*pb.ResumeReply, error) {
-	err := o.steer(ctx, req.GetJob(), o.master.Resume)
+func (a *admin) Resume(ctx context.Context, req *pb.ResumeRequest) (*pb.ResumeReply, error) {
+	err := a.steer(ctx, req.GetJob(), a.master.Resume)
 	return &pb.ResumeReply{}, err
 }
 
 // RetryTask puts set-aside tasks back.
-func (o *operator) RetryTask(ctx context.Context, req *pb.RetryTaskRequest) (*pb.RetryTaskReply, error) {
+func (a *admin) RetryTask(ctx context.Context, req *pb.RetryTaskRequest) (*pb.RetryTaskReply, error) {
 	reply := &pb.RetryTaskReply{}
 	set := int(req.GetDataset())
 	switch which := req.GetWhich().(type) {
@@ -50,11 +50,11 @@ func (o *operator) RetryTask(ctx context.Context, req *pb.RetryTaskRequest) (*pb
 			return nil, err
 		}
 		reply.Retried = 1
-		return reply, o.steer(ctx, req.GetJob(), func(ctx context.Context) error { return o.master.RetryTask(ctx, set, index) })
+		return reply, a.steer(ctx, req.GetJob(), func(ctx context.Context) error { return a.master.RetryTask(ctx, set, index) })
 	case *pb.RetryTaskRequest_All:
 		if which.All {
-			return reply, o.steer(ctx, req.GetJob(), func(ctx context.Context) error {
-				n, err := o.master.RetryAllTasks(ctx, set)
+			return reply, a.steer(ctx, req.GetJob(), func(ctx context.Context) error {
+				n, err := a.master.RetryAllTasks(ctx, set)
 				reply.Retried = uint64(n)
 				return err
 			})
@@ -64,12 +64,12 @@ func (o *operator) RetryTask(ctx context.Context, req *pb.RetryTaskRequest) (*pb
 }
 
 // DropTask gives a set-aside task up.
-func (o *operator) DropTask(ctx context.Context, req *pb.DropTaskRequest) (*pb.DropTaskReply, error) {
+func (a *admin) DropTask(ctx context.Context, req *pb.DropTaskRequest) (*pb.DropTaskReply, error) {
 	index, err := taskIndex(req.GetIndex())
 	if err != nil {
 		return nil, err
 	}
-	err = o.steer(ctx, req.GetJob(), func(ctx context.Context) error { return o.master.DropTask(ctx, int(req.GetDataset()), index) })
+	err = a.steer(ctx, req.GetJob(), func(ctx context.Context) error { return a.master.DropTask(ctx, int(req.GetDataset()), index) })
 	return &pb.DropTaskReply{}, err
 }
 
@@ -81,10 +81,10 @@ func taskIndex(index uint64) (int, error) {
 }
 
 // Scale changes the number of parameter servers.
-func (o *operator) Scale(ctx context.Context, req *pb.ScaleRequest) (*pb.ScaleReply, error) {
+func (a *admin) Scale(ctx context.Context, req *pb.ScaleRequest) (*pb.ScaleReply, error) {
 	reply := &pb.ScaleReply{}
-	err := o.steer(ctx, req.GetJob(), func(ctx context.Context) error {
-		s, err := o.master.Scale(ctx, int(req.GetParameterServers()))
+	err := a.steer(ctx, req.GetJob(), func(ctx context.Context) error {
+		s, err := a.master.Scale(ctx, int(req.GetParameterServers()))
 		reply.ParameterServers, reply.Goal, reply.PlacementEpoch = uint32(s.Servers), uint32(s.Goal), s.Epoch
 		reply.Moves, reply.Waiting, reply.Done = uint64(s.Moves), s.Waiting, s.Done
 		reply.BlocksLeft, reply.Blocks = uint64(s.Left.Blocks), uint64(s.Left.AllBlocks)

@@ -47,7 +47,7 @@ func (c *client) asking(results ...taskqueue.Result) chan outcome {
 
 func TestPauseAndResume(t *testing.T) {
 	s := serve(t, 10, master.Config{})
-	o := pb.NewOperatorClient(s.conn)
+	o := pb.NewAdminClient(s.conn)
 	a := s.join(t, "a")
 	first := a.next()
 	do(t, o.Pause, &pb.PauseRequest{Reason: "a new disk"})
@@ -72,7 +72,7 @@ func TestPauseAndResume(t *testing.T) {
 
 func TestDrain(t *testing.T) {
 	s := serve(t, 2, master.Config{})
-	o := pb.NewOperatorClient(s.conn)
+	o := pb.NewAdminClient(s.conn)
 	a, b := s.join(t, "a"), s.join(t, "b")
 	running, prefetched := a.next(), a.next()
 	waits := b.asking() // no task is left for it
@@ -108,7 +108,7 @@ func TestDrain(t *testing.T) {
 
 func TestRetryAndDrop(t *testing.T) {
 	s := serve(t, 100, master.Config{Queue: taskqueue.Options{MaxFailures: 1}})
-	o := pb.NewOperatorClient(s.conn)
+	o := pb.NewAdminClient(s.conn)
 	a := s.join(t, "a")
 	task := a.next()
 	for range 80 { // the second failure exceeds the limit
@@ -149,7 +149,7 @@ func TestRetryAndDrop(t *testing.T) {
 
 func TestSteeringErrors(t *testing.T) {
 	s := serve(t, 1, master.Config{Job: "digits", Queue: taskqueue.Options{Passes: 1}})
-	o := pb.NewOperatorClient(s.conn)
+	o := pb.NewAdminClient(s.conn)
 	a := s.join(t, "a")
 	_, err := o.Drain(t.Context(), &pb.DrainRequest{})
 	wants(t, err, codes.InvalidArgument, "BAD_ARGUMENT", "trainer")

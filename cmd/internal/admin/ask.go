@@ -18,8 +18,8 @@ func AskQueues(ctx context.Context, l *Leader) (view.Queues, error) {
 	}
 	q := view.NewQueues(s)
 	for req := (&pb.ListTasksRequest{Job: l.Job}); ; {
-		err := l.Ask(ctx, func(ctx context.Context, o pb.OperatorClient) error {
-			reply, err := o.ListTasks(ctx, req)
+		err := l.Ask(ctx, func(ctx context.Context, client pb.AdminClient) error {
+			reply, err := client.ListTasks(ctx, req)
 			for _, t := range reply.GetTasks() {
 				q.Add(t)
 			}
@@ -43,8 +43,8 @@ func ReadLiteral(ctx context.Context, store *etcdstore.Store, from Location) (vi
 
 // AskStatus requests the status of the job from its leader.
 func AskStatus(ctx context.Context, l *Leader) (s view.Status, err error) {
-	err = l.Ask(ctx, func(ctx context.Context, o pb.OperatorClient) error {
-		reply, err := o.Status(ctx, &pb.StatusRequest{Job: l.Job})
+	err = l.Ask(ctx, func(ctx context.Context, client pb.AdminClient) error {
+		reply, err := client.Status(ctx, &pb.StatusRequest{Job: l.Job})
 		if err == nil {
 			s = view.NewStatus(reply)
 		}
@@ -71,8 +71,8 @@ func AskTasks(ctx context.Context, l *Leader, state string) ([]view.Task, error)
 		req.States = []pb.TaskState{pb.TaskState(pb.TaskState_value["TASK_STATE_"+strings.ToUpper(state)])}
 	}
 	for {
-		err := l.Ask(ctx, func(ctx context.Context, o pb.OperatorClient) error {
-			reply, err := o.ListTasks(ctx, req)
+		err := l.Ask(ctx, func(ctx context.Context, client pb.AdminClient) error {
+			reply, err := client.ListTasks(ctx, req)
 			for _, t := range reply.GetTasks() {
 				list = append(list, view.NewTask(t))
 			}
@@ -89,8 +89,8 @@ func AskTasks(ctx context.Context, l *Leader, state string) ([]view.Task, error)
 func AskTrainers(ctx context.Context, l *Leader) ([]view.Trainer, error) {
 	list := []view.Trainer{}
 	for req := (&pb.ListTrainersRequest{Job: l.Job}); ; {
-		err := l.Ask(ctx, func(ctx context.Context, o pb.OperatorClient) error {
-			reply, err := o.ListTrainers(ctx, req)
+		err := l.Ask(ctx, func(ctx context.Context, client pb.AdminClient) error {
+			reply, err := client.ListTrainers(ctx, req)
 			for _, t := range reply.GetTrainers() {
 				list = append(list, view.NewTrainer(t))
 			}

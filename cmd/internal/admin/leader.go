@@ -213,7 +213,7 @@ type EndedError struct{ error }
 type waitError struct{ error }
 
 // Ask sends a request to the leader.
-func (l *Leader) Ask(ctx context.Context, call func(ctx context.Context, o pb.OperatorClient) error) error {
+func (l *Leader) Ask(ctx context.Context, call func(ctx context.Context, client pb.AdminClient) error) error {
 	addr, err := l.find(ctx)
 	if err != nil {
 		return err
@@ -230,7 +230,7 @@ func (l *Leader) Ask(ctx context.Context, call func(ctx context.Context, o pb.Op
 	}
 	bounded, cancel := context.WithTimeout(ctx, askTimeout)
 	defer cancel()
-	err = call(bounded, pb.NewOperatorClient(l.conn))
+	err = call(bounded, pb.NewAdminClient(l.conn))
 	switch {
 	case err == nil:
 		return nil

@@ -34,8 +34,8 @@ func Scale(cmd *cobra.Command, l *Leader, n uint32) error {
 	defer poll.Stop()
 	for request := (&pb.ScaleRequest{Job: l.Job, ParameterServers: n}); ; {
 		var reply *pb.ScaleReply
-		err := l.Ask(cmd.Context(), func(ctx context.Context, o pb.OperatorClient) (err error) {
-			reply, err = o.Scale(ctx, request)
+		err := l.Ask(cmd.Context(), func(ctx context.Context, client pb.AdminClient) (err error) {
+			reply, err = client.Scale(ctx, request)
 			return err
 		})
 		taken := request.GetParameterServers() == 0

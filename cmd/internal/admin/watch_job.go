@@ -48,8 +48,8 @@ func FollowJob(ctx context.Context, l *Leader, p *view.Progress) {
 		case <-ticker.C:
 		}
 		asking, cancel := context.WithTimeout(ctx, pollTimeout)
-		_ = l.Ask(asking, func(ctx context.Context, o pb.OperatorClient) error {
-			status, err := o.Status(ctx, &pb.StatusRequest{})
+		_ = l.Ask(asking, func(ctx context.Context, client pb.AdminClient) error {
+			status, err := client.Status(ctx, &pb.StatusRequest{})
 			if err == nil {
 				p.Show(status)
 			}

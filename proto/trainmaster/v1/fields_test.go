@@ -28,7 +28,7 @@ func TestFieldNumberKeepsItsNameAndType(t *testing.T) {
 	if len(stored) < 200 {
 		t.Fatalf("%s: expected 200 fields at least, found %d", fieldList, len(stored))
 	}
-	for _, err := range compareFields(stored, File_trainmaster_v1_operator_proto, File_trainmaster_v1_parameter_server_proto) {
+	for _, err := range compareFields(stored, File_trainmaster_v1_admin_proto, File_trainmaster_v1_parameter_server_proto) {
 		t.Error(err)
 	}
 }

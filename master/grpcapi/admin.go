@@ -21,36 +21,36 @@ const readTimeout = 10 * time.Second
 // detailsAtOnce is how many details of set-aside tasks are read from etcd side by side.
 const detailsAtOnce = 16
 
-// operator is the service Operator.
-type operator struct {
-	pb.UnimplementedOperatorServer
+// admin is the service Admin.
+type admin struct {
+	pb.UnimplementedAdminServer
 	master *master.Master
 	speed  *master.Speedometer
 	began  time.Time
 }
 
 // names refuses a call that is about another job.
-func (o *operator) names(job string) error {
-	if have := o.master.Job(); job != "" && job != have {
+func (a *admin) names(job string) error {
+	if have := a.master.Job(); job != "" && job != have {
 		return fmt.Errorf("%w: expected %q, which this master serves, found %q", errOtherJob, have, job)
 	}
 	return nil
 }
 
 // Status sums the job up.
-func (o *operator) Status(ctx context.Context, req *pb.StatusRequest) (*pb.StatusReply, error) {
-	if err := o.names(req.GetJob()); err != nil {
+func (a *admin) Status(ctx context.Context, req *pb.StatusRequest) (*pb.StatusReply, error) {
+	if err := a.names(req.GetJob()); err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	s, err := o.master.Status(ctx)
+	s, err := a.master.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
 	reply := StatusReply(&s.Overview)
 	reply.LeaderAddress, reply.Term = s.Leader, s.Term
-	reply.Totals = &pb.JobTotals{Trainers: uint32(len(s.Trainers)), Commits: uint64(s.Commits), CommitsRefused: uint64(s.Refused), UptimeSeconds: time.Since(o.began).Seconds()}
+	reply.Totals = &pb.JobTotals{Trainers: uint32(len(s.Trainers)), Commits: uint64(s.Commits), CommitsRefused: uint64(s.Refused), UptimeSeconds: time.Since(a.began).Seconds()}
 	if c := s.Checkpoint; c != nil {
 		reply.Checkpoint = &pb.CheckpointStatus{Set: c.Set, AgeSeconds: c.Age.Seconds(), Failure: c.Failure}
 	}
@@ -60,13 +60,13 @@ func (o *operator) Status(ctx context.Context, req *pb.StatusRequest) (*pb.Statu
 	if r := s.Registration; r.Step != "" {
 		reply.Registration = &pb.Registration{Step: r.Step, Done: uint64(r.Done), Total: uint64(r.Total)}
 	}
-	servers, err := o.master.Servers(ctx)
+	servers, err := a.master.Servers(ctx)
 	if err != nil {
 		return nil, err
 	}
 	reply.ParameterServers, reply.Refusal = parameterServers(servers), s.Refusal
-	o.speed.Observe(time.Now(), s)
-	records, perSecond, loss, reported := o.speed.Total(s.Trainers)
+	a.speed.Observe(time.Now(), s)
+	records, perSecond, loss, reported := a.speed.Total(s.Trainers)
 	reply.Totals.RecordsTrained, reply.Totals.RecordsPerSecond = uint64(records), perSecond
 	if reported {
 		reply.Totals.MeanLoss = &loss
@@ -124,8 +124,8 @@ func datasetStatus(number int, d *taskqueue.SetOverview) *pb.DatasetStatus {
 }
 
 // ListTasks lists what is dispatched, to be dispatched again, or set aside.
-func (o *operator) ListTasks(ctx context.Context, req *pb.ListTasksRequest) (*pb.ListTasksReply, error) {
-	if err := o.names(req.GetJob()); err != nil {
+func (a *admin) ListTasks(ctx context.Context, req *pb.ListTasksRequest) (*pb.ListTasksReply, error) {
+	if err := a.names(req.GetJob()); err != nil {
 		return nil, err
 	}
 	for _, state := range req.GetStates() {
@@ -139,7 +139,7 @@ func (o *operator) ListTasks(ctx context.Context, req *pb.ListTasksRequest) (*pb
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	tasks, err := o.master.Tasks(ctx)
+	tasks, err := a.master.Tasks(ctx)
 	if err != nil {
 		return nil, err
 	}
@@ -157,7 +157,7 @@ func (o *operator) ListTasks(ctx context.Context, req *pb.ListTasksRequest) (*pb
 			p.add(pageCursor{listSetAside, uint64(t.Set), 0, uint64(t.Index)}, entry)
 		}
 	}
-	if err := o.fillDetails(ctx, p.entries); err != nil {
+	if err := a.fillDetails(ctx, p.entries); err != nil {
 		return nil, err
 	}
 	return &pb.ListTasksReply{Tasks: p.entries, NextPageToken: p.next()}, nil
@@ -185,7 +185,7 @@ func liveTask(t *taskqueue.PendingTask) *pb.TaskEntry {
 
 // fillDetails reads the reasons of the set-aside entries. A task that is no longer set aside keeps its entry without
 // details: it was set aside when the list was made.
-func (o *operator) fillDetails(ctx context.Context, entries []*pb.TaskEntry) error {
+func (a *admin) fillDetails(ctx context.Context, entries []*pb.TaskEntry) error {
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(detailsAtOnce)
 	for _, entry := range entries {
@@ -193,7 +193,7 @@ func (o *operator) fillDetails(ctx context.Context, entries []*pb.TaskEntry) err
 			continue
 		}
 		group.Go(func() error {
-			d, found, err := o.master.AsideDetail(ctx, master.SetAsideTask{Set: int(entry.Dataset), Index: int(entry.Index)})
+			d, found, err := a.master.AsideDetail(ctx, master.SetAsideTask{Set: int(entry.Dataset), Index: int(entry.Index)})
 			if err != nil || !found {
 				return err
 			}
@@ -206,8 +206,8 @@ func (o *operator) fillDetails(ctx context.Context, entries []*pb.TaskEntry) err
 }
 
 // ListTrainers lists the sessions.
-func (o *operator) ListTrainers(ctx context.Context, req *pb.ListTrainersRequest) (*pb.ListTrainersReply, error) {
-	if err := o.names(req.GetJob()); err != nil {
+func (a *admin) ListTrainers(ctx context.Context, req *pb.ListTrainersRequest) (*pb.ListTrainersReply, error) {
+	if err := a.names(req.GetJob()); err != nil {
 		return nil, err
 	}
 	p, err := newPage[*pb.TrainerEntry](req.GetPageSize(), req.GetPageToken())
@@ -216,21 +216,21 @@ func (o *operator) ListTrainers(ctx context.Context, req *pb.ListTrainersRequest
 	}
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
-	s, err := o.master.Status(ctx)
+	s, err := a.master.Status(ctx)
 	if err != nil {
 		return nil, err
 	}
-	o.speed.Observe(time.Now(), s)
+	a.speed.Observe(time.Now(), s)
 	for _, t := range s.Trainers {
-		p.add(pageCursor{at: uint64(t.Ordinal)}, o.trainer(&t))
+		p.add(pageCursor{at: uint64(t.Ordinal)}, a.trainer(&t))
 	}
 	return &pb.ListTrainersReply{Trainers: p.entries, NextPageToken: p.next()}, nil
 }
 
-func (o *operator) trainer(t *taskqueue.TrainerOverview) *pb.TrainerEntry {
+func (a *admin) trainer(t *taskqueue.TrainerOverview) *pb.TrainerEntry {
 	entry := &pb.TrainerEntry{
 		Id: t.ID, Ordinal: uint32(t.Ordinal), Incarnation: t.Incarnation, Address: strings.ToValidUTF8(t.Address, "\uFFFD"), Joined: t.Joined, Draining: t.Draining,
-		SilentSeconds: t.Silent.Seconds(), RecordsTrained: uint64(max(0, t.Progress.Records)), RecordsPerSecond: o.speed.RecordsPerSecond(t.Incarnation),
+		SilentSeconds: t.Silent.Seconds(), RecordsTrained: uint64(max(0, t.Progress.Records)), RecordsPerSecond: a.speed.RecordsPerSecond(t.Incarnation),
 	}
 	for _, index := range t.Tasks {
 		entry.Tasks = append(entry.Tasks, uint64(index))

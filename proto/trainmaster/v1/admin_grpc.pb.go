@@ -2,7 +2,7 @@
 // versions:
 // - protoc-gen-go-grpc v1.6.1
 // - protoc             v3.21.12
-// source: trainmaster/v1/operator.proto
+// source: trainmaster/v1/admin.proto
 
 package trainmasterv1
 
@@ -19,27 +19,27 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Operator_Status_FullMethodName       = "/trainmaster.v1.Operator/Status"
-	Operator_ListTasks_FullMethodName    = "/trainmaster.v1.Operator/ListTasks"
-	Operator_ListTrainers_FullMethodName = "/trainmaster.v1.Operator/ListTrainers"
-	Operator_Drain_FullMethodName        = "/trainmaster.v1.Operator/Drain"
-	Operator_Pause_FullMethodName        = "/trainmaster.v1.Operator/Pause"
-	Operator_Resume_FullMethodName       = "/trainmaster.v1.Operator/Resume"
-	Operator_RetryTask_FullMethodName    = "/trainmaster.v1.Operator/RetryTask"
-	Operator_Scale_FullMethodName        = "/trainmaster.v1.Operator/Scale"
-	Operator_DropTask_FullMethodName     = "/trainmaster.v1.Operator/DropTask"
+	Admin_Status_FullMethodName       = "/trainmaster.v1.Admin/Status"
+	Admin_ListTasks_FullMethodName    = "/trainmaster.v1.Admin/ListTasks"
+	Admin_ListTrainers_FullMethodName = "/trainmaster.v1.Admin/ListTrainers"
+	Admin_Drain_FullMethodName        = "/trainmaster.v1.Admin/Drain"
+	Admin_Pause_FullMethodName        = "/trainmaster.v1.Admin/Pause"
+	Admin_Resume_FullMethodName       = "/trainmaster.v1.Admin/Resume"
+	Admin_RetryTask_FullMethodName    = "/trainmaster.v1.Admin/RetryTask"
+	Admin_Scale_FullMethodName        = "/trainmaster.v1.Admin/Scale"
+	Admin_DropTask_FullMethodName     = "/trainmaster.v1.Admin/DropTask"
 )
 
-// OperatorClient is the client API for Operator service.
+// AdminClient is the client API for Admin service.
 //
 // For semantics around ctx use and closing/ending streaming RPCs, please refer to https://pkg.go.dev/google.golang.org/grpc/?tab=doc#ClientConn.NewStream.
 //
-// Operator shows and controls a job. The leader answers from the committed state, and after the commit of a change. Any
+// Admin shows and controls a job. The leader answers from the committed state, and after the commit of a change. Any
 // other master returns UNAVAILABLE with the reason NOT_LEADER. Errors have a google.rpc.ErrorInfo with the domain
 // "trainmaster" and a reason for programs.
 //
 // If a request names a job, a master of another job returns NOT_FOUND.
-type OperatorClient interface {
+type AdminClient interface {
 	// Status returns a summary of the job. It costs the master O(pending tasks + trainers).
 	Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusReply, error)
 	// ListTasks lists the tasks that are dispatched, to be dispatched again, or set aside. All other tasks are to do or done.
@@ -63,114 +63,114 @@ type OperatorClient interface {
 	DropTask(ctx context.Context, in *DropTaskRequest, opts ...grpc.CallOption) (*DropTaskReply, error)
 }
 
-type operatorClient struct {
+type adminClient struct {
 	cc grpc.ClientConnInterface
 }
 
-func NewOperatorClient(cc grpc.ClientConnInterface) OperatorClient {
-	return &operatorClient{cc}
+func NewAdminClient(cc grpc.ClientConnInterface) AdminClient {
+	return &adminClient{cc}
 }
 
-func (c *operatorClient) Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusReply, error) {
+func (c *adminClient) Status(ctx context.Context, in *StatusRequest, opts ...grpc.CallOption) (*StatusReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(StatusReply)
-	err := c.cc.Invoke(ctx, Operator_Status_FullMethodName, in, out, cOpts...)
+	err := c.cc.Invoke(ctx, Admin_Status_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *operatorClient) ListTasks(ctx context.Context, in *ListTasksRequest, opts ...grpc.CallOption) (*ListTasksReply, error) {
+func (c *adminClient) ListTasks(ctx context.Context, in *ListTasksRequest, opts ...grpc.CallOption) (*ListTasksReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListTasksReply)
-	err := c.cc.Invoke(ctx, Operator_ListTasks_FullMethodName, in, out, cOpts...)
+	err := c.cc.Invoke(ctx, Admin_ListTasks_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *operatorClient) ListTrainers(ctx context.Context, in *ListTrainersRequest, opts ...grpc.CallOption) (*ListTrainersReply, error) {
+func (c *adminClient) ListTrainers(ctx context.Context, in *ListTrainersRequest, opts ...grpc.CallOption) (*ListTrainersReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListTrainersReply)
-	err := c.cc.Invoke(ctx, Operator_ListTrainers_FullMethodName, in, out, cOpts...)
+	err := c.cc.Invoke(ctx, Admin_ListTrainers_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *operatorClient) Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainReply, error) {
+func (c *adminClient) Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DrainReply)
-	err := c.cc.Invoke(ctx, Operator_Drain_FullMethodName, in, out, cOpts...)
+	err := c.cc.Invoke(ctx, Admin_Drain_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *operatorClient) Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseReply, error) {
+func (c *adminClient) Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(PauseReply)
-	err := c.cc.Invoke(ctx, Operator_Pause_FullMethodName, in, out, cOpts...)
+	err := c.cc.Invoke(ctx, Admin_Pause_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *operatorClient) Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeReply, error) {
+func (c *adminClient) Resume(ctx context.Context, in *ResumeRequest, opts ...grpc.CallOption) (*ResumeReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ResumeReply)
-	err := c.cc.Invoke(ctx, Operator_Resume_FullMethodName, in, out, cOpts...)
+	err := c.cc.Invoke(ctx, Admin_Resume_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *operatorClient) RetryTask(ctx context.Context, in *RetryTaskRequest, opts ...grpc.CallOption) (*RetryTaskReply, error) {
+func (c *adminClient) RetryTask(ctx context.Context, in *RetryTaskRequest, opts ...grpc.CallOption) (*RetryTaskReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(RetryTaskReply)
-	err := c.cc.Invoke(ctx, Operator_RetryTask_FullMethodName, in, out, cOpts...)
+	err := c.cc.Invoke(ctx, Admin_RetryTask_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *operatorClient) Scale(ctx context.Context, in *ScaleRequest, opts ...grpc.CallOption) (*ScaleReply, error) {
+func (c *adminClient) Scale(ctx context.Context, in *ScaleRequest, opts ...grpc.CallOption) (*ScaleReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ScaleReply)
-	err := c.cc.Invoke(ctx, Operator_Scale_FullMethodName, in, out, cOpts...)
+	err := c.cc.Invoke(ctx, Admin_Scale_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-func (c *operatorClient) DropTask(ctx context.Context, in *DropTaskRequest, opts ...grpc.CallOption) (*DropTaskReply, error) {
+func (c *adminClient) DropTask(ctx context.Context, in *DropTaskRequest, opts ...grpc.CallOption) (*DropTaskReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DropTaskReply)
-	err := c.cc.Invoke(ctx, Operator_DropTask_FullMethodName, in, out, cOpts...)
+	err := c.cc.Invoke(ctx, Admin_DropTask_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
 	return out, nil
 }
 
-// OperatorServer is the server API for Operator service.
-// All implementations must embed UnimplementedOperatorServer
+// AdminServer is the server API for Admin service.
+// All implementations must embed UnimplementedAdminServer
 // for forward compatibility.
 //
-// Operator shows and controls a job. The leader answers from the committed state, and after the commit of a change. Any
+// Admin shows and controls a job. The leader answers from the committed state, and after the commit of a change. Any
 // other master returns UNAVAILABLE with the reason NOT_LEADER. Errors have a google.rpc.ErrorInfo with the domain
 // "trainmaster" and a reason for programs.
 //
 // If a request names a job, a master of another job returns NOT_FOUND.
-type OperatorServer interface {
+type AdminServer interface {
 	// Status returns a summary of the job. It costs the master O(pending tasks + trainers).
 	Status(context.Context, *StatusRequest) (*StatusReply, error)
 	// ListTasks lists the tasks that are dispatched, to be dispatched again, or set aside. All other tasks are to do or done.
@@ -192,270 +192,270 @@ type OperatorServer interface {
 	Scale(context.Context, *ScaleRequest) (*ScaleReply, error)
 	// DropTask drops a task that is set aside: it stays set aside permanently.
 	DropTask(context.Context, *DropTaskRequest) (*DropTaskReply, error)
-	mustEmbedUnimplementedOperatorServer()
+	mustEmbedUnimplementedAdminServer()
 }
 
-// UnimplementedOperatorServer must be embedded to have
+// UnimplementedAdminServer must be embedded to have
 // forward compatible implementations.
 //
 // NOTE: this should be embedded by value instead of pointer to avoid a nil
 // pointer dereference when methods are called.
-type UnimplementedOperatorServer struct{}
+type UnimplementedAdminServer struct{}
 
-func (UnimplementedOperatorServer) Status(context.Context, *StatusRequest) (*StatusReply, error) {
+func (UnimplementedAdminServer) Status(context.Context, *StatusRequest) (*StatusReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Status not implemented")
 }
-func (UnimplementedOperatorServer) ListTasks(context.Context, *ListTasksRequest) (*ListTasksReply, error) {
+func (UnimplementedAdminServer) ListTasks(context.Context, *ListTasksRequest) (*ListTasksReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTasks not implemented")
 }
-func (UnimplementedOperatorServer) ListTrainers(context.Context, *ListTrainersRequest) (*ListTrainersReply, error) {
+func (UnimplementedAdminServer) ListTrainers(context.Context, *ListTrainersRequest) (*ListTrainersReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTrainers not implemented")
 }
-func (UnimplementedOperatorServer) Drain(context.Context, *DrainRequest) (*DrainReply, error) {
+func (UnimplementedAdminServer) Drain(context.Context, *DrainRequest) (*DrainReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Drain not implemented")
 }
-func (UnimplementedOperatorServer) Pause(context.Context, *PauseRequest) (*PauseReply, error) {
+func (UnimplementedAdminServer) Pause(context.Context, *PauseRequest) (*PauseReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Pause not implemented")
 }
-func (UnimplementedOperatorServer) Resume(context.Context, *ResumeRequest) (*ResumeReply, error) {
+func (UnimplementedAdminServer) Resume(context.Context, *ResumeRequest) (*ResumeReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Resume not implemented")
 }
-func (UnimplementedOperatorServer) RetryTask(context.Context, *RetryTaskRequest) (*RetryTaskReply, error) {
+func (UnimplementedAdminServer) RetryTask(context.Context, *RetryTaskRequest) (*RetryTaskReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method RetryTask not implemented")
 }
-func (UnimplementedOperatorServer) Scale(context.Context, *ScaleRequest) (*ScaleReply, error) {
+func (UnimplementedAdminServer) Scale(context.Context, *ScaleRequest) (*ScaleReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Scale not implemented")
 }
-func (UnimplementedOperatorServer) DropTask(context.Context, *DropTaskRequest) (*DropTaskReply, error) {
+func (UnimplementedAdminServer) DropTask(context.Context, *DropTaskRequest) (*DropTaskReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method DropTask not implemented")
 }
-func (UnimplementedOperatorServer) mustEmbedUnimplementedOperatorServer() {}
-func (UnimplementedOperatorServer) testEmbeddedByValue()                  {}
+func (UnimplementedAdminServer) mustEmbedUnimplementedAdminServer() {}
+func (UnimplementedAdminServer) testEmbeddedByValue()               {}
 
-// UnsafeOperatorServer may be embedded to opt out of forward compatibility for this service.
-// Use of this interface is not recommended, as added methods to OperatorServer will
+// UnsafeAdminServer may be embedded to opt out of forward compatibility for this service.
+// Use of this interface is not recommended, as added methods to AdminServer will
 // result in compilation errors.
-type UnsafeOperatorServer interface {
-	mustEmbedUnimplementedOperatorServer()
+type UnsafeAdminServer interface {
+	mustEmbedUnimplementedAdminServer()
 }
 
-func RegisterOperatorServer(s grpc.ServiceRegistrar, srv OperatorServer) {
-	// If the following call panics, it indicates UnimplementedOperatorServer was
+func RegisterAdminServer(s grpc.ServiceRegistrar, srv AdminServer) {
+	// If the following call panics, it indicates UnimplementedAdminServer was
 	// embedded by pointer and is nil.  This will cause panics if an
 	// unimplemented method is ever invoked, so we test this at initialization
 	// time to prevent it from happening at runtime later due to I/O.
 	if t, ok := srv.(interface{ testEmbeddedByValue() }); ok {
 		t.testEmbeddedByValue()
 	}
-	s.RegisterService(&Operator_ServiceDesc, srv)
+	s.RegisterService(&Admin_ServiceDesc, srv)
 }
 
-func _Operator_Status_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+func _Admin_Status_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(StatusRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(OperatorServer).Status(ctx, in)
+		return srv.(AdminServer).Status(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Operator_Status_FullMethodName,
+		FullMethod: Admin_Status_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(OperatorServer).Status(ctx, req.(*StatusRequest))
+		return srv.(AdminServer).Status(ctx, req.(*StatusRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Operator_ListTasks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+func _Admin_ListTasks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListTasksRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(OperatorServer).ListTasks(ctx, in)
+		return srv.(AdminServer).ListTasks(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Operator_ListTasks_FullMethodName,
+		FullMethod: Admin_ListTasks_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(OperatorServer).ListTasks(ctx, req.(*ListTasksRequest))
+		return srv.(AdminServer).ListTasks(ctx, req.(*ListTasksRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Operator_ListTrainers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+func _Admin_ListTrainers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ListTrainersRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(OperatorServer).ListTrainers(ctx, in)
+		return srv.(AdminServer).ListTrainers(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Operator_ListTrainers_FullMethodName,
+		FullMethod: Admin_ListTrainers_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(OperatorServer).ListTrainers(ctx, req.(*ListTrainersRequest))
+		return srv.(AdminServer).ListTrainers(ctx, req.(*ListTrainersRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Operator_Drain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+func _Admin_Drain_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DrainRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(OperatorServer).Drain(ctx, in)
+		return srv.(AdminServer).Drain(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Operator_Drain_FullMethodName,
+		FullMethod: Admin_Drain_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(OperatorServer).Drain(ctx, req.(*DrainRequest))
+		return srv.(AdminServer).Drain(ctx, req.(*DrainRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Operator_Pause_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+func _Admin_Pause_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(PauseRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(OperatorServer).Pause(ctx, in)
+		return srv.(AdminServer).Pause(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Operator_Pause_FullMethodName,
+		FullMethod: Admin_Pause_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(OperatorServer).Pause(ctx, req.(*PauseRequest))
+		return srv.(AdminServer).Pause(ctx, req.(*PauseRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Operator_Resume_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+func _Admin_Resume_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ResumeRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(OperatorServer).Resume(ctx, in)
+		return srv.(AdminServer).Resume(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Operator_Resume_FullMethodName,
+		FullMethod: Admin_Resume_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(OperatorServer).Resume(ctx, req.(*ResumeRequest))
+		return srv.(AdminServer).Resume(ctx, req.(*ResumeRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Operator_RetryTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+func _Admin_RetryTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(RetryTaskRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(OperatorServer).RetryTask(ctx, in)
+		return srv.(AdminServer).RetryTask(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Operator_RetryTask_FullMethodName,
+		FullMethod: Admin_RetryTask_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(OperatorServer).RetryTask(ctx, req.(*RetryTaskRequest))
+		return srv.(AdminServer).RetryTask(ctx, req.(*RetryTaskRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Operator_Scale_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+func _Admin_Scale_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(ScaleRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(OperatorServer).Scale(ctx, in)
+		return srv.(AdminServer).Scale(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Operator_Scale_FullMethodName,
+		FullMethod: Admin_Scale_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(OperatorServer).Scale(ctx, req.(*ScaleRequest))
+		return srv.(AdminServer).Scale(ctx, req.(*ScaleRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-func _Operator_DropTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+func _Admin_DropTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DropTaskRequest)
 	if err := dec(in); err != nil {
 		return nil, err
 	}
 	if interceptor == nil {
-		return srv.(OperatorServer).DropTask(ctx, in)
+		return srv.(AdminServer).DropTask(ctx, in)
 	}
 	info := &grpc.UnaryServerInfo{
 		Server:     srv,
-		FullMethod: Operator_DropTask_FullMethodName,
+		FullMethod: Admin_DropTask_FullMethodName,
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
-		return srv.(OperatorServer).DropTask(ctx, req.(*DropTaskRequest))
+		return srv.(AdminServer).DropTask(ctx, req.(*DropTaskRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
 
-// Operator_ServiceDesc is the grpc.ServiceDesc for Operator service.
+// Admin_ServiceDesc is the grpc.ServiceDesc for Admin service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
-var Operator_ServiceDesc = grpc.ServiceDesc{
-	ServiceName: "trainmaster.v1.Operator",
-	HandlerType: (*OperatorServer)(nil),
+var Admin_ServiceDesc = grpc.ServiceDesc{
+	ServiceName: "trainmaster.v1.Admin",
+	HandlerType: (*AdminServer)(nil),
 	Methods: []grpc.MethodDesc{
 		{
 			MethodName: "Status",
-			Handler:    _Operator_Status_Handler,
+			Handler:    _Admin_Status_Handler,
 		},
 		{
 			MethodName: "ListTasks",
-			Handler:    _Operator_ListTasks_Handler,
+			Handler:    _Admin_ListTasks_Handler,
 		},
 		{
 			MethodName: "ListTrainers",
-			Handler:    _Operator_ListTrainers_Handler,
+			Handler:    _Admin_ListTrainers_Handler,
 		},
 		{
 			MethodName: "Drain",
-			Handler:    _Operator_Drain_Handler,
+			Handler:    _Admin_Drain_Handler,
 		},
 		{
 			MethodName: "Pause",
-			Handler:    _Operator_Pause_Handler,
+			Handler:    _Admin_Pause_Handler,
 		},
 		{
 			MethodName: "Resume",
-			Handler:    _Operator_Resume_Handler,
+			Handler:    _Admin_Resume_Handler,
 		},
 		{
 			MethodName: "RetryTask",
-			Handler:    _Operator_RetryTask_Handler,
+			Handler:    _Admin_RetryTask_Handler,
 		},
 		{
 			MethodName: "Scale",
-			Handler:    _Operator_Scale_Handler,
+			Handler:    _Admin_Scale_Handler,
 		},
 		{
 			MethodName: "DropTask",
-			Handler:    _Operator_DropTask_Handler,
+			Handler:    _Admin_DropTask_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
-	Metadata: "trainmaster/v1/operator.proto",
+	Metadata: "trainmaster/v1/admin.proto",
 }

@@ -56,7 +56,7 @@ func corrupt(t testing.TB, path string) (repair func()) {
 
 // An operator pauses a job, retries a set-aside task after the repair of its file, resumes the job, and drains one of three
 // trainers during a pass. Every task is counted exactly once.
-func TestOperator(t *testing.T) {
+func TestAdmin(t *testing.T) {
 	t.Parallel()
 	const passes = 2
 	j := newJob(t)

@@ -2,7 +2,7 @@
 // versions:
 // 	protoc-gen-go v1.36.12
 // 	protoc        v3.21.12
-// source: trainmaster/v1/operator.proto
+// source: trainmaster/v1/admin.proto
 
 package trainmasterv1
 
@@ -62,11 +62,11 @@ func (x JobStatus) String() string {
 }
 
 func (JobStatus) Descriptor() protoreflect.EnumDescriptor {
-	return file_trainmaster_v1_operator_proto_enumTypes[0].Descriptor()
+	return file_trainmaster_v1_admin_proto_enumTypes[0].Descriptor()
 }
 
 func (JobStatus) Type() protoreflect.EnumType {
-	return &file_trainmaster_v1_operator_proto_enumTypes[0]
+	return &file_trainmaster_v1_admin_proto_enumTypes[0]
 }
 
 func (x JobStatus) Number() protoreflect.EnumNumber {
@@ -75,7 +75,7 @@ func (x JobStatus) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use JobStatus.Descriptor instead.
 func (JobStatus) EnumDescriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{0}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{0}
 }
 
 type TaskKind int32
@@ -114,11 +114,11 @@ func (x TaskKind) String() string {
 }
 
 func (TaskKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_trainmaster_v1_operator_proto_enumTypes[1].Descriptor()
+	return file_trainmaster_v1_admin_proto_enumTypes[1].Descriptor()
 }
 
 func (TaskKind) Type() protoreflect.EnumType {
-	return &file_trainmaster_v1_operator_proto_enumTypes[1]
+	return &file_trainmaster_v1_admin_proto_enumTypes[1]
 }
 
 func (x TaskKind) Number() protoreflect.EnumNumber {
@@ -127,7 +127,7 @@ func (x TaskKind) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TaskKind.Descriptor instead.
 func (TaskKind) EnumDescriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{1}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{1}
 }
 
 type TaskState int32
@@ -169,11 +169,11 @@ func (x TaskState) String() string {
 }
 
 func (TaskState) Descriptor() protoreflect.EnumDescriptor {
-	return file_trainmaster_v1_operator_proto_enumTypes[2].Descriptor()
+	return file_trainmaster_v1_admin_proto_enumTypes[2].Descriptor()
 }
 
 func (TaskState) Type() protoreflect.EnumType {
-	return &file_trainmaster_v1_operator_proto_enumTypes[2]
+	return &file_trainmaster_v1_admin_proto_enumTypes[2]
 }
 
 func (x TaskState) Number() protoreflect.EnumNumber {
@@ -182,7 +182,7 @@ func (x TaskState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TaskState.Descriptor instead.
 func (TaskState) EnumDescriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{2}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{2}
 }
 
 type StatusRequest struct {
@@ -195,7 +195,7 @@ type StatusRequest struct {
 
 func (x *StatusRequest) Reset() {
 	*x = StatusRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[0]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[0]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -207,7 +207,7 @@ func (x *StatusRequest) String() string {
 func (*StatusRequest) ProtoMessage() {}
 
 func (x *StatusRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[0]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[0]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -220,7 +220,7 @@ func (x *StatusRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusRequest.ProtoReflect.Descriptor instead.
 func (*StatusRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{0}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{0}
 }
 
 func (x *StatusRequest) GetJob() string {
@@ -264,7 +264,7 @@ type StatusReply struct {
 
 func (x *StatusReply) Reset() {
 	*x = StatusReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[1]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[1]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -276,7 +276,7 @@ func (x *StatusReply) String() string {
 func (*StatusReply) ProtoMessage() {}
 
 func (x *StatusReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[1]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[1]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -289,7 +289,7 @@ func (x *StatusReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StatusReply.ProtoReflect.Descriptor instead.
 func (*StatusReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{1}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{1}
 }
 
 func (x *StatusReply) GetJob() string {
@@ -416,7 +416,7 @@ type LedgerStatus struct {
 
 func (x *LedgerStatus) Reset() {
 	*x = LedgerStatus{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[2]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -428,7 +428,7 @@ func (x *LedgerStatus) String() string {
 func (*LedgerStatus) ProtoMessage() {}
 
 func (x *LedgerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[2]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -441,7 +441,7 @@ func (x *LedgerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerStatus.ProtoReflect.Descriptor instead.
 func (*LedgerStatus) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{2}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{2}
 }
 
 func (x *LedgerStatus) GetSealed() uint64 {
@@ -507,7 +507,7 @@ type ParameterServers struct {
 
 func (x *ParameterServers) Reset() {
 	*x = ParameterServers{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -519,7 +519,7 @@ func (x *ParameterServers) String() string {
 func (*ParameterServers) ProtoMessage() {}
 
 func (x *ParameterServers) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -532,7 +532,7 @@ func (x *ParameterServers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParameterServers.ProtoReflect.Descriptor instead.
 func (*ParameterServers) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{3}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *ParameterServers) GetWanted() uint32 {
@@ -613,7 +613,7 @@ type CheckpointStatus struct {
 
 func (x *CheckpointStatus) Reset() {
 	*x = CheckpointStatus{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -625,7 +625,7 @@ func (x *CheckpointStatus) String() string {
 func (*CheckpointStatus) ProtoMessage() {}
 
 func (x *CheckpointStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -638,7 +638,7 @@ func (x *CheckpointStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointStatus.ProtoReflect.Descriptor instead.
 func (*CheckpointStatus) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{4}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *CheckpointStatus) GetSet() uint64 {
@@ -677,7 +677,7 @@ type Steps struct {
 
 func (x *Steps) Reset() {
 	*x = Steps{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -689,7 +689,7 @@ func (x *Steps) String() string {
 func (*Steps) ProtoMessage() {}
 
 func (x *Steps) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -702,7 +702,7 @@ func (x *Steps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Steps.ProtoReflect.Descriptor instead.
 func (*Steps) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{5}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Steps) GetCommitted() uint64 {
@@ -740,7 +740,7 @@ type Registration struct {
 
 func (x *Registration) Reset() {
 	*x = Registration{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -752,7 +752,7 @@ func (x *Registration) String() string {
 func (*Registration) ProtoMessage() {}
 
 func (x *Registration) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -765,7 +765,7 @@ func (x *Registration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registration.ProtoReflect.Descriptor instead.
 func (*Registration) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{6}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Registration) GetStep() string {
@@ -825,7 +825,7 @@ type DatasetStatus struct {
 
 func (x *DatasetStatus) Reset() {
 	*x = DatasetStatus{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -837,7 +837,7 @@ func (x *DatasetStatus) String() string {
 func (*DatasetStatus) ProtoMessage() {}
 
 func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -850,7 +850,7 @@ func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStatus.ProtoReflect.Descriptor instead.
 func (*DatasetStatus) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{7}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *DatasetStatus) GetDataset() uint32 {
@@ -1001,7 +1001,7 @@ type JobTotals struct {
 
 func (x *JobTotals) Reset() {
 	*x = JobTotals{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1013,7 +1013,7 @@ func (x *JobTotals) String() string {
 func (*JobTotals) ProtoMessage() {}
 
 func (x *JobTotals) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1026,7 +1026,7 @@ func (x *JobTotals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobTotals.ProtoReflect.Descriptor instead.
 func (*JobTotals) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{8}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *JobTotals) GetTrainers() uint32 {
@@ -1094,7 +1094,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1106,7 +1106,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1119,7 +1119,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{9}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *ListTasksRequest) GetJob() string {
@@ -1162,7 +1162,7 @@ type ListTasksReply struct {
 
 func (x *ListTasksReply) Reset() {
 	*x = ListTasksReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1174,7 +1174,7 @@ func (x *ListTasksReply) String() string {
 func (*ListTasksReply) ProtoMessage() {}
 
 func (x *ListTasksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1187,7 +1187,7 @@ func (x *ListTasksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksReply.ProtoReflect.Descriptor instead.
 func (*ListTasksReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{10}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListTasksReply) GetTasks() []*TaskEntry {
@@ -1231,7 +1231,7 @@ type TaskEntry struct {
 
 func (x *TaskEntry) Reset() {
 	*x = TaskEntry{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1243,7 +1243,7 @@ func (x *TaskEntry) String() string {
 func (*TaskEntry) ProtoMessage() {}
 
 func (x *TaskEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1256,7 +1256,7 @@ func (x *TaskEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskEntry.ProtoReflect.Descriptor instead.
 func (*TaskEntry) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{11}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *TaskEntry) GetDataset() uint32 {
@@ -1359,7 +1359,7 @@ type TaskHolder struct {
 
 func (x *TaskHolder) Reset() {
 	*x = TaskHolder{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1371,7 +1371,7 @@ func (x *TaskHolder) String() string {
 func (*TaskHolder) ProtoMessage() {}
 
 func (x *TaskHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1384,7 +1384,7 @@ func (x *TaskHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskHolder.ProtoReflect.Descriptor instead.
 func (*TaskHolder) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{12}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TaskHolder) GetTrainer() string {
@@ -1428,7 +1428,7 @@ type ListTrainersRequest struct {
 
 func (x *ListTrainersRequest) Reset() {
 	*x = ListTrainersRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1440,7 +1440,7 @@ func (x *ListTrainersRequest) String() string {
 func (*ListTrainersRequest) ProtoMessage() {}
 
 func (x *ListTrainersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1453,7 +1453,7 @@ func (x *ListTrainersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrainersRequest.ProtoReflect.Descriptor instead.
 func (*ListTrainersRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{13}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListTrainersRequest) GetJob() string {
@@ -1488,7 +1488,7 @@ type ListTrainersReply struct {
 
 func (x *ListTrainersReply) Reset() {
 	*x = ListTrainersReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1500,7 +1500,7 @@ func (x *ListTrainersReply) String() string {
 func (*ListTrainersReply) ProtoMessage() {}
 
 func (x *ListTrainersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1513,7 +1513,7 @@ func (x *ListTrainersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrainersReply.ProtoReflect.Descriptor instead.
 func (*ListTrainersReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{14}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListTrainersReply) GetTrainers() []*TrainerEntry {
@@ -1555,7 +1555,7 @@ type TrainerEntry struct {
 
 func (x *TrainerEntry) Reset() {
 	*x = TrainerEntry{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1567,7 +1567,7 @@ func (x *TrainerEntry) String() string {
 func (*TrainerEntry) ProtoMessage() {}
 
 func (x *TrainerEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1580,7 +1580,7 @@ func (x *TrainerEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrainerEntry.ProtoReflect.Descriptor instead.
 func (*TrainerEntry) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{15}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TrainerEntry) GetId() string {
@@ -1671,7 +1671,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1683,7 +1683,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1696,7 +1696,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{16}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *DrainRequest) GetJob() string {
@@ -1721,7 +1721,7 @@ type DrainReply struct {
 
 func (x *DrainReply) Reset() {
 	*x = DrainReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1733,7 +1733,7 @@ func (x *DrainReply) String() string {
 func (*DrainReply) ProtoMessage() {}
 
 func (x *DrainReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1746,7 +1746,7 @@ func (x *DrainReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainReply.ProtoReflect.Descriptor instead.
 func (*DrainReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{17}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 type PauseRequest struct {
@@ -1760,7 +1760,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1772,7 +1772,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1785,7 +1785,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{18}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *PauseRequest) GetJob() string {
@@ -1810,7 +1810,7 @@ type PauseReply struct {
 
 func (x *PauseReply) Reset() {
 	*x = PauseReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1822,7 +1822,7 @@ func (x *PauseReply) String() string {
 func (*PauseReply) ProtoMessage() {}
 
 func (x *PauseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1835,7 +1835,7 @@ func (x *PauseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseReply.ProtoReflect.Descriptor instead.
 func (*PauseReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{19}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 type ResumeRequest struct {
@@ -1847,7 +1847,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1859,7 +1859,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1872,7 +1872,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{20}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ResumeRequest) GetJob() string {
@@ -1890,7 +1890,7 @@ type ResumeReply struct {
 
 func (x *ResumeReply) Reset() {
 	*x = ResumeReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1902,7 +1902,7 @@ func (x *ResumeReply) String() string {
 func (*ResumeReply) ProtoMessage() {}
 
 func (x *ResumeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1915,7 +1915,7 @@ func (x *ResumeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeReply.ProtoReflect.Descriptor instead.
 func (*ResumeReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{21}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 type RetryTaskRequest struct {
@@ -1933,7 +1933,7 @@ type RetryTaskRequest struct {
 
 func (x *RetryTaskRequest) Reset() {
 	*x = RetryTaskRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1945,7 +1945,7 @@ func (x *RetryTaskRequest) String() string {
 func (*RetryTaskRequest) ProtoMessage() {}
 
 func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1958,7 +1958,7 @@ func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskRequest.ProtoReflect.Descriptor instead.
 func (*RetryTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{22}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *RetryTaskRequest) GetJob() string {
@@ -2027,7 +2027,7 @@ type RetryTaskReply struct {
 
 func (x *RetryTaskReply) Reset() {
 	*x = RetryTaskReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2039,7 +2039,7 @@ func (x *RetryTaskReply) String() string {
 func (*RetryTaskReply) ProtoMessage() {}
 
 func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2052,7 +2052,7 @@ func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskReply.ProtoReflect.Descriptor instead.
 func (*RetryTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{23}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RetryTaskReply) GetRetried() uint64 {
@@ -2073,7 +2073,7 @@ type DropTaskRequest struct {
 
 func (x *DropTaskRequest) Reset() {
 	*x = DropTaskRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2085,7 +2085,7 @@ func (x *DropTaskRequest) String() string {
 func (*DropTaskRequest) ProtoMessage() {}
 
 func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2098,7 +2098,7 @@ func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskRequest.ProtoReflect.Descriptor instead.
 func (*DropTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{24}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *DropTaskRequest) GetJob() string {
@@ -2130,7 +2130,7 @@ type DropTaskReply struct {
 
 func (x *DropTaskReply) Reset() {
 	*x = DropTaskReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2142,7 +2142,7 @@ func (x *DropTaskReply) String() string {
 func (*DropTaskReply) ProtoMessage() {}
 
 func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2155,7 +2155,7 @@ func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskReply.ProtoReflect.Descriptor instead.
 func (*DropTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{25}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 type ScaleRequest struct {
@@ -2169,7 +2169,7 @@ type ScaleRequest struct {
 
 func (x *ScaleRequest) Reset() {
 	*x = ScaleRequest{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2181,7 +2181,7 @@ func (x *ScaleRequest) String() string {
 func (*ScaleRequest) ProtoMessage() {}
 
 func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2194,7 +2194,7 @@ func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleRequest.ProtoReflect.Descriptor instead.
 func (*ScaleRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{26}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *ScaleRequest) GetJob() string {
@@ -2236,7 +2236,7 @@ type ScaleReply struct {
 
 func (x *ScaleReply) Reset() {
 	*x = ScaleReply{}
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2248,7 +2248,7 @@ func (x *ScaleReply) String() string {
 func (*ScaleReply) ProtoMessage() {}
 
 func (x *ScaleReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_operator_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2261,7 +2261,7 @@ func (x *ScaleReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleReply.ProtoReflect.Descriptor instead.
 func (*ScaleReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_operator_proto_rawDescGZIP(), []int{27}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ScaleReply) GetParameterServers() uint32 {
@@ -2334,11 +2334,11 @@ func (x *ScaleReply) GetSlots() uint64 {
 	return 0
 }
 
-var File_trainmaster_v1_operator_proto protoreflect.FileDescriptor
+var File_trainmaster_v1_admin_proto protoreflect.FileDescriptor
 
-const file_trainmaster_v1_operator_proto_rawDesc = "" +
+const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x1dtrainmaster/v1/operator.proto\x12\x0etrainmaster.v1\"!\n" +
+	"\x1atrainmaster/v1/admin.proto\x12\x0etrainmaster.v1\"!\n" +
 	"\rStatusRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\"\x91\x05\n" +
 	"\vStatusReply\x12\x10\n" +
@@ -2538,8 +2538,8 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12TASK_STATE_PENDING\x10\x01\x12\x14\n" +
 	"\x10TASK_STATE_RETRY\x10\x02\x12\x18\n" +
-	"\x14TASK_STATE_SET_ASIDE\x10\x032\xa1\x05\n" +
-	"\bOperator\x12D\n" +
+	"\x14TASK_STATE_SET_ASIDE\x10\x032\x9e\x05\n" +
+	"\x05Admin\x12D\n" +
 	"\x06Status\x12\x1d.trainmaster.v1.StatusRequest\x1a\x1b.trainmaster.v1.StatusReply\x12M\n" +
 	"\tListTasks\x12 .trainmaster.v1.ListTasksRequest\x1a\x1e.trainmaster.v1.ListTasksReply\x12V\n" +
 	"\fListTrainers\x12#.trainmaster.v1.ListTrainersRequest\x1a!.trainmaster.v1.ListTrainersReply\x12A\n" +
@@ -2551,20 +2551,20 @@ const file_trainmaster_v1_operator_proto_rawDesc = "" +
 	"\bDropTask\x12\x1f.trainmaster.v1.DropTaskRequest\x1a\x1d.trainmaster.v1.DropTaskReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
 
 var (
-	file_trainmaster_v1_operator_proto_rawDescOnce sync.Once
-	file_trainmaster_v1_operator_proto_rawDescData []byte
+	file_trainmaster_v1_admin_proto_rawDescOnce sync.Once
+	file_trainmaster_v1_admin_proto_rawDescData []byte
 )
 
-func file_trainmaster_v1_operator_proto_rawDescGZIP() []byte {
-	file_trainmaster_v1_operator_proto_rawDescOnce.Do(func() {
-		file_trainmaster_v1_operator_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_trainmaster_v1_operator_proto_rawDesc), len(file_trainmaster_v1_operator_proto_rawDesc)))
+func file_trainmaster_v1_admin_proto_rawDescGZIP() []byte {
+	file_trainmaster_v1_admin_proto_rawDescOnce.Do(func() {
+		file_trainmaster_v1_admin_proto_rawDescData = protoimpl.X.CompressGZIP(unsafe.Slice(unsafe.StringData(file_trainmaster_v1_admin_proto_rawDesc), len(file_trainmaster_v1_admin_proto_rawDesc)))
 	})
-	return file_trainmaster_v1_operator_proto_rawDescData
+	return file_trainmaster_v1_admin_proto_rawDescData
 }
 
-var file_trainmaster_v1_operator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_operator_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
-var file_trainmaster_v1_operator_proto_goTypes = []any{
+var file_trainmaster_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_trainmaster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_trainmaster_v1_admin_proto_goTypes = []any{
 	(JobStatus)(0),              // 0: trainmaster.v1.JobStatus
 	(TaskKind)(0),               // 1: trainmaster.v1.TaskKind
 	(TaskState)(0),              // 2: trainmaster.v1.TaskState
@@ -2597,7 +2597,7 @@ var file_trainmaster_v1_operator_proto_goTypes = []any{
 	(*ScaleRequest)(nil),        // 29: trainmaster.v1.ScaleRequest
 	(*ScaleReply)(nil),          // 30: trainmaster.v1.ScaleReply
 }
-var file_trainmaster_v1_operator_proto_depIdxs = []int32{
+var file_trainmaster_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: trainmaster.v1.StatusReply.status:type_name -> trainmaster.v1.JobStatus
 	10, // 1: trainmaster.v1.StatusReply.datasets:type_name -> trainmaster.v1.DatasetStatus
 	11, // 2: trainmaster.v1.StatusReply.totals:type_name -> trainmaster.v1.JobTotals
@@ -2612,24 +2612,24 @@ var file_trainmaster_v1_operator_proto_depIdxs = []int32{
 	2,  // 11: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
 	15, // 12: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
 	18, // 13: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
-	3,  // 14: trainmaster.v1.Operator.Status:input_type -> trainmaster.v1.StatusRequest
-	12, // 15: trainmaster.v1.Operator.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
-	16, // 16: trainmaster.v1.Operator.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
-	19, // 17: trainmaster.v1.Operator.Drain:input_type -> trainmaster.v1.DrainRequest
-	21, // 18: trainmaster.v1.Operator.Pause:input_type -> trainmaster.v1.PauseRequest
-	23, // 19: trainmaster.v1.Operator.Resume:input_type -> trainmaster.v1.ResumeRequest
-	25, // 20: trainmaster.v1.Operator.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
-	29, // 21: trainmaster.v1.Operator.Scale:input_type -> trainmaster.v1.ScaleRequest
-	27, // 22: trainmaster.v1.Operator.DropTask:input_type -> trainmaster.v1.DropTaskRequest
-	4,  // 23: trainmaster.v1.Operator.Status:output_type -> trainmaster.v1.StatusReply
-	13, // 24: trainmaster.v1.Operator.ListTasks:output_type -> trainmaster.v1.ListTasksReply
-	17, // 25: trainmaster.v1.Operator.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
-	20, // 26: trainmaster.v1.Operator.Drain:output_type -> trainmaster.v1.DrainReply
-	22, // 27: trainmaster.v1.Operator.Pause:output_type -> trainmaster.v1.PauseReply
-	24, // 28: trainmaster.v1.Operator.Resume:output_type -> trainmaster.v1.ResumeReply
-	26, // 29: trainmaster.v1.Operator.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
-	30, // 30: trainmaster.v1.Operator.Scale:output_type -> trainmaster.v1.ScaleReply
-	28, // 31: trainmaster.v1.Operator.DropTask:output_type -> trainmaster.v1.DropTaskReply
+	3,  // 14: trainmaster.v1.Admin.Status:input_type -> trainmaster.v1.StatusRequest
+	12, // 15: trainmaster.v1.Admin.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
+	16, // 16: trainmaster.v1.Admin.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
+	19, // 17: trainmaster.v1.Admin.Drain:input_type -> trainmaster.v1.DrainRequest
+	21, // 18: trainmaster.v1.Admin.Pause:input_type -> trainmaster.v1.PauseRequest
+	23, // 19: trainmaster.v1.Admin.Resume:input_type -> trainmaster.v1.ResumeRequest
+	25, // 20: trainmaster.v1.Admin.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
+	29, // 21: trainmaster.v1.Admin.Scale:input_type -> trainmaster.v1.ScaleRequest
+	27, // 22: trainmaster.v1.Admin.DropTask:input_type -> trainmaster.v1.DropTaskRequest
+	4,  // 23: trainmaster.v1.Admin.Status:output_type -> trainmaster.v1.StatusReply
+	13, // 24: trainmaster.v1.Admin.ListTasks:output_type -> trainmaster.v1.ListTasksReply
+	17, // 25: trainmaster.v1.Admin.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
+	20, // 26: trainmaster.v1.Admin.Drain:output_type -> trainmaster.v1.DrainReply
+	22, // 27: trainmaster.v1.Admin.Pause:output_type -> trainmaster.v1.PauseReply
+	24, // 28: trainmaster.v1.Admin.Resume:output_type -> trainmaster.v1.ResumeReply
+	26, // 29: trainmaster.v1.Admin.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
+	30, // 30: trainmaster.v1.Admin.Scale:output_type -> trainmaster.v1.ScaleReply
+	28, // 31: trainmaster.v1.Admin.DropTask:output_type -> trainmaster.v1.DropTaskReply
 	23, // [23:32] is the sub-list for method output_type
 	14, // [14:23] is the sub-list for method input_type
 	14, // [14:14] is the sub-list for extension type_name
@@ -2637,14 +2637,14 @@ var file_trainmaster_v1_operator_proto_depIdxs = []int32{
 	0,  // [0:14] is the sub-list for field type_name
 }
 
-func init() { file_trainmaster_v1_operator_proto_init() }
-func file_trainmaster_v1_operator_proto_init() {
-	if File_trainmaster_v1_operator_proto != nil {
+func init() { file_trainmaster_v1_admin_proto_init() }
+func file_trainmaster_v1_admin_proto_init() {
+	if File_trainmaster_v1_admin_proto != nil {
 		return
 	}
-	file_trainmaster_v1_operator_proto_msgTypes[8].OneofWrappers = []any{}
-	file_trainmaster_v1_operator_proto_msgTypes[15].OneofWrappers = []any{}
-	file_trainmaster_v1_operator_proto_msgTypes[22].OneofWrappers = []any{
+	file_trainmaster_v1_admin_proto_msgTypes[8].OneofWrappers = []any{}
+	file_trainmaster_v1_admin_proto_msgTypes[15].OneofWrappers = []any{}
+	file_trainmaster_v1_admin_proto_msgTypes[22].OneofWrappers = []any{
 		(*RetryTaskRequest_Index)(nil),
 		(*RetryTaskRequest_All)(nil),
 	}
@@ -2652,18 +2652,18 @@ func file_trainmaster_v1_operator_proto_init() {
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
-			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_operator_proto_rawDesc), len(file_trainmaster_v1_operator_proto_rawDesc)),
+			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_admin_proto_rawDesc), len(file_trainmaster_v1_admin_proto_rawDesc)),
 			NumEnums:      3,
 			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
-		GoTypes:           file_trainmaster_v1_operator_proto_goTypes,
-		DependencyIndexes: file_trainmaster_v1_operator_proto_depIdxs,
-		EnumInfos:         file_trainmaster_v1_operator_proto_enumTypes,
-		MessageInfos:      file_trainmaster_v1_operator_proto_msgTypes,
+		GoTypes:           file_trainmaster_v1_admin_proto_goTypes,
+		DependencyIndexes: file_trainmaster_v1_admin_proto_depIdxs,
+		EnumInfos:         file_trainmaster_v1_admin_proto_enumTypes,
+		MessageInfos:      file_trainmaster_v1_admin_proto_msgTypes,
 	}.Build()
-	File_trainmaster_v1_operator_proto = out.File
-	file_trainmaster_v1_operator_proto_goTypes = nil
-	file_trainmaster_v1_operator_proto_depIdxs = nil
+	File_trainmaster_v1_admin_proto = out.File
+	file_trainmaster_v1_admin_proto_goTypes = nil
+	file_trainmaster_v1_admin_proto_depIdxs = nil
 }
