@@ -112,6 +112,11 @@ func (s *Shard) PushRows(h *View, t *Trainer, number int, u Update, rows *table.
 		return 0, refused
 	}
 	tbl := h.tables[number]
+	cfg := tbl.Config()
+	//guard:step-beyond-table-clock
+	if err := cfg.CheckStep(u.Step); err != nil {
+		return 0, Refuse(BadBatch, "%v", err)
+	}
 	step := table.Step{Number: u.Step, Scale: h.model.Update(0, u.Step, u.Scale).Scale}
 	var weight func(staleness uint64) float32
 	if bound := h.model.Staleness; bound.Policy == staleness.Scale {

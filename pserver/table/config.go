@@ -81,6 +81,15 @@ func (c *Config) CheckBounded() error {
 	return nil
 }
 
+// CheckStep returns an error if a push with this step must be refused: the clock of a slot cannot represent it. Rows of a slot with a clock
+// at its limit would never expire. A table without expiry accepts each step.
+func (c *Config) CheckStep(step uint64) error {
+	if c.Expiry > 0 && step > maxClock {
+		return fmt.Errorf("table %q with expiry %d: expected a step of at most %d, found %d: count the pushes from 1", c.Name, c.Expiry, uint32(maxClock), step)
+	}
+	return nil
+}
+
 // Differ describes the first difference to another description of the table, empty if there is none.
 func (c Config) Differ(other Config) string {
 	for _, f := range []struct {

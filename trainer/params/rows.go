@@ -40,7 +40,7 @@ func (c *Client) Lookup(ctx context.Context, table string, ids []int64, dst []fl
 
 // PushRows sends the gradients of some rows, of shape [ids, dim], each the mean over the batch. Gradients of a repeated id are
 // summed in their order before they are sent. Only these rows change. Steps start at 1 and grow, one push for each table and step.
-// An earlier step counts as a repetition and is not applied. scale is as in PushPull.
+// An earlier step counts as a repetition and is not applied. A step above 2³¹-1 is an error for a table with expiry. scale is as in PushPull.
 func (c *Client) PushRows(ctx context.Context, table string, step uint64, scale float32, ids []int64, grads []float32) error {
 	if err := c.checkPush("push rows", step, scale); err != nil {
 		return err

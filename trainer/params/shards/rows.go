@@ -49,6 +49,12 @@ func (set *Set) Rows(op wire.Op, name string, step uint64, argument uint32, ids 
 	if err := call.plan(); err != nil {
 		return nil, err
 	}
+	//guard:client-checks-table-step
+	if op == wire.PushRows {
+		if err := call.table.CheckStep(step); err != nil {
+			return nil, err
+		}
+	}
 	if !floats.Finite(grads) {
 		i := floats.FirstNotFinite(grads)
 		return nil, fmt.Errorf("table %q: element %d of id %d is %v", name, i%dim, ids[i/dim], grads[i])
