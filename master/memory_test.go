@@ -237,7 +237,10 @@ func leads(t *testing.T, store *memory, config Config, servers pscontrol.Servers
 // starts starts a master in a bubble. stop stops the master; ended receives the result of Run.
 func starts(t *testing.T, store *memory, config Config, servers pscontrol.Servers, checkpoints ...pscontrol.Config) (m *Master, stop func(), ended <-chan error) {
 	t.Helper()
-	config.Store, config.Log = store, quiet()
+	config.Store = store
+	if config.Log == nil {
+		config.Log = quiet()
+	}
 	m, err := New(controlled(config, servers, checkpoints...))
 	if err != nil {
 		t.Fatal(err)

@@ -71,6 +71,7 @@ type checkpointer struct {
 const (
 	checkpointRetry = time.Second // after a failure; pauses double up to
 	checkpointPause = time.Minute // this
+	hastenedPause   = 5 * time.Second
 	beginTimeout    = 10 * time.Second
 	writeTimeout    = 10 * time.Minute
 	lastTimeout     = time.Minute
@@ -125,7 +126,8 @@ func (c *checkpointer) run(ctx context.Context, box *component.Mailbox) error {
 		for _, e := range box.Take() {
 			switch e := e.(type) {
 			case component.ServersChanged:
-				looked, asked, retry = time.Time{}, true, backoff{}
+				looked, asked = time.Time{}, true
+				retry.hasten()
 			case checkpointDue:
 				due = e
 			}
@@ -245,8 +247,18 @@ func (c *checkpointer) begun(ctx context.Context) (*progress, error) {
 // backoff schedules retries of a failed cut. The pause grows, because the files of a failed set stay on the disk until a
 // newer set is complete. A cut that left no files is retried soon.
 type backoff struct {
+	last  time.Time // failure
 	again time.Time // not before
 	pause time.Duration
+}
+
+// hasten shortens the pause when the registry has changed: a server may have started, or stops and waits for a set. The pause does not
+// end, because a server that waits for a set changes the registry with each request.
+func (p *backoff) hasten() {
+	//guard:failed-sets-have-pauses
+	if soon := p.last.Add(min(p.pause, hastenedPause)); soon.Before(p.again) {
+		p.again = soon
+	}
 }
 
 func (p *backoff) failed(now time.Time, err error) {
@@ -254,7 +266,7 @@ func (p *backoff) failed(now time.Time, err error) {
 	if errors.Is(err, ErrNothingToCut) || errors.Is(err, errNotFlushed) || errors.Is(err, ErrServerMissing) {
 		p.pause = checkpointRetry
 	}
-	p.again = now.Add(p.pause)
+	p.last, p.again = now, now.Add(p.pause)
 }
 
 // take takes a checkpoint, or logs why there is none. On failure the previous set stays.
