@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -90,7 +91,7 @@ func (m *Master) Run(ctx context.Context) error {
 	defer pulse.Wait()
 	defer stopAsking()
 	pulse.Go(func() { m.election.KeepFresh(asking) })
-	clock, rest := component.MachineClock{}, termPause
+	clock, rest, reason := component.MachineClock{}, termPause, ""
 	for {
 		lead, kept, err := m.campaign(ctx)
 		if err != nil {
@@ -111,8 +112,15 @@ func (m *Master) Run(ctx context.Context) error {
 		}
 		m.notLeading.Store(err.Error())
 		m.config.Log.WithError(err).Warn("term over, campaigning again")
-		if !errors.Is(err, component.ErrPanic) || clock.Now().Sub(began) > panicPauseMax {
+		panicked, previous := errors.Is(err, component.ErrPanic), reason
+		reason = strings.TrimPrefix(err.Error(), ErrNotLeader.Error()+": ") // another component can notice the end of the term first
+		lasted := clock.Now().Sub(began)
+		if lasted > panicPauseMax || !panicked && (reason != previous || lasted >= samePauseMax) {
 			rest = termPause
+		}
+		//guard:pause-after-same-error
+		if !panicked {
+			rest = min(rest, samePauseMax)
 		}
 		clock.Sleep(ctx, rest)
 		//guard:panic-pause-doubles
@@ -149,6 +157,9 @@ const (
 	// Limit of the pause after a panic. The pause doubles with each term that panics before it has lasted as long: in
 	// the pause, another master may lead. A defect that every term meets then does not use up the machine and etcd.
 	panicPauseMax = 30 * time.Second
+	// Limit of the pause after a term with the error of the term before it: a damaged value in etcd ends each term. A term that lasts as
+	// long resets the pause. The limit is lower than the limit after panics: after an outage of etcd, the job waits for it.
+	samePauseMax = 5 * time.Second
 )
 
 // fatal reports whether every further term would meet an error again.
