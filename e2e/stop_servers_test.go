@@ -1,9 +1,13 @@
 package e2e
 
 import (
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
+
+	"trainmaster/pserver/checkpoint"
 )
 
 // F163: parameter servers are stopped and started again under load, one after the other, together, and one
@@ -55,4 +59,34 @@ func TestStoppedServersLoseNothing(t *testing.T) {
 	if set := j.latestSet(); set.Number < 4 {
 		t.Errorf("the latest set is %v, expected one for each stop after the first", set)
 	}
+}
+
+// F166: a parameter server is killed before the first checkpoint set of an asynchronous job. Its trainers initialize the parameters again
+// and continue, and each record is counted once.
+func TestServerKilledBeforeTheFirstSet(t *testing.T) {
+	t.Parallel()
+	j := newJob(t)
+	master := j.master("--passes", "2", "--ps", "2")
+	servers := []*process{j.server(), j.server()}
+	for _, s := range servers {
+		s.awaitLog("parameter server started")
+	}
+	sets := filepath.Join(j.checkpoints(), checkpoint.SetsDir)
+	if err := os.WriteFile(sets, nil, 0o600); err != nil { // no set can be written while this file exists
+		t.Fatal(err)
+	}
+	trainers := []*process{j.trainer("a"), j.trainer("b")}
+	trainers[0].awaitLog("does not take the update yet")
+	master.awaitLog("checkpoint not complete")
+	servers[1].kill()
+	if err := os.Remove(sets); err != nil {
+		t.Fatal(err)
+	}
+	servers[1] = j.server()
+	servers[1].awaitLog("parameters initialized")
+	for _, trainer := range trainers {
+		trainer.wantExit(0)
+	}
+	master.wantExit(0)
+	j.wantExactlyOnce(2, tasksPerPass)
 }

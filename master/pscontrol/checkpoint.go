@@ -231,7 +231,7 @@ func (c *checkpointer) begun(ctx context.Context) (*progress, error) {
 	}
 	at, err := c.term.config.Servers.SetAt(set)
 	if err != nil {
-		return nil, fmt.Errorf("read %s: %w", LatestSetKey, err)
+		return nil, fmt.Errorf("read %s: %w: name a complete set: master checkpoint use SET", LatestSetKey, err)
 	}
 	p.steps = at.Version
 	if at.Position != nil {

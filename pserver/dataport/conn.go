@@ -341,7 +341,7 @@ func (c *conn) checkShard() *wire.Fault {
 		return wire.Faultf(wire.Resync, "job epoch %d, shard %d is at %d", head.JobEpoch, c.shard.Index(), at)
 	}
 	if head.Op != wire.Put && !c.shard.Ready() {
-		return wire.Faultf(wire.Uninitialized, "shard %d has no parameters yet", c.shard.Index())
+		return faultOf(c.shard.Lacking())
 	}
 	if stages := head.Op == wire.Stage || head.Op == wire.StageRows; !reads && head.Op != wire.Put && stages != h.Model().Sync {
 		return wire.Faultf(wire.WrongMode, "%v, but shard %d is updated in mode %s", head.Op, c.shard.Index(), h.Model().Mode())

@@ -13,7 +13,7 @@ var faultCodes = [...]wire.Code{
 	core.Fenced: wire.Fenced, core.Moved: wire.Moved, core.Frozen: wire.Wait, core.Stale: wire.Stale, core.NotYet: wire.Wait,
 	core.Full: wire.Busy, core.NoRoom: wire.NoRoom, core.NotClaimed: wire.NotClaimed, core.NotReady: wire.Busy,
 	core.Changed: wire.Malformed, core.BadBatch: wire.BadRows,
-	core.NoParameters: wire.Uninitialized, core.OtherModel: wire.OtherModel,
+	core.NoParameters: wire.Uninitialized, core.NoSet: wire.NoSet, core.OtherModel: wire.OtherModel,
 }
 
 // faultOf converts a refusal of the core to the fault of a reply; nil stays nil.

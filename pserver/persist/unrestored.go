@@ -40,6 +40,8 @@ func (c *Checkpoints) restore(ctx context.Context, job JobState) error {
 		c.shard.Reserve()
 	}
 	c.shard.SetUnrestored("")
+	//guard:initialization-repeated-without-set
+	c.shard.SetNoSet(set == nil && (layout == nil || layout.Owns(c.shard.Index())))
 	return nil
 }
 

@@ -25,6 +25,7 @@ const (
 	Changed                        // The trainer changed shared memory during the call.
 	BadBatch                       // The batch of rows does not fit the table.
 	NoParameters                   // The shard has no parameters.
+	NoSet                          // The shard has no parameters, and no checkpoint set has any.
 	OtherModel                     // The caller has another model or another number of shards.
 )
 

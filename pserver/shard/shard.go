@@ -34,8 +34,9 @@ type Shard struct {
 	unnamed      Retirement
 	unnamedAfter uint64
 
-	unrestored atomic.Pointer[string] // reason why the shard waits without parameters, or nil
-	rewound    atomic.Uint32          // job epoch of the last rollback of this process, or 0
+	unrestored atomic.Pointer[string] // Reason why the shard waits without parameters, or nil.
+	noSet      atomic.Bool            // Whether the job keeps checkpoints and has none yet.
+	rewound    atomic.Uint32          // Job epoch of the last rollback of this process, or 0.
 	overflow   atomic.Pointer[string] // description of the first value that is not finite, or nil
 
 	jobEpoch  atomic.Uint32 // Grows with each rollback of the job, from 1. Fits a header.
@@ -206,6 +207,17 @@ func (s *Shard) SetUnrestored(text string) (isNew bool) {
 	return before == nil || *before != text
 }
 
+// SetNoSet says whether the shard keeps checkpoints of a job that has none yet. No shard of such a job has applied a push.
+func (s *Shard) SetNoSet(isSo bool) { s.noSet.Store(isSo) }
+
+// Lacking is the refusal of a shard without parameters.
+func (s *Shard) Lacking() *Refusal {
+	if s.noSet.Load() {
+		return Refuse(NoSet, "shard %d has no parameters, and the job has no checkpoint set yet", s.index)
+	}
+	return Refuse(NoParameters, "shard %d has no parameters", s.index)
+}
+
 // Changes counts the changes of the state that a checkpoint stores.
 func (s *Shard) Changes() uint64 {
 	return s.Counters.Pushed.Load() + s.Counters.RowsPushed.Load() + s.Counters.Committed.Load() + s.Counters.Switched.Load()
@@ -315,7 +327,7 @@ func (s *Shard) Open() {
 // opened refuses a push before a checkpoint set has the first parameters.
 func (s *Shard) opened() *Refusal {
 	if first := s.first.Load(); first != nil {
-		return Refuse(NotYet, "shard %d waits for the first checkpoint set", s.index).Until(*first)
+		return Refuse(NotYet, "shard %d waits for the first checkpoint set: see master status", s.index).Until(*first)
 	}
 	return nil
 }

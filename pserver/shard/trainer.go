@@ -62,7 +62,7 @@ func (s *Shard) Join(ordinal uint32, incarnation uint64, digest [sha256.Size]byt
 		return nil, nil, Refuse(NotReady, "shard %d does not have its placement yet", s.index)
 	}
 	if h == nil {
-		return nil, nil, Refuse(NoParameters, "shard %d has no parameters", s.index)
+		return nil, nil, s.Lacking()
 	}
 	if digest != h.model.Digest {
 		return nil, nil, otherPlacement(s.index, epoch, h.model.Placement.Epoch)

@@ -30,6 +30,7 @@ const (
 	Moved         Code = 21 // The block, a slot of the rows, or the placement has changed: load the table and send again under the same step.
 	NoRoom        Code = 22 // The gradients of a step exceed --stage-bytes, and no commit can free memory: an error of the operator.
 	Failed        Code = 23 // The server failed on this request, see its log. The connection is closed, send again at most 3 times.
+	NoSet         Code = 24 // The shard has no parameters, and the job has no checkpoint set yet, so no update is lost: initialize again.
 )
 
 var codeNames = [...]string{
@@ -37,7 +38,7 @@ var codeNames = [...]string{
 	BadDType: "bad dtype", NotFinite: "not finite", Resync: "resync", Stale: "stale", Uninitialized: "uninitialized",
 	OtherModel: "other model", Fenced: "fenced", WrongMode: "wrong mode", Busy: "busy", Wait: "wait",
 	WrongShard: "wrong shard", Stopping: "stopping", NotClaimed: "not claimed",
-	NoSuchTable: "no such table", NoSuchSlot: "no such slot", BadRows: "bad rows", Moved: "moved", NoRoom: "no room", Failed: "failed",
+	NoSuchTable: "no such table", NoSuchSlot: "no such slot", BadRows: "bad rows", Moved: "moved", NoRoom: "no room", Failed: "failed", NoSet: "no set",
 }
 
 func (c Code) String() string {
@@ -50,7 +51,7 @@ func (c Code) String() string {
 // Fatal reports whether the connection is closed after this answer.
 func (c Code) Fatal() bool {
 	switch c {
-	case Malformed, BadChecksum, Fenced, WrongShard, OtherModel, Uninitialized, Stopping, Failed:
+	case Malformed, BadChecksum, Fenced, WrongShard, OtherModel, Uninitialized, Stopping, Failed, NoSet:
 		return true
 	}
 	return false

@@ -181,6 +181,10 @@ type StaleError = link.StaleError
 // checkpoint, so that its share of the model is lost.
 var ErrUninitialized = link.ErrUninitialized
 
+// ErrNoSet: an ErrUninitialized of a server that was restarted before the first checkpoint set. No server has applied a push: join
+// again and call Init.
+var ErrNoSet = link.ErrNoSet
+
 // ErrFenced: a newer incarnation of this trainer has connected to the servers, or the servers retired the trainer after its
 // session ended. This incarnation must stop.
 var ErrFenced = link.ErrFenced

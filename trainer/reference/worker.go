@@ -50,7 +50,7 @@ type Worker struct {
 // ErrRival is returned if this trainer and another trainer with the same name end the sessions of each other.
 var ErrRival = errors.New("another trainer runs under the same name")
 
-// errNoParameters is returned if the job rolled back to its beginning.
+// errNoParameters is returned if the job rolled back to its beginning, or a server was restarted before the first checkpoint set.
 var errNoParameters = errors.New("no parameters any more")
 
 const (
@@ -84,7 +84,10 @@ func (w *Worker) Run(ctx context.Context) error {
 				return fmt.Errorf("%w, %q: %d sessions in a row were lost within %v of their beginning; give each trainer a name of its own", ErrRival, w.Trainer.ID, brief, briefSession)
 			}
 			w.Log.Warn("the session was lost, joining again")
-		case errors.Is(err, trainer.ErrRolledBack), errors.Is(err, params.ErrRewound), errors.Is(err, errNoParameters):
+		case errors.Is(err, errNoParameters):
+			brief = 0
+			w.Log.WithField("reason", err).Warn("initializing the parameters again: joining again")
+		case errors.Is(err, trainer.ErrRolledBack), errors.Is(err, params.ErrRewound):
 			brief = 0
 			w.Log.WithField("reason", err).Warn("job rolled back, joining again")
 		case ctx.Err() != nil:
@@ -176,7 +179,8 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 	case errors.Is(err, trainer.ErrDrained):
 		log.Info("trainer drained")
 		return nil
-	case client.Cuts() && errors.Is(err, params.ErrUninitialized):
+	//guard:reinitializes-without-set
+	case errors.Is(err, params.ErrNoSet), client.Cuts() && errors.Is(err, params.ErrUninitialized):
 		return fmt.Errorf("%w: %w", errNoParameters, err)
 	case err != nil:
 		return err

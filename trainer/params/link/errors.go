@@ -24,6 +24,10 @@ var (
 	// ErrUninitialized is returned if a server holds no parameters.
 	ErrUninitialized = errors.New("parameter server has no parameters: call Init first: a restarted server must have the same --checkpoint-dir")
 
+	// ErrNoSet is an [ErrUninitialized] of a server that was restarted before the first checkpoint set of the job. No server has
+	// applied a push, so another initialization loses nothing.
+	ErrNoSet error = noSet{}
+
 	// ErrFenced is returned to an incarnation of a trainer that has a successor or whose session has ended.
 	ErrFenced = errors.New("incarnation of the trainer is fenced: a newer incarnation exists or its session was lost: join again")
 
@@ -33,6 +37,13 @@ var (
 	// ErrRewound is returned if a server is at a later epoch of the job.
 	ErrRewound = errors.New("job rolled back to its last checkpoint: join again")
 )
+
+type noSet struct{}
+
+func (noSet) Error() string {
+	return "parameter server has no parameters, and the job has no checkpoint set yet: join again and call Init"
+}
+func (noSet) Is(target error) bool { return target == ErrUninitialized }
 
 // ErrMoved is returned if the client has an old placement.
 var ErrMoved = errors.New("blocks were moved")

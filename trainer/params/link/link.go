@@ -48,9 +48,32 @@ type Link struct {
 	pending []stream.Frame // of the last attempt
 	down    bool           // lost and not found again
 	crowded bool           // had no room for a stage
-	failed  int            // consecutive failures of the server on a request
+	waiting waiting
+	failed  int // consecutive failures of the server on a request
 	control *grpc.ClientConn
 	dialed  string // the address that control goes to
+}
+
+// waiting is the wait of a request that a server does not take yet.
+type waiting struct {
+	since  time.Time // first such answer; zero: none
+	logged bool
+}
+
+// loggedWait is the wait after the first answer that is logged. A server answers after 5 s.
+const loggedWait = 4 * time.Second
+
+// noteWait logs a long wait once. In a synchronous job each step waits for the other trainers, which is not logged.
+func (l *Link) noteWait(answer string) {
+	w := &l.waiting
+	switch {
+	case l.cfg.JobEpoch != 0 || w.logged:
+	case w.since.IsZero():
+		w.since = time.Now()
+	case time.Since(w.since) > loggedWait:
+		w.logged = true
+		l.log.WithField("answer", answer).Warn("parameter server does not take the update yet: waiting")
+	}
 }
 
 // New returns the link of a shard whose server is at addr; "": to be looked up.
@@ -128,7 +151,7 @@ func (l *Link) Do(ctx context.Context, frames []stream.Frame) error {
 		err := l.stream.Exchange(bound, l.pending)
 		release()
 		if err == nil {
-			l.failed = 0
+			l.failed, l.waiting = 0, waiting{}
 			return nil
 		}
 		if _, refused := errors.AsType[*wire.Fault](err); !refused && l.replaced() {
@@ -172,10 +195,17 @@ func (l *Link) classify(ctx context.Context, err error) error {
 	case wire.Busy:
 		if !l.crowded {
 			l.crowded = true
-			l.log.WithField("answer", fault.Message).Warn("parameter server has no room for this gradient yet: waiting")
+			what := "parameter server has no room for this gradient yet: waiting"
+			if l.stream == nil {
+				what = "parameter server is not ready yet: waiting"
+			}
+			l.log.WithField("answer", fault.Message).Warn(what)
 		}
 		return nil
-	case wire.Wait, wire.BadChecksum, wire.WrongShard, wire.Stopping:
+	case wire.Wait:
+		l.noteWait(fault.Message)
+		return nil
+	case wire.BadChecksum, wire.WrongShard, wire.Stopping:
 		l.log.WithField("answer", fault.Error()).Debug("parameter server busy, retrying")
 		return nil
 	case wire.Failed:
@@ -196,7 +226,7 @@ func (l *Link) classify(ctx context.Context, err error) error {
 }
 
 // final has the errors of codes after which another attempt cannot help.
-var final = map[wire.Code]error{wire.Moved: ErrMoved, wire.Uninitialized: ErrUninitialized, wire.Fenced: ErrFenced}
+var final = map[wire.Code]error{wire.Moved: ErrMoved, wire.Uninitialized: ErrUninitialized, wire.NoSet: ErrNoSet, wire.Fenced: ErrFenced}
 
 // HangUp closes the data connection; the address stays.
 func (l *Link) HangUp() {
