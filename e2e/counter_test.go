@@ -124,7 +124,7 @@ func count(settings string) error {
 	for {
 		err := countOnce(ctx, store, trainer.Config{ID: id, Locate: follow, Log: log}, file)
 		switch {
-		case errors.Is(err, trainer.ErrSessionLost), errors.Is(err, trainer.ErrRolledBack), errors.Is(err, params.ErrRewound), errors.Is(err, params.ErrUninitialized):
+		case errors.Is(err, trainer.ErrSessionLost), errors.Is(err, trainer.ErrRolledBack), errors.Is(err, params.ErrRolledBack), errors.Is(err, params.ErrUninitialized):
 			log.WithError(err).Info("joining again")
 		case errors.Is(err, io.EOF):
 			return nil

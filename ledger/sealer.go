@@ -99,7 +99,7 @@ func (s *Sealer) sees(head Head, replaced []string, jobID string, directory inte
 // Run seals while the lock is held. It returns when ctx ends, when the lock is lost
 // (taskqueue.ErrFenced); whatever else goes wrong is logged and tried again.
 func (s *Sealer) Run(ctx context.Context, lock Lock, jobID string, progress func() Progress) error {
-	d := s.Drive(lock, jobID)
+	d := s.Begin(lock, jobID)
 	pause := time.NewTimer(0)
 	defer pause.Stop()
 	for {
@@ -119,24 +119,24 @@ func (s *Sealer) Run(ctx context.Context, lock Lock, jobID string, progress func
 	}
 }
 
-// Driven is the sealing of one term without a clock of its own: Run drives it in real time, a
+// Sealing is the sealing of one term without a clock of its own: Run drives it in real time, a
 // simulator in virtual time. It is for one goroutine.
-type Driven struct{ w *work }
+type Sealing struct{ w *work }
 
-// Drive begins the sealing of a term.
-func (s *Sealer) Drive(lock Lock, jobID string) *Driven {
+// Begin begins the sealing of a term.
+func (s *Sealer) Begin(lock Lock, jobID string) *Sealing {
 	w := &work{Sealer: s, Config: s.Config.withDefaults(), lock: lock, id: jobID}
 	w.archive = parts{s.Store, lock}
 	if dir := w.directory(); dir != "" {
 		w.disk = watched{Directory{Dir: dir, points: s.points}, &s.hang, s.Log}
 		w.archive = w.disk
 	}
-	return &Driven{w}
+	return &Sealing{w}
 }
 
 // Round seals all due commits, and returns the pause before the next round. An error ends the term; other failures are logged,
 // and the next round tries again.
-func (d *Driven) Round(ctx context.Context, now Progress) (pause time.Duration, err error) {
+func (d *Sealing) Round(ctx context.Context, now Progress) (pause time.Duration, err error) {
 	s := d.w.Sealer
 	err = d.w.round(ctx, now)
 	s.hang.roundEnded(s.Log, s.Config.directory())

@@ -182,7 +182,7 @@ func (c Config) group(table *taskqueue.Table) error {
 	return nil
 }
 
-// Errors that the faces map to what their transports say.
+// Errors that the network APIs map to what their transports say.
 var (
 	ErrNotLeader     = committer.ErrNotLeader
 	ErrStopping      = committer.ErrStopping

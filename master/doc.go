@@ -1,4 +1,4 @@
-// Package master implements the master process of a job. It sits between the network faces (master/netrpc,
+// Package master implements the master process of a job. It sits between the network APIs (master/netrpc,
 // master/grpcapi) and the core packages. A master leads the job while it holds the lock, and returns no result before
 // it is committed.
 //

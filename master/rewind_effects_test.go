@@ -17,35 +17,35 @@ import (
 // rollingBack implements parameter servers that record their epochs.
 type rollingBack struct {
 	cutTogether
-	mu      sync.Mutex
-	absent  bool
-	rewound uint32 // 0: the server has just started
-	epochs  []uint32
+	mu         sync.Mutex
+	absent     bool
+	rolledBack uint32 // 0: the server has just started
+	epochs     []uint32
 }
 
 func (s *rollingBack) States(context.Context) ([]pscontrol.ServerState, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return []pscontrol.ServerState{{Present: !s.absent, Ready: true, Epoch: s.rewound, KeepsCheckpoints: true}}, nil
+	return []pscontrol.ServerState{{Present: !s.absent, Ready: true, Epoch: s.rolledBack, KeepsCheckpoints: true}}, nil
 }
 
 func (s *rollingBack) Rollback(_ context.Context, _ uint64, epoch uint32, _, _ []byte) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.rewound, s.epochs = epoch, append(s.epochs, epoch)
+	s.rolledBack, s.epochs = epoch, append(s.epochs, epoch)
 	return nil
 }
 
-func (s *rollingBack) set(absent bool, rewound uint32) {
+func (s *rollingBack) set(absent bool, rolledBack uint32) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.absent, s.rewound = absent, rewound
+	s.absent, s.rolledBack = absent, rolledBack
 }
 
 func (s *rollingBack) last() uint32 {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.rewound
+	return s.rolledBack
 }
 
 var cutsEveryHour = Config{Queue: taskqueue.Options{Cuts: true, ExplicitCommit: true}}
@@ -53,7 +53,7 @@ var cutsEveryHour = Config{Queue: taskqueue.Options{Cuts: true, ExplicitCommit: 
 var hourly = pscontrol.Config{CheckpointEvery: pscontrol.Cadence{Time: time.Hour}, CheckpointKeep: 1}
 
 func newRollingBack(store *memory) *rollingBack {
-	return &rollingBack{cutTogether: cutTogether{&cutting{store: store, abouts: map[uint64]pscontrol.About{}, versions: map[uint64]uint64{}}}, rewound: 1}
+	return &rollingBack{cutTogether: cutTogether{&cutting{store: store, abouts: map[uint64]pscontrol.About{}, versions: map[uint64]uint64{}}}, rolledBack: 1}
 }
 
 // losesATask lets a trainer leave while it holds a task.
@@ -178,7 +178,7 @@ func (s *leavingServer) States(context.Context) ([]pscontrol.ServerState, error)
 	if s.looks++; s.looks%2 == 0 {
 		return []pscontrol.ServerState{{}}, nil
 	}
-	return []pscontrol.ServerState{{Present: true, Ready: true, Epoch: s.rewound, KeepsCheckpoints: true}}, nil
+	return []pscontrol.ServerState{{Present: true, Ready: true, Epoch: s.rolledBack, KeepsCheckpoints: true}}, nil
 }
 
 // A server that is lost between the check of the servers and the cut is no server without checkpoints: the cut fails, and counts no
@@ -231,7 +231,7 @@ type unsavedServers struct {
 func (s *unsavedServers) States(context.Context) ([]pscontrol.ServerState, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return []pscontrol.ServerState{{Present: true, Ready: true, Epoch: s.rewound}, {Present: !s.lost, Ready: true, Epoch: s.rewound}}, nil
+	return []pscontrol.ServerState{{Present: true, Ready: true, Epoch: s.rolledBack}, {Present: !s.lost, Ready: true, Epoch: s.rolledBack}}, nil
 }
 
 func (s *unsavedServers) lose() {

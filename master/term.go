@@ -115,7 +115,7 @@ func (m *Master) prepare(ctx context.Context, part component.Component, t *term,
 	return nil
 }
 
-// termOver hides the term and ends it for the faces.
+// termOver hides the term and ends it for the network APIs.
 func (m *Master) termOver() {
 	m.election.Leads(0)
 	if m.current.Swap(nil) == nil {

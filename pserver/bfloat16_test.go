@@ -103,7 +103,7 @@ func TestBFloat16Frames(t *testing.T) {
 }
 
 func bfloat16Frames(t *testing.T, addr string, c *params.Client) {
-	p := dial(t, addr).greet(0, 1)
+	p := dial(t, addr).sayHello(0, 1)
 	p.head.DType = wire.BFloat16
 	halves := func(n, at int, h uint16) []byte {
 		b := make([]byte, 2*n)

@@ -117,7 +117,7 @@ func TestHealthAndReflection(t *testing.T) {
 // is accepted.
 func TestConnectionsAreCounted(t *testing.T) {
 	addr, _ := ready(t, pserver.Config{MaxConnections: 4}) // two of them are the client's
-	first, second := dial(t, addr).greet(1, 1), dial(t, addr).greet(2, 1)
+	first, second := dial(t, addr).sayHello(1, 1), dial(t, addr).sayHello(2, 1)
 	over := dial(t, addr)
 	if n, err := over.nc.Read(make([]byte, 1)); n != 0 || isTimeout(err) {
 		t.Errorf("one connection too many: %d bytes, %v", n, err)

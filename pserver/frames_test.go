@@ -68,8 +68,8 @@ func modelDigest(t testing.TB) []byte {
 	return digest[:]
 }
 
-// greet says hello as a trainer of the model in tensors on one shard.
-func (p *peer) greet(ordinal uint32, incarnation uint64) *peer {
+// sayHello says hello as a trainer of the model in tensors on one shard.
+func (p *peer) sayHello(ordinal uint32, incarnation uint64) *peer {
 	p.t.Helper()
 	head, offer, err := p.ask(wire.Header{Op: wire.Hello, Block: uint64(ordinal), Incarnation: incarnation}, modelDigest(p.t))
 	if err != nil {
@@ -165,7 +165,7 @@ func bothWays(t *testing.T, cfg pserver.Config, test func(t *testing.T, addr str
 // offerOf asks a server for its socket, as a trainer that does nothing else.
 func offerOf(t testing.TB, addr string) wire.Offer {
 	t.Helper()
-	p := dial(t, addr).greet(98, 98)
+	p := dial(t, addr).sayHello(98, 98)
 	defer p.nc.Close()
 	offer, err := wire.ParseOffer(p.offer)
 	if err != nil {
@@ -198,7 +198,7 @@ func TestBadGradientsAreRefused(t *testing.T) {
 }
 
 func badGradientsAreRefused(t *testing.T, addr string, c *params.Client) {
-	p := dial(t, addr).greet(0, 1)
+	p := dial(t, addr).sayHello(0, 1)
 	with := func(n, at int, v float64) []byte {
 		b := payloadOf(n, 1)
 		copy(b[4*at:], floats.Bytes([]float32{float32(v)}))
@@ -286,7 +286,7 @@ func malformedFramesCloseTheConnection(t *testing.T, addr string, c *params.Clie
 		t.Run(name, func(t *testing.T) {
 			p := dial(t, addr)
 			if try.greeted {
-				p.greet(3, 1)
+				p.sayHello(3, 1)
 			}
 			if _, err := p.nc.Write(try.send); err != nil {
 				t.Fatal(err)
@@ -321,7 +321,7 @@ func slowAndManyPeers(t *testing.T, addr string, c *params.Client) {
 	var before, after runtime.MemStats
 	runtime.ReadMemStats(&before)
 
-	stalled := dial(t, addr).greet(3, 1)
+	stalled := dial(t, addr).sayHello(3, 1)
 	head := stalled.head
 	head.Op, head.Block, head.Step = wire.Push, blockB1, 1
 	if _, err := stalled.nc.Write(frame(head, payloadOf(lenB1, 1))[:1000]); err != nil {
@@ -346,9 +346,9 @@ func slowAndManyPeers(t *testing.T, addr string, c *params.Client) {
 // A push that is sent again, on the same connection or on another, is applied once.
 func TestRepeatedPushIsAppliedOnce(t *testing.T) {
 	addr, c := ready(t, pserver.Config{})
-	p := dial(t, addr).greet(0, 5)
-	again := dial(t, addr).greet(0, 5)
-	other := dial(t, addr).greet(1, 6)
+	p := dial(t, addr).sayHello(0, 5)
+	again := dial(t, addr).sayHello(0, 5)
+	other := dial(t, addr).sayHello(1, 6)
 	push := func(p *peer, step uint64) (duplicate bool, value float32) {
 		t.Helper()
 		head := p.head
@@ -387,8 +387,8 @@ func TestRepeatedPushIsAppliedOnce(t *testing.T) {
 // A newer incarnation of a trainer fences the older one, on its open connection too.
 func TestNewerIncarnationFences(t *testing.T) {
 	addr, c := ready(t, pserver.Config{})
-	old := dial(t, addr).greet(0, 5)
-	fresh := dial(t, addr).greet(0, 8)
+	old := dial(t, addr).sayHello(0, 5)
+	fresh := dial(t, addr).sayHello(0, 8)
 	push := func(p *peer) error {
 		head := p.head
 		head.Op, head.Block, head.Step = wire.Push, blockB1, 1
@@ -412,7 +412,7 @@ func TestPullsAreNotTorn(t *testing.T) { bothWays(t, pserver.Config{}, pullsAreN
 func pullsAreNotTorn(t *testing.T, addr string, _ *params.Client) {
 	const pushes = 300
 	done := make(chan error, 1)
-	writer := dial(t, addr).greet(0, 1)
+	writer := dial(t, addr).sayHello(0, 1)
 	go func() {
 		head := writer.head
 		head.Op, head.Block = wire.Push, blockW1Last
@@ -425,7 +425,7 @@ func pullsAreNotTorn(t *testing.T, addr string, _ *params.Client) {
 		}
 		done <- nil
 	}()
-	reader := dial(t, addr).greet(1, 2)
+	reader := dial(t, addr).sayHello(1, 2)
 	head := reader.head
 	head.Op, head.Block, head.DType = wire.Pull, blockW1Last, wire.Bytes
 	got := make([]float32, lenLast)

@@ -277,7 +277,7 @@ func TestLeaseLost(t *testing.T) {
 	if _, err := c.PushPull(within(t), 1, 1, tensors(constant(2)), values); err != nil {
 		t.Fatal(err)
 	}
-	p := dial(t, s.addr).greet(9, 9)
+	p := dial(t, s.addr).sayHello(9, 9)
 	before := listing(t, dir)
 	s.lose()
 	if err := s.wait(); !errors.Is(err, pserver.ErrLeaseLost) {

@@ -36,8 +36,8 @@ func rewind(t *testing.T, g *storageBackend) {
 	if err := c.client.Rollback(within(t), 1, 2, set, nil); err != nil {
 		t.Fatal(err)
 	}
-	if _, err := pinned.Push(within(t), 2, 1, grads); !errors.Is(err, params.ErrRewound) {
-		t.Errorf("a push of the epoch before: %v, expected %v", err, params.ErrRewound)
+	if _, err := pinned.Push(within(t), 2, 1, grads); !errors.Is(err, params.ErrRolledBack) {
+		t.Errorf("a push of the epoch before: %v, expected %v", err, params.ErrRolledBack)
 	}
 	again := connect(t, c.book, params.Config{Mode: params.Async, Optimizer: heavy, Ordinal: 8, Incarnation: 101, JobEpoch: 2})
 	mustInit(t, again, values)

@@ -192,7 +192,7 @@ func TestNoMemoryToLookInto(t *testing.T) {
 	addr, c := ready(t, pserver.Config{DataSocket: dir})
 	for name, begin := range map[string]func(t *testing.T) (*peer, wire.Header){
 		"a push over TCP": func(t *testing.T) (*peer, wire.Header) {
-			p := dial(t, addr).greet(5, 5)
+			p := dial(t, addr).sayHello(5, 5)
 			head := p.head
 			head.Op, head.Block, head.Step = wire.Push, blockB1, 1
 			return p, head
@@ -201,7 +201,7 @@ func TestNoMemoryToLookInto(t *testing.T) {
 			return dial(t, addr), wire.Header{Op: wire.Hello, Block: 6, Incarnation: 6}
 		},
 		"through the socket, but not asked for": func(t *testing.T) (*peer, wire.Header) {
-			p := dial(t, theSocket(t, dir)).greet(7, 7)
+			p := dial(t, theSocket(t, dir)).sayHello(7, 7)
 			head := p.head
 			head.Op, head.Block, head.Step = wire.Push, blockB1, 1
 			return p, head

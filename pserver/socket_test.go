@@ -135,7 +135,7 @@ func TestSocketsThatAreNotTheServers(t *testing.T) {
 			must(t, os.Rename(theSocket(t, dir), path))
 			t.Cleanup(func() {
 				// It would be fenced if the other server had taken a hello of a newer incarnation.
-				p := dial(t, server.addr).greet(7, 7)
+				p := dial(t, server.addr).sayHello(7, 7)
 				head := p.head
 				head.Op, head.Block, head.Step = wire.Push, blockB1, 1
 				if _, _, err := p.ask(head, payloadOf(lenB1, 1)); err != nil {
@@ -200,7 +200,7 @@ func impostor(t *testing.T, path string) {
 // A hello that is meant for another server is refused, over TCP too.
 func TestHelloForAnotherServer(t *testing.T) {
 	addr, c := ready(t, pserver.Config{})
-	p := dial(t, addr).greet(1, 1)
+	p := dial(t, addr).sayHello(1, 1)
 	digest := append(modelDigest(t), make([]byte, 16)...)
 	_, _, err := dial(t, addr).ask(wire.Header{Op: wire.Hello, Block: 1, Incarnation: 9}, digest)
 	var fault *wire.Fault

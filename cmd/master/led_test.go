@@ -28,7 +28,7 @@ import (
 
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
-// led is a job that a real master leads, with its gRPC face on a real port.
+// led is a job that a real master leads, with its gRPC API on a real port.
 type led struct {
 	sealer master.Sealer
 	*master.Master

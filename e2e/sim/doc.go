@@ -12,7 +12,7 @@
 //   - the fenced transactions (etcdstore/fence)
 //   - the session, retries and pauses of a client (trainer/session)
 //   - the rows of parameter servers with the steps of each trainer, cuts and restores (pserver/table)
-//   - in a third of the histories, a sealer that moves ledger entries into files (ledger.Driven); the
+//   - in a third of the histories, a sealer that moves ledger entries into files (ledger.Sealing); the
 //     files are values of the modelled etcd
 //
 // # Model

@@ -17,7 +17,7 @@ import (
 )
 
 // Histories with a sealer. The leader moves the ledger into sealed files with the production code
-// (ledger.Driven). The files are values of the modelled etcd.
+// (ledger.Sealing). The files are values of the modelled etcd.
 
 // seal runs the sealer of a term until the term ends.
 func (n *node) seal(d *committer.Committer, k *lock) {
@@ -26,7 +26,7 @@ func (n *node) seal(d *committer.Committer, k *lock) {
 		store := &ledgerLink{link: l, term: k.term}
 		sealer := &ledger.Sealer{Store: store, Config: n.world.plan.sealing, Log: n.world.log}
 		id := d.JobID()
-		sealing := sealer.Drive(store, hex.EncodeToString(id[:]))
+		sealing := sealer.Begin(store, hex.EncodeToString(id[:]))
 		for n.driven == d {
 			pause, err := sealing.Round(context.Background(), d.Progress())
 			if err != nil {

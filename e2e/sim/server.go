@@ -58,20 +58,20 @@ type server struct {
 	start uint64
 
 	// state of the process
-	table    *table.Table
-	trainers map[pusher]*partition.Trainer
-	joined   int                          // number of trainers so far
-	newest   map[taskqueue.Ordinal]uint64 // newest incarnations
-	current  *table.Cut
-	written  uint64 // number of files and cuts so far
-	ready    bool
-	version  uint64                // of a synchronous job
-	staged   map[pusher]*gradients // of a synchronous job
-	epoch    uint32                // of the job
-	rewound  uint32
-	term     uint64
-	lastCut  uint64
-	open     *serverCut
+	table      *table.Table
+	trainers   map[pusher]*partition.Trainer
+	joined     int                          // number of trainers so far
+	newest     map[taskqueue.Ordinal]uint64 // newest incarnations
+	current    *table.Cut
+	written    uint64 // number of files and cuts so far
+	ready      bool
+	version    uint64                // of a synchronous job
+	staged     map[pusher]*gradients // of a synchronous job
+	epoch      uint32                // of the job
+	rolledBack uint32
+	term       uint64
+	lastCut    uint64
+	open       *serverCut
 
 	conns    []*dataConn
 	requests []func(done func()) // one at a time, as under one lock
@@ -102,7 +102,7 @@ func (s *server) boot() {
 		return
 	}
 	s.start++
-	s.written, s.rewound, s.term, s.lastCut, s.open, s.busy = 0, 0, 0, 0, nil, false
+	s.written, s.rolledBack, s.term, s.lastCut, s.open, s.busy = 0, 0, 0, 0, nil, false
 	s.conns, s.requests, s.asked = nil, nil, map[*ask]bool{}
 	s.machine.start(func(*process) {})
 	s.world.serversChanged()
@@ -316,10 +316,10 @@ func (s *server) rewind(term uint64, epoch uint32, text []byte) error {
 	switch {
 	case term < s.term:
 		return errOldCut
-	case epoch == s.rewound:
+	case epoch == s.rolledBack:
 		s.term = term
 		return nil
-	case epoch < s.rewound || epoch < s.epoch:
+	case epoch < s.rolledBack || epoch < s.epoch:
 		s.term = term
 		return errOldCut
 	}
@@ -336,7 +336,7 @@ func (s *server) rewind(term uint64, epoch uint32, text []byte) error {
 		}
 	}
 	s.load(set, epoch)
-	s.epoch, s.rewound = epoch, epoch
+	s.epoch, s.rolledBack = epoch, epoch
 	s.note("%s: rolled back, epoch %d", s.name, epoch)
 	s.world.check.rolledBack(s, epoch)
 	return nil

@@ -198,7 +198,7 @@ func (s *server) commit(from *node, step taskqueue.Step) error {
 	for _, by := range step.Contributors {
 		g := s.staged[pusher{by.Ordinal, by.Incarnation}]
 		if g == nil || g.version != s.version {
-			if s.rewound == step.Epoch {
+			if s.rolledBack == step.Epoch {
 				s.breaks("servers hold the gradients of a step", "version %d: %+v", step.Version, by)
 			}
 			return errNoStages // it was restarted, and waits for its rollback

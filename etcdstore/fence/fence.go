@@ -14,7 +14,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Term is one holding of the lock.
+// Term is one tenure of the lock.
 type Term struct {
 	Prefix   string // before every key of the job
 	LockKey  string // absolute

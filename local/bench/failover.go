@@ -227,7 +227,7 @@ const (
 // fault stops the leader and returns the time without a task. It begins when there is a
 // standby and the holddown of the last forced takeover has ended.
 func (s *scene) fault(ctx context.Context) (time.Duration, error) {
-	if err := s.settle(ctx); err != nil {
+	if err := s.awaitReady(ctx); err != nil {
 		return 0, err
 	}
 	leader, err := s.store.MasterAddr(ctx)
@@ -273,8 +273,8 @@ func (s *scene) nextAnswer(ctx context.Context, began time.Time, term uint64) (t
 	}
 }
 
-// settle waits until the next fault can be measured: no standby backs off.
-func (s *scene) settle(ctx context.Context) error {
+// awaitReady waits until the next fault can be measured: no standby backs off.
+func (s *scene) awaitReady(ctx context.Context) error {
 	if s.Mode != Resign && !s.lastFall.IsZero() {
 		if err := rest(ctx, time.Until(s.lastFall.Add(s.Holddown))); err != nil {
 			return err

@@ -45,7 +45,7 @@ type shardConfig struct {
 
 // serve says where it listens, and then how much processor time it has used, as often as it is asked.
 func (c *shardConfig) serve(ctx context.Context, p *parent) error {
-	d, err := openDoor(ctx, c.door)
+	d, err := servePort(ctx, c.serveData)
 	if err != nil {
 		return err
 	}
@@ -60,8 +60,8 @@ func (c *shardConfig) serve(ctx context.Context, p *parent) error {
 	return d.close()
 }
 
-// door serves l until ctx ends.
-func (c *shardConfig) door(ctx context.Context, l net.Listener) error {
+// serveData serves l until ctx ends.
+func (c *shardConfig) serveData(ctx context.Context, l net.Listener) error {
 	held := &heldParameters{values: make([]float32, c.MiB*placement.BlockElements), rule: psOptimizer.Rule()}
 	switch c.Via {
 	case viaGRPC:

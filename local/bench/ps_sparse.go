@@ -226,7 +226,7 @@ type tableConfig struct {
 
 // serve says where it listens, and then how it is, as often as it is asked.
 func (c *tableConfig) serve(ctx context.Context, p *parent) error {
-	d, err := openDoor(ctx, func(ctx context.Context, l net.Listener) error {
+	d, err := servePort(ctx, func(ctx context.Context, l net.Listener) error {
 		s, err := pserver.New(pserver.Config{Registry: seat(0), Listener: l, DataSocket: c.Sockets, Log: silent()})
 		if err != nil {
 			return err

@@ -34,7 +34,7 @@ func (q *Queue) subject(ctx context.Context, key rowKey, endpoint string) (subje
 	m := &masterSubject{site: s, queue: q, via: key.via}
 	if key.via != InProcess {
 		server := &netrpc.Server{Master: s.Master, Log: silent()}
-		if m.door, err = openDoor(ctx, server.Serve); err != nil {
+		if m.port, err = servePort(ctx, server.Serve); err != nil {
 			return nil, errors.Join(err, s.close())
 		}
 	}
@@ -51,12 +51,12 @@ type masterSubject struct {
 	*site
 	queue *Queue
 	via   Via
-	door  *door // nil in process
+	port  *servedPort // nil in process
 }
 
 func (m *masterSubject) start(ctx context.Context, callers int) (session, error) {
-	if m.door != nil {
-		return m.queue.remote(ctx, m.via, m.door.addr, callers)
+	if m.port != nil {
+		return m.queue.remote(ctx, m.via, m.port.addr, callers)
 	}
 	trainers := make([]load.Trainer, callers)
 	for i := range trainers {
@@ -74,8 +74,8 @@ func (m *masterSubject) counters() commitCounters { return m.store.counters() }
 
 func (m *masterSubject) close() error {
 	var err error
-	if m.door != nil {
-		err = m.door.close()
+	if m.port != nil {
+		err = m.port.close()
 	}
 	return errors.Join(err, m.site.close())
 }
@@ -87,7 +87,7 @@ type literalSubject struct {
 	via   Via
 	store *etcdstore.Store
 	lock  *etcdstore.Lock
-	door  *door
+	port  *servedPort
 }
 
 func (q *Queue) literal(ctx context.Context, key rowKey, endpoint string) (*literalSubject, error) {
@@ -117,12 +117,12 @@ func (s *literalSubject) begin(ctx context.Context, tasks int) (err error) {
 	if s.Queue, err = literal.New(ctx, s.lock, table, encode); err != nil {
 		return err
 	}
-	s.door, err = openDoor(ctx, s.Queue.Serve)
+	s.port, err = servePort(ctx, s.Queue.Serve)
 	return err
 }
 
 func (s *literalSubject) start(ctx context.Context, callers int) (session, error) {
-	return s.queue.remote(ctx, s.via, s.door.addr, callers)
+	return s.queue.remote(ctx, s.via, s.port.addr, callers)
 }
 
 func (s *literalSubject) raw() *rawLoop { return newRawLoop(s.store, s.lock.Key(), s.lock.Revision()) }
@@ -134,8 +134,8 @@ func (s *literalSubject) counters() commitCounters {
 
 func (s *literalSubject) close() error {
 	var err error
-	if s.door != nil {
-		err = s.door.close()
+	if s.port != nil {
+		err = s.port.close()
 	}
 	if s.lock != nil {
 		err = errors.Join(err, s.lock.Resign(context.Background()))
@@ -143,25 +143,25 @@ func (s *literalSubject) close() error {
 	return errors.Join(err, s.store.Close())
 }
 
-// door is a port that is being served.
-type door struct {
+// servedPort is a port that is being served.
+type servedPort struct {
 	addr   string
 	cancel context.CancelFunc
 	done   chan error
 }
 
-func openDoor(ctx context.Context, serve func(context.Context, net.Listener) error) (*door, error) {
+func servePort(ctx context.Context, serve func(context.Context, net.Listener) error) (*servedPort, error) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	d := &door{addr: l.Addr().String(), cancel: cancel, done: make(chan error, 1)}
+	d := &servedPort{addr: l.Addr().String(), cancel: cancel, done: make(chan error, 1)}
 	go func() { d.done <- serve(ctx, l) }()
 	return d, nil
 }
 
-func (d *door) close() error {
+func (d *servedPort) close() error {
 	d.cancel()
 	return <-d.done
 }

@@ -86,7 +86,7 @@ func (d *Drill) Run(ctx context.Context) (report *Report, err error) {
 		return nil, err
 	}
 	d.say("waiting until all tasks that trainers held are counted")
-	if err := d.settle(ctx); err != nil {
+	if err := d.awaitCounted(ctx); err != nil {
 		return nil, err
 	}
 	report.StoodStill = d.gap.longest.Seconds()

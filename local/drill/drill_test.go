@@ -339,21 +339,21 @@ func TestTracker(t *testing.T) {
 		t.Fatalf("at the fault: %d pending, a holds %d, b %d, re-sent %v", l.pending, l.holds("a"), l.holds("b"), l.resent)
 	}
 	apply(at(taskqueue.EventFinished, 1, 0, 2), at(taskqueue.EventFinished, 1, 1, 1))
-	if l.settled() {
+	if l.allCounted() {
 		t.Error("settled before the session of the killed trainer ended, with an open task")
 	}
 	apply(taskqueue.LedgerEvent{Kind: taskqueue.EventLost, Trainer: 2}, at(taskqueue.EventReturned, 2, 2, 1))
-	if l.settled() {
+	if l.allCounted() {
 		t.Error("settled with a task that came back")
 	}
 	apply(at(taskqueue.EventDispatched, 1, 2, 2))
-	if l.settled() {
+	if l.allCounted() {
 		t.Error("settled with a task that is out again")
 	}
 	apply(at(taskqueue.EventFinished, 1, 2, 2))
 	want := Resent{Pass: 1, Position: 2, Attempt: 2, From: "b", To: "a", Why: "returned"}
-	if !l.settled() || len(l.resent) != 1 || l.resent[0] != want {
-		t.Errorf("settled is %v, re-sent %+v, expected %+v", l.settled(), l.resent, want)
+	if !l.allCounted() || len(l.resent) != 1 || l.resent[0] != want {
+		t.Errorf("settled is %v, re-sent %+v, expected %+v", l.allCounted(), l.resent, want)
 	}
 }
 
@@ -375,8 +375,8 @@ func TestTrackerOfDamagedLedger(t *testing.T) {
 		if err := l.follow(t.Context(), none, &taskqueue.Snapshot{Commit: l.read + 1, Sets: []taskqueue.SetSnapshot{{Open: c.open}}}); err != nil {
 			t.Fatal(err)
 		}
-		if len(l.watched) != c.pending || l.settled() != (c.pending == 0) {
-			t.Errorf("with %v open, it waits for %v and settled is %v, expected %d tasks", c.open, l.watched, l.settled(), c.pending)
+		if len(l.watched) != c.pending || l.allCounted() != (c.pending == 0) {
+			t.Errorf("with %v open, it waits for %v and settled is %v, expected %d tasks", c.open, l.watched, l.allCounted(), c.pending)
 		}
 	}
 }

@@ -152,9 +152,9 @@ func (l *tracker) close(sets []taskqueue.SetSnapshot) {
 	maps.DeleteFunc(l.back, func(at spot, _ back) bool { return closed(at) })
 }
 
-// settled reports whether the session of the killed trainer has ended, and all tasks that were held at the fault, or returned since,
+// allCounted reports whether the session of the killed trainer has ended, and all tasks that were held at the fault, or returned since,
 // are counted or set aside.
-func (l *tracker) settled() bool { return len(l.missed)+len(l.watched)+len(l.back) == 0 }
+func (l *tracker) allCounted() bool { return len(l.missed)+len(l.watched)+len(l.back) == 0 }
 
 // holds counts the tasks of a trainer.
 func (l *tracker) holds(id string) (n int) {

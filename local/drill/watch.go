@@ -123,8 +123,8 @@ func (d *Drill) successor(ctx context.Context, read func(context.Context) (etcds
 	}
 }
 
-// settle waits until the tasks that trainers held at the fault are counted.
-func (d *Drill) settle(ctx context.Context) error {
+// awaitCounted waits until the tasks that trainers held at the fault are counted.
+func (d *Drill) awaitCounted(ctx context.Context) error {
 	bounded, cancel := context.WithTimeoutCause(ctx, d.Patience, fmt.Errorf("tasks that trainers held at the fault are not counted after %v: increase --patience, or list them with `master tasks`", d.Patience))
 	defer cancel()
 	for {
@@ -132,7 +132,7 @@ func (d *Drill) settle(ctx context.Context) error {
 			return err
 		}
 		switch {
-		case d.tracker.settled():
+		case d.tracker.allCounted():
 			return nil
 		case d.hasEnded():
 			return errEnded

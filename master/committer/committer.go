@@ -29,7 +29,7 @@ type Committer struct {
 	cutDisturbed bool // a commit was slow or refused since the last CutBegin
 
 	mailboxes []*component.Mailbox
-	unblocked [taskqueue.WaitFors]bool // an event may have changed the answer of a parked op that waits for it
+	unblocked [taskqueue.WaitFors]bool // an event may have changed the answer of a parked request that waits for it
 }
 
 func newCommitter(s *state, onEnd func()) *Committer {
@@ -76,7 +76,7 @@ func (c *Committer) run(ctx context.Context) error {
 	}
 }
 
-// End fails all queued ops and rejects new ones.
+// End fails all queued requests and rejects new ones.
 func (c *Committer) End(err error) {
 	c.onEnd() // before any caller receives the error
 	answer := ErrNotLeader
@@ -107,12 +107,12 @@ func (c *Committer) linger(ctx context.Context, timer *time.Timer) {
 	timer.Stop()
 }
 
-// Round commits all queued requests. It then retries the parked ops, and repeats that while a retry answers at least one of
+// Round commits all queued requests. It then retries the parked requests, and repeats that while a retry answers at least one of
 // them.
 func (c *Committer) Round(ctx context.Context, tick bool) error {
 	//guard:tick-after-batch
 	c.batch = c.take(c.batch)
-	if tick { // after all queued ops: a request that a slow store delayed is not late
+	if tick { // after all queued requests: a request that a slow store delayed is not late
 		c.batch = append(c.batch, &Pending{ctx: ctx, Request: Request{Event: &taskqueue.Tick{}}, done: make(chan struct{}, 1)})
 		if c.lead.Valid() { // without a valid lease, an answer must wait for a commit
 			c.expire(c.time.Now())
@@ -187,7 +187,7 @@ func (c *Committer) saved(t time.Time, result error) (refused, err error) {
 	return fmt.Errorf("%w: %w", ErrNotStored, result), nil
 }
 
-// unpark moves the parked ops whose answer may have changed to the batch. It returns false if there is none.
+// unpark moves the parked requests whose answer may have changed to the batch. It returns false if there is none.
 func (c *Committer) unpark() bool {
 	//guard:parked-requests-retried
 	all := c.queue.Dispatchable()
@@ -210,8 +210,8 @@ func (c *Committer) unpark() bool {
 //guard:slow-store-threshold
 const SlowStore = time.Second
 
-// applyBatch applies the batch to the queue until a transaction is full. It returns the number of ops applied. If an op
-// panics, applyBatch drops that op, restores the stored state and applies the other ops again.
+// applyBatch applies the batch to the queue until a transaction is full. It returns the number of requests applied. If a request
+// panics, applyBatch drops that request, restores the stored state and applies the other requests again.
 func (c *Committer) applyBatch(ctx context.Context, now taskqueue.Clock) (n int, err error) {
 	for again := true; again; {
 		again = false
@@ -297,10 +297,10 @@ func (c *Committer) putParts(ctx context.Context, parts *Parts) error {
 }
 
 // MaxBatchLedger bounds what the ledger of one transaction may grow to, in bytes, before the
-// op that passes it.
+// request that passes it.
 const MaxBatchLedger = 256 << 10
 
-// roomInBatch reports whether a transaction takes another op.
+// roomInBatch reports whether a transaction takes another request.
 func (c *Committer) roomInBatch() bool {
 	return c.queue.PendingWrites() < MaxBatchKeys-batchSlack && c.queue.PendingLedger() < MaxBatchLedger
 }
@@ -322,7 +322,7 @@ func (c *Committer) checkSeenCommit(ctx context.Context, event taskqueue.Event) 
 	return fmt.Errorf("%w: a trainer saw commit %d of this job, the store knows %d: etcd was restored from an old backup; restore a newer one, or start the job under another name", ErrStoreWentBack, r.SeenCommit, last)
 }
 
-// read calls the read function of an op with the committed queue.
+// read calls the read function of a request with the committed queue.
 func (c *Committer) read(o *Pending) {
 	defer c.recoverPending(o)
 	o.Read(c.queue)
@@ -365,7 +365,7 @@ func (c *Committer) Effects(kinds ...taskqueue.EffectKind) *component.Mailbox {
 	return m
 }
 
-// refuse returns the error of a failed commit to the first n callers of the batch. Read-only ops see the stored state.
+// refuse returns the error of a failed commit to the first n callers of the batch. Read-only requests see the stored state.
 func (c *Committer) refuse(n int, err error) error {
 	c.counts.refused.Add(1)
 	//guard:rollback-after-refusal
@@ -386,7 +386,7 @@ func (c *Committer) refuse(n int, err error) error {
 	return nil
 }
 
-// deliver answers the first n ops of the batch, or parks them; it returns how many were
+// deliver answers the first n requests of the batch, or parks them; it returns how many were
 // answered.
 func (c *Committer) deliver(n int) (answered int) {
 	for _, o := range c.batch[:n] {
@@ -408,7 +408,7 @@ func (c *Committer) deliver(n int) (answered int) {
 	return answered
 }
 
-// expire answers parked ops that reached their deadline or whose caller is gone.
+// expire answers parked requests that reached their deadline or whose caller is gone.
 func (c *Committer) expire(now time.Time) {
 	kept := c.parked[:0]
 	for _, o := range c.parked {

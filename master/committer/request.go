@@ -46,7 +46,7 @@ func (o *Pending) finish(err error) {
 	o.done <- struct{}{}
 }
 
-// drop keeps an op from being applied, also when its batch is applied once more.
+// drop keeps a request from being applied, also when its batch is applied once more.
 func (o *Pending) drop(err error) { o.err, o.dropped = err, true }
 
 // mustWait reports whether an answer is held back because it waits for other trainers.
@@ -55,7 +55,7 @@ func (o *Pending) mustWait() bool {
 	return o.answer.Kind == taskqueue.AnswerWait && (w == taskqueue.WaitTask || w == taskqueue.WaitFlush || w == taskqueue.WaitStep)
 }
 
-// park prepares an op to be applied again: its finishes are counted, only its wish is left.
+// park prepares a request to be applied again: its finishes are counted, only its wish is left.
 func (o *Pending) park(until time.Time) {
 	if o.until.IsZero() {
 		o.until = until
@@ -73,7 +73,7 @@ func (o *Pending) park(until time.Time) {
 	}
 }
 
-// inbox gathers the callers' ops for the committer.
+// inbox gathers the callers' requests for the committer.
 type inbox struct {
 	mu      sync.Mutex
 	pending []*Pending
@@ -110,7 +110,7 @@ func (b *inbox) len() int {
 	return len(b.pending)
 }
 
-// expect makes full signal once target ops wait. It returns false when they do already.
+// expect makes full signal once target requests wait. It returns false when they do already.
 func (b *inbox) expect(target int) bool {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -122,7 +122,7 @@ func (b *inbox) expect(target int) bool {
 	return len(b.pending) < target
 }
 
-// close rejects new ops and returns the queued ones.
+// close rejects new requests and returns the queued ones.
 func (b *inbox) close(err error) []*Pending {
 	b.mu.Lock()
 	defer b.mu.Unlock()

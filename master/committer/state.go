@@ -242,7 +242,7 @@ func (s *state) setStep(step []byte) error {
 	return s.queue.RestoreStep(step)
 }
 
-// publish lets the faces build tasks of newly registered datasets.
+// publish lets the network APIs build tasks of newly registered datasets.
 func (s *state) publish() {
 	have := *s.tables.Load()
 	n := len(have)

@@ -1,4 +1,4 @@
-// Package grpcapi implements the gRPC face of a master. It translates messages into calls of package master, and errors
+// Package grpcapi implements the gRPC API of a master. It translates messages into calls of package master, and errors
 // into codes.
 //
 // In addition to the Admin service, the port serves the standard health service and the reflection service. The

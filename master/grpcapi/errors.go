@@ -13,7 +13,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// What this face itself finds wrong with a call.
+// What this API itself finds wrong with a call.
 var (
 	errArgument = errors.New("bad argument")
 	errOtherJob = errors.New("no such job here")

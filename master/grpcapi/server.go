@@ -35,7 +35,7 @@ const (
 	speedEvery  = 500 * time.Millisecond
 )
 
-// Server is the gRPC face of one master.
+// Server is the gRPC API of one master.
 type Server struct {
 	master *master.Master
 	log    *logrus.Entry

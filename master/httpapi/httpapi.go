@@ -1,4 +1,4 @@
-// Package httpapi is the face of a master for people's tools: whether it lives, whether it
+// Package httpapi is the API of a master for monitoring tools: whether it lives, whether it
 // is ready, and its metrics for Prometheus. It only reads.
 //
 //	/healthz  200 while the process serves
@@ -34,7 +34,7 @@ const (
 	slowRequest = time.Second
 )
 
-// Server is the HTTP face of one master.
+// Server is the HTTP API of one master.
 type Server struct {
 	http   *http.Server
 	log    *logrus.Entry
@@ -72,7 +72,7 @@ func New(m *master.Master, size Size, log *logrus.Entry) *Server {
 // Size returns the bytes of the store's database and its quota.
 type Size func(ctx context.Context) (used, quota int64, err error)
 
-// Attend makes this the face of m from now on. size may be nil.
+// Attend makes this the API of m from now on. size may be nil.
 func (s *Server) Attend(m *master.Master, size Size) {
 	s.route(m, &collector{master: m, size: size, log: s.log})
 }

@@ -54,7 +54,7 @@ func Start(t testing.TB, store *etcdstore.Store, config master.Config) *Running 
 	return r
 }
 
-// StandBy starts a master with its net/rpc face. servers may be nil unless config.Sync. checkpoints has the settings of their control,
+// StandBy starts a master with its net/rpc API. servers may be nil unless config.Sync. checkpoints has the settings of their control,
 // if there are any.
 func StandBy(t testing.TB, store *etcdstore.Store, config master.Config, servers pscontrol.Servers, checkpoints ...pscontrol.Config) *Running {
 	t.Helper()

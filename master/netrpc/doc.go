@@ -1,4 +1,4 @@
-// Package netrpc implements the net/rpc face of a master. It translates messages into calls of package master, and
+// Package netrpc implements the net/rpc API of a master. It translates messages into calls of package master, and
 // errors into texts. Package wire defines the messages.
 //
 // Every connection has its own service, which records the tasks that the connection holds. A client that did not join

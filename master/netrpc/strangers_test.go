@@ -28,8 +28,8 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// face serves the net/rpc API of a master with timeouts for tests.
-func face(t testing.TB, m *master.Master, handshake, message, write time.Duration) (addr string) {
+// listen serves the net/rpc API of a master with timeouts for tests.
+func listen(t testing.TB, m *master.Master, handshake, message, write time.Duration) (addr string) {
 	t.Helper()
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
@@ -187,7 +187,7 @@ func TestNestedMessageEndsConnection(t *testing.T) {
 func TestSlowConnections(t *testing.T) {
 	r := serve(t, 5, master.Config{})
 	const quick = 200 * time.Millisecond
-	addr := face(t, r.Master, quick, quick, quick)
+	addr := listen(t, r.Master, quick, quick, quick)
 	for name, say := range map[string]func(t *testing.T) net.Conn{
 		"sends nothing": func(t *testing.T) net.Conn {
 			conn, err := net.Dial("tcp", addr)
@@ -256,7 +256,7 @@ func TestSlowConnections(t *testing.T) {
 // after it on the same connection does not wait.
 func TestStalledLargeMessagesDoNotDelayOthers(t *testing.T) {
 	r := serve(t, 5, master.Config{})
-	addr := face(t, r.Master, time.Hour, time.Hour, time.Hour)
+	addr := listen(t, r.Master, time.Hour, time.Hour, time.Hour)
 	large := request(t, "ReportDataset", []string{strings.Repeat("x", 100<<10)})
 	for range 20 {
 		if _, err := connect(t, addr).Write(large[:80<<10]); err != nil {
@@ -397,7 +397,7 @@ func TestConnectionWithForgedSessionIsClosed(t *testing.T) {
 
 // A request with another method or path than rpc.DialHTTP receives an HTTP error.
 func TestOtherHTTPRequestsAreRefused(t *testing.T) {
-	addr := face(t, nil, time.Second, time.Second, time.Second)
+	addr := listen(t, nil, time.Second, time.Second, time.Second)
 	for _, line := range []string{"CONNECT /elsewhere HTTP/1.0", "POST /_goRPC_ HTTP/1.1", "GET / HTTP/1.1"} {
 		conn, err := net.Dial("tcp", addr)
 		if err != nil {
@@ -413,7 +413,7 @@ func TestOtherHTTPRequestsAreRefused(t *testing.T) {
 
 // F17: a panic is the error of its call. The connection and the process continue.
 func TestPanickingCall(t *testing.T) {
-	c := dial(t, face(t, nil, time.Second, time.Second, time.Second)) // every method panics without a master
+	c := dial(t, listen(t, nil, time.Second, time.Second, time.Second)) // every method panics without a master
 	who := wire.Trainer{Ordinal: 1, Incarnation: 1}
 	for method, x := range map[string]struct{ args, reply any }{
 		"ReportDataset":    {[]string{"/a"}, new(int)},
@@ -468,7 +468,7 @@ func TestIdleConnections(t *testing.T) {
 		}
 		t.Skipf("open files: found a limit of %d, expected %d: set ulimit -n", limit.Cur, 2*n+200)
 	}
-	addr := face(t, nil, 10*time.Second, 10*time.Second, 10*time.Second) // the answer of every call is an error
+	addr := listen(t, nil, 10*time.Second, 10*time.Second, 10*time.Second) // the answer of every call is an error
 	memory := func() uint64 {
 		runtime.GC()
 		var m runtime.MemStats

@@ -118,15 +118,15 @@ func keepNone(states []ServerState) bool {
 // at its last cut. It reports whether the job has failed.
 func (r *rollbacks) fail(ctx context.Context, why string) (failed bool, err error) {
 	var last taskqueue.Step
-	var place taskqueue.StepPlace
+	var current taskqueue.StepPlace
 	if err := r.term.Read(ctx, func(q *taskqueue.Queue) {
 		last, _ = q.SyncStep()
-		place = q.Steps()
+		current = q.Steps()
 	}); err != nil {
 		return false, err
 	}
 	//guard:counted-cut-without-set-fails
-	if place.Step == 0 && (last.Version == 0 || !r.unsaved) {
+	if current.Step == 0 && (last.Version == 0 || !r.unsaved) {
 		return false, nil
 	}
 	set, _, err := r.term.config.Store.Value(ctx, LatestSetKey)
@@ -172,15 +172,15 @@ func (r *rollbacks) begin(ctx context.Context) (cut Cut, at *jobSnapshot, err er
 	whole := ctx
 	ctx, cancel := r.term.within(whole, beginTimeout)
 	defer func() { cancel() }()
-	var place taskqueue.StepPlace
-	if err := r.term.Read(ctx, func(q *taskqueue.Queue) { place = q.Steps() }); err != nil {
+	var current taskqueue.StepPlace
+	if err := r.term.Read(ctx, func(q *taskqueue.Queue) { current = q.Steps() }); err != nil {
 		return nil, nil, err
 	}
 	states, err := r.term.config.Servers.States(ctx)
 	if err != nil {
 		return nil, nil, err
 	}
-	number := max(place.Step, place.Round)
+	number := max(current.Step, current.Round)
 	for i, s := range states {
 		//guard:cut-needs-all-servers
 		if !s.Present {
@@ -228,7 +228,7 @@ func (r *rollbacks) begin(ctx context.Context) (cut Cut, at *jobSnapshot, err er
 		at, err = r.term.jobSnapshot(ctx)
 		return dataCut(number), at, err
 	}
-	if cut, err = r.term.config.Servers.Begin(ctx, CutRequest{Term: uint64(r.term.Number()), Epoch: place.Epoch, Number: func(uint64) uint64 { return number }}); err != nil {
+	if cut, err = r.term.config.Servers.Begin(ctx, CutRequest{Term: uint64(r.term.Number()), Epoch: current.Epoch, Number: func(uint64) uint64 { return number }}); err != nil {
 		return nil, nil, err
 	}
 	if at, err = r.term.jobSnapshot(ctx); err != nil {
@@ -236,7 +236,7 @@ func (r *rollbacks) begin(ctx context.Context) (cut Cut, at *jobSnapshot, err er
 	}
 	at.position.Step = number
 	//guard:restart-during-cut
-	if states, err = r.term.config.Servers.States(ctx); err == nil && slices.ContainsFunc(states, func(s ServerState) bool { return s.Epoch != place.Epoch }) {
+	if states, err = r.term.config.Servers.States(ctx); err == nil && slices.ContainsFunc(states, func(s ServerState) bool { return s.Epoch != current.Epoch }) {
 		err = fmt.Errorf("cut %d: a parameter server restarted meanwhile", number)
 	}
 	return cut, at, err
@@ -347,11 +347,11 @@ func (r *rollbacks) rollBackTo(ctx context.Context, why string, keys []taskqueue
 		return err
 	}
 	defer r.term.gate.Release()
-	set, version, place, err := r.latest(ctx)
+	set, version, current, err := r.latest(ctx)
 	if err != nil {
 		return err
 	}
-	a, err := r.term.Submit(ctx, &taskqueue.Rollback{Generation: place.Generation + 1, Step: place.Step, Version: version, Keys: keys})
+	a, err := r.term.Submit(ctx, &taskqueue.Rollback{Generation: current.Generation + 1, Step: current.Step, Version: version, Keys: keys})
 	if err != nil {
 		return fmt.Errorf("%w: %w", errNotCommitted, err)
 	}
@@ -359,7 +359,7 @@ func (r *rollbacks) rollBackTo(ctx context.Context, why string, keys []taskqueue
 		return err
 	}
 	committed()
-	r.log.WithFields(logrus.Fields{"reason": why, "set": place.Step, "epoch": a.Place.Epoch}).Warn("rolling back to last cut")
+	r.log.WithFields(logrus.Fields{"reason": why, "set": current.Step, "epoch": a.Place.Epoch}).Warn("rolling back to last cut")
 	bounded, cancel := r.term.within(ctx, writeTimeout)
 	defer cancel()
 	//guard:rollback-loads-set
@@ -382,19 +382,19 @@ func (r *rollbacks) revive(ctx context.Context, epoch uint32) error {
 }
 
 // latest is the last cut; the queue and the set are of the same one.
-func (r *rollbacks) latest(ctx context.Context) (set []byte, version uint64, place taskqueue.StepPlace, err error) {
+func (r *rollbacks) latest(ctx context.Context) (set []byte, version uint64, current taskqueue.StepPlace, err error) {
 	if set, _, err = r.term.config.Store.Value(ctx, LatestSetKey); err != nil {
-		return nil, 0, place, err
+		return nil, 0, current, err
 	}
 	var at SetAt
 	if set != nil {
 		if at, err = r.term.config.Servers.SetAt(set); err != nil {
-			return nil, 0, place, fmt.Errorf("read %s: %w", LatestSetKey, err)
+			return nil, 0, current, fmt.Errorf("read %s: %w", LatestSetKey, err)
 		}
 	}
-	err = r.term.Read(ctx, func(q *taskqueue.Queue) { place = q.Steps() })
-	if err == nil && place.Step != at.Number {
-		err = fmt.Errorf("%s names set %d, the tasks are at cut %d: restore both from one backup", LatestSetKey, at.Number, place.Step)
+	err = r.term.Read(ctx, func(q *taskqueue.Queue) { current = q.Steps() })
+	if err == nil && current.Step != at.Number {
+		err = fmt.Errorf("%s names set %d, the tasks are at cut %d: restore both from one backup", LatestSetKey, at.Number, current.Step)
 	}
-	return set, at.Version, place, err
+	return set, at.Version, current, err
 }

@@ -46,7 +46,7 @@ func statusOf(err error) error {
 		return nil
 	case errors.Is(err, core.ErrNotClaimed):
 		return status.Error(codes.Aborted, err.Error())
-	case errors.Is(err, core.ErrIncomplete), errors.Is(err, persist.ErrOldCut), errors.Is(err, persist.ErrNoCut), errors.Is(err, core.ErrOldMove), errors.Is(err, core.ErrBlocksLost), errors.Is(err, core.ErrSyncMove), errors.Is(err, core.ErrNotHeeded), errors.Is(err, core.ErrOverflow), errors.Is(err, persist.ErrUnusable):
+	case errors.Is(err, core.ErrIncomplete), errors.Is(err, persist.ErrOldCut), errors.Is(err, persist.ErrNoCut), errors.Is(err, core.ErrOldMove), errors.Is(err, core.ErrBlocksLost), errors.Is(err, core.ErrSyncMove), errors.Is(err, core.ErrNotLeader), errors.Is(err, core.ErrOverflow), errors.Is(err, persist.ErrUnusable):
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case errors.Is(err, core.ErrMismatch):
 		return status.Error(codes.InvalidArgument, err.Error())
@@ -60,7 +60,7 @@ func (c *Service) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.
 	reply := &pb.DescribeReply{
 		Index: uint32(s.Index()), ShardEpoch: uint32(s.Epoch()), JobEpoch: s.JobEpoch(), State: pb.DescribeReply_STATE_EMPTY, Counters: countersToProto(&s.Counters),
 	}
-	reply.Rewound, reply.Overflow, reply.Unrestored = s.RewoundTo(), s.Overflow(), s.Unrestored()
+	reply.Rewound, reply.Overflow, reply.Unrestored = s.RolledBackTo(), s.Overflow(), s.Unrestored()
 	reply.Counters.StagedBytes = uint64(s.StagedBytes())
 	if c.checkpoints != nil {
 		reply.Checkpoint, reply.CheckpointError = c.checkpoints.Status()

@@ -13,12 +13,12 @@ func TestPushOfABlockAllocatesNothing(t *testing.T) {
 	for _, op := range []wire.Op{wire.Push, wire.PushPull} {
 		t.Run(op.String(), func(t *testing.T) {
 			c, buf := sharingConn(t, false)
-			b := c.holding.Blocks()[0]
+			b := c.view.Blocks()[0]
 			step := uint64(0)
 			push := func() {
 				step++
 				clear(buf.floats[:b.Len])
-				c.head = wire.Header{Op: op, DType: wire.Float32, Block: b.ID, Length: uint32(4 * b.Len), Incarnation: 1, Placement: c.holding.Model().Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: step, Sequence: step}
+				c.head = wire.Header{Op: op, DType: wire.Float32, Block: b.ID, Length: uint32(4 * b.Len), Incarnation: 1, Placement: c.view.Model().Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: step, Sequence: step}
 				c.out = answer(&c.head, c.shard.Epoch())
 				if fault := c.handle(buf, true, &c.out); fault != nil {
 					t.Fatal(fault)

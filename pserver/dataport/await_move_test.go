@@ -17,10 +17,10 @@ func TestPushToMovingBlockOrRowsWaitsForTheMove(t *testing.T) {
 	const decided = 700 * time.Millisecond // within the wait of a pull
 	pushes := map[string]func(t *testing.T, c *conn, buf *buffer) (freeze, thaw func(), push func() *wire.Fault){
 		"block": func(t *testing.T, c *conn, buf *buffer) (freeze, thaw func(), push func() *wire.Fault) {
-			b := c.holding.Blocks()[0]
+			b := c.view.Blocks()[0]
 			c.head = headerOf(c, wire.Push, wire.Float32)
 			c.head.Length = uint32(4 * b.Len)
-			placed := c.holding.Model().Placement
+			placed := c.view.Model().Placement
 			return func() {
 					if err := c.shard.Freeze(t.Context(), core.Move{Term: 1, Epoch: placed.Epoch + 1}, []partition.ID{partition.Block(b.ID)}, time.Now()); err != nil {
 						t.Fatal(err)
@@ -39,7 +39,7 @@ func TestPushToMovingBlockOrRowsWaitsForTheMove(t *testing.T) {
 			if fault != nil {
 				t.Fatal(fault)
 			}
-			slot := c.holding.Tables()[0].Partition(1)
+			slot := c.view.Tables()[0].Partition(1)
 			return slot.Freeze, slot.Thaw, func() *wire.Fault { return c.pushRows(f, &reply{}) }
 		},
 	}
@@ -103,6 +103,6 @@ func TestOtherRefusalsAreAnsweredAtOnce(t *testing.T) {
 // headerOf returns the header of the first update of the trainer of a connection.
 func headerOf(c *conn, op wire.Op, values wire.DType) wire.Header {
 	return wire.Header{
-		Op: op, DType: values, Incarnation: 1, Placement: c.holding.Model().Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Sequence: 1,
+		Op: op, DType: values, Incarnation: 1, Placement: c.view.Model().Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Sequence: 1,
 	}
 }

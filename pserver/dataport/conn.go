@@ -52,7 +52,7 @@ type conn struct {
 	head wire.Header // of the frame being handled
 
 	trainer *core.Trainer // nil before the hello
-	holding *core.View
+	view    *core.View
 	shared  *shared // memory with the trainer, nil: none
 	slot    *buffer // of it, for the frame being handled; nil: payloads go through the socket
 
@@ -228,13 +228,13 @@ func (c *conn) handle(buf *buffer, isFinite bool, r *reply) (fault *wire.Fault) 
 		return c.push(b, buf, r)
 	case wire.Stage:
 		gradient, values := gradientOf(&c.head), c.values(buf, b.Len)
-		refused := c.shard.StageBlock(c.holding, b, c.trainer, gradient, values)
+		refused := c.shard.StageBlock(c.view, b, c.trainer, gradient, values)
 		for c.await(refused) {
-			refused = c.shard.StageBlock(c.holding, b, c.trainer, gradient, values)
+			refused = c.shard.StageBlock(c.view, b, c.trainer, gradient, values)
 		}
 		fault = faultOf(refused)
 	case wire.Put:
-		fault = faultOf(c.shard.Put(c.holding, b, c.head.Incarnation, c.values(buf, b.Len), time.Now()))
+		fault = faultOf(c.shard.Put(c.view, b, c.head.Incarnation, c.values(buf, b.Len), time.Now()))
 	}
 	if fault == nil {
 		r.end()
@@ -253,9 +253,9 @@ func (c *conn) push(b *core.Block, buf *buffer, r *reply) *wire.Fault {
 		r.buf, r.head.DType = buf, c.head.DType
 		out = r
 	}
-	result, refused := c.shard.Push(c.holding, b, c.trainer, update, c.values(buf, b.Len), out)
+	result, refused := c.shard.Push(c.view, b, c.trainer, update, c.values(buf, b.Len), out)
 	for c.await(refused) {
-		result, refused = c.shard.Push(c.holding, b, c.trainer, update, c.values(buf, b.Len), out)
+		result, refused = c.shard.Push(c.view, b, c.trainer, update, c.values(buf, b.Len), out)
 	}
 	if refused != nil {
 		return faultOf(refused)
@@ -310,7 +310,7 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 	if refused != nil {
 		return faultOf(refused)
 	}
-	c.trainer, c.holding = t, h
+	c.trainer, c.view = t, h
 	t.Connected()
 	c.log = c.log.WithField("trainer", t.Ordinal()).WithField("incarnation", t.Incarnation())
 	r.head.Block, r.head.Placement = uint64(c.shard.Index()), h.Model().Placement.Epoch
@@ -326,7 +326,7 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 
 // checkShard refuses a frame that does not match the current state of the shard.
 func (c *conn) checkShard() *wire.Fault {
-	head, h := &c.head, c.holding
+	head, h := &c.head, c.view
 	reads := head.Op == wire.Pull || head.Op == wire.LookupRows || head.Op == wire.ScanRows
 	if head.Incarnation != c.trainer.Incarnation() {
 		return wire.Faultf(wire.Malformed, "frame of incarnation %d on the connection of %d", head.Incarnation, c.trainer.Incarnation())
@@ -351,7 +351,7 @@ func (c *conn) checkShard() *wire.Fault {
 
 // awaitVersion waits until a synchronous shard has the version that the frame demands.
 func (c *conn) awaitVersion() *wire.Fault {
-	if !c.holding.Model().Sync {
+	if !c.view.Model().Sync {
 		return nil
 	}
 	refused := c.shard.Reached(uint64(c.head.Version))
@@ -363,7 +363,7 @@ func (c *conn) awaitVersion() *wire.Fault {
 
 // check finds the block, and refuses a frame that does not match it.
 func (c *conn) check(buf *buffer, isFinite bool) (*core.Block, *wire.Fault) {
-	head, h := &c.head, c.holding
+	head, h := &c.head, c.view
 	b := h.Block(head.Block)
 	if b == nil {
 		return nil, wire.Faultf(wire.NoSuchBlock, "shard %d does not hold block %d", c.shard.Index(), head.Block)

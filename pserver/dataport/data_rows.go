@@ -42,9 +42,9 @@ func (c *conn) handleRows(buf *buffer, r *reply) *wire.Fault {
 func (c *conn) stageRows(f rowFrame, r *reply) *wire.Fault {
 	gradient := gradientOf(&c.head)
 	gradient.Part, gradient.Parts = f.rows.Part, f.rows.Parts
-	refused := c.shard.StageTable(c.holding, f.number, &f.rows.Batch, c.trainer, gradient)
+	refused := c.shard.StageTable(c.view, f.number, &f.rows.Batch, c.trainer, gradient)
 	for c.await(refused) {
-		refused = c.shard.StageTable(c.holding, f.number, &f.rows.Batch, c.trainer, gradient)
+		refused = c.shard.StageTable(c.view, f.number, &f.rows.Batch, c.trainer, gradient)
 	}
 	if refused == nil {
 		r.end()
@@ -55,7 +55,7 @@ func (c *conn) stageRows(f rowFrame, r *reply) *wire.Fault {
 // checkRows finds the table, and refuses whatever does not fit it. Nothing has been changed before. Spans and ids are in
 // index if the payload is shared, and in a lookup, whose reply may take the place of the payload.
 func (c *conn) checkRows(buf *buffer, index *wire.Index) (f rowFrame, fault *wire.Fault) {
-	head, h := &c.head, c.holding
+	head, h := &c.head, c.view
 	if head.Block >= uint64(len(h.Tables())) {
 		return f, wire.Faultf(wire.NoSuchTable, "%v for table %d: the model has %d", head.Op, head.Block, len(h.Tables()))
 	}
@@ -117,7 +117,7 @@ func (c *conn) lookupRows(f rowFrame, buf *buffer, r *reply) *wire.Fault {
 		return fault
 	}
 	n := len(f.rows.IDs) * f.dim
-	version, refused := c.shard.Lookup(c.holding, c.trainer, f.number, &f.rows.Batch, buf.floats[:n])
+	version, refused := c.shard.Lookup(c.view, c.trainer, f.number, &f.rows.Batch, buf.floats[:n])
 	if refused != nil {
 		return faultOf(refused)
 	}
@@ -136,10 +136,10 @@ func (c *conn) pushRows(f rowFrame, r *reply) *wire.Fault {
 	if fault != nil {
 		return fault
 	}
-	applied, refused := c.shard.PushRows(c.holding, c.trainer, f.number, update, &f.rows.Batch)
+	applied, refused := c.shard.PushRows(c.view, c.trainer, f.number, update, &f.rows.Batch)
 	for c.await(refused) {
 		var more int
-		more, refused = c.shard.PushRows(c.holding, c.trainer, f.number, update, &f.rows.Batch)
+		more, refused = c.shard.PushRows(c.view, c.trainer, f.number, update, &f.rows.Batch)
 		applied += more
 	}
 	if applied > 0 {

@@ -49,7 +49,7 @@ func sharingConn(t *testing.T, sync bool) (*conn, *buffer) {
 	file.Close()
 	t.Cleanup(func() { pool.give(memory) })
 	limits := &Limits{PullWait: time.Second}
-	c := &conn{shard: s, holding: h, trainer: who, shared: memory, log: logrus.NewEntry(log), limits: limits, buffers: newBuffers(wire.MaxPayload), stop: make(chan struct{})}
+	c := &conn{shard: s, view: h, trainer: who, shared: memory, log: logrus.NewEntry(log), limits: limits, buffers: newBuffers(wire.MaxPayload), stop: make(chan struct{})}
 	c.slot = memory.slots[0]
 	return c, c.slot
 }
@@ -94,7 +94,7 @@ func TestSharedRowsChangeAfterTheCheckIsHarmless(t *testing.T) {
 			t.Run(name+"/"+op.String(), func(t *testing.T) {
 				c, buf := sharingConn(t, op == wire.StageRows)
 				payload, r := rowsIn(buf, 1, 2)
-				c.head = wire.Header{Op: op, DType: wire.RowBatch, Length: uint32(len(payload)), Incarnation: 1, Placement: c.holding.Model().Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Argument: 0, Sequence: 1}
+				c.head = wire.Header{Op: op, DType: wire.RowBatch, Length: uint32(len(payload)), Incarnation: 1, Placement: c.view.Model().Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Argument: 0, Sequence: 1}
 				if op == wire.StageRows {
 					c.head.Step, c.head.Argument = 0, 1
 				}
@@ -118,8 +118,8 @@ func TestSharedRowsChangeAfterTheCheckIsHarmless(t *testing.T) {
 					t.Fatalf("answer %v", fault)
 				}
 				if op == wire.StageRows {
-					b := c.holding.Blocks()[0]
-					if refused := c.shard.StageBlock(c.holding, b, c.trainer, gradientOf(&c.head), core.Values{Floats: make([]float32, b.Len)}); refused != nil {
+					b := c.view.Blocks()[0]
+					if refused := c.shard.StageBlock(c.view, b, c.trainer, gradientOf(&c.head), core.Values{Floats: make([]float32, b.Len)}); refused != nil {
 						t.Fatal(refused)
 					}
 					_, err := c.shard.Commit(1, 1, []core.Contributor{{Incarnation: 1, Records: 1}}, 1)
@@ -127,7 +127,7 @@ func TestSharedRowsChangeAfterTheCheckIsHarmless(t *testing.T) {
 						t.Errorf("commit of the stage: %v", err)
 					}
 				}
-				ids := rowsOfTable(t, c.holding.Tables()[0])
+				ids := rowsOfTable(t, c.view.Tables()[0])
 				if want := []int64{idIn(1), idIn(2)}; spoiled && len(ids) > 1 || !spoiled && (len(ids) != 2 || ids[0] != want[0] || ids[1] != want[1]) {
 					t.Errorf("the table holds the ids %v, expected %v", ids, want)
 				}
@@ -142,18 +142,18 @@ func TestSharedElementsChangeAfterTheCheckIsHarmless(t *testing.T) {
 		for _, at := range []int{0, core.PieceElements + 3, 3*core.PieceElements - 1} {
 			t.Run(op.String(), func(t *testing.T) {
 				c, buf := sharingConn(t, op == wire.Stage)
-				b := c.holding.Blocks()[0]
+				b := c.view.Blocks()[0]
 				for i := range b.Len {
 					buf.floats[i] = 1
 				}
-				c.head = wire.Header{Op: op, DType: wire.Float32, Block: b.ID, Length: uint32(4 * b.Len), Incarnation: 1, Placement: c.holding.Model().Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Sequence: 1}
+				c.head = wire.Header{Op: op, DType: wire.Float32, Block: b.ID, Length: uint32(4 * b.Len), Incarnation: 1, Placement: c.view.Model().Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Sequence: 1}
 				if op == wire.Put {
 					s := core.New(nil, 0, 1, time.Minute, 1<<30)
-					if _, _, err := s.Claim(c.holding.Model(), 0, 1, time.Now()); err != nil {
+					if _, _, err := s.Claim(c.view.Model(), 0, 1, time.Now()); err != nil {
 						t.Fatal(err)
 					}
-					c.shard, c.holding = s, s.View()
-					b = c.holding.Blocks()[0]
+					c.shard, c.view = s, s.View()
+					b = c.view.Blocks()[0]
 				}
 				if _, fault := c.check(buf, true); fault != nil {
 					t.Fatal(fault)
@@ -166,16 +166,16 @@ func TestSharedElementsChangeAfterTheCheckIsHarmless(t *testing.T) {
 				var fault *wire.Fault
 				switch op {
 				case wire.Put:
-					fault = faultOf(c.shard.Put(c.holding, b, 1, values, time.Now()))
+					fault = faultOf(c.shard.Put(c.view, b, 1, values, time.Now()))
 				case wire.Stage:
 					c.head.Step, c.head.Argument = 0, 1
-					fault = faultOf(c.shard.StageBlock(c.holding, b, c.trainer, gradientOf(&c.head), values))
+					fault = faultOf(c.shard.StageBlock(c.view, b, c.trainer, gradientOf(&c.head), values))
 				default:
 					var out core.Sink
 					if op == wire.PushPull {
 						out = r
 					}
-					_, refused := c.shard.Push(c.holding, b, c.trainer, core.Update{Step: 1, Scale: 1}, values, out)
+					_, refused := c.shard.Push(c.view, b, c.trainer, core.Update{Step: 1, Scale: 1}, values, out)
 					fault = faultOf(refused)
 				}
 				if fault == nil || fault.Code != wire.Malformed || !strings.Contains(fault.Message, `tensor "w"`) {
@@ -206,7 +206,7 @@ func TestPanicOfARequestEndsOneConnection(t *testing.T) {
 	here, there := net.Pipe()
 	defer here.Close()
 	bad := &conn{
-		shard: c.shard, holding: new(core.View), trainer: c.trainer, log: logrus.NewEntry(log), buffers: c.buffers, stop: c.stop,
+		shard: c.shard, view: new(core.View), trainer: c.trainer, log: logrus.NewEntry(log), buffers: c.buffers, stop: c.stop,
 		limits: &Limits{PullWait: time.Second, FrameTimeout: time.Minute, HelloTimeout: time.Minute}, nc: there, r: bufio.NewReader(there),
 	}
 	done := make(chan struct{})
@@ -220,7 +220,7 @@ func TestPanicOfARequestEndsOneConnection(t *testing.T) {
 		}()
 		bad.serve()
 	}()
-	head := wire.Header{Op: wire.LookupRows, DType: wire.RowBatch, Incarnation: 1, Placement: c.holding.Model().Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Sequence: 1}
+	head := wire.Header{Op: wire.LookupRows, DType: wire.RowBatch, Incarnation: 1, Placement: c.view.Model().Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Sequence: 1}
 	var raw [wire.HeaderSize]byte
 	head.Encode(&raw)
 	wire.Seal(&raw, nil)
@@ -238,7 +238,7 @@ func TestPanicOfARequestEndsOneConnection(t *testing.T) {
 	if !strings.Contains(text.String(), "request failed") || !strings.Contains(text.String(), "checkShard") {
 		t.Errorf("log: %q", text.String())
 	}
-	c.head = wire.Header{Op: wire.Pull, Block: c.holding.Blocks()[0].ID, Incarnation: 1, Placement: c.holding.Model().Placement.Epoch}
+	c.head = wire.Header{Op: wire.Pull, Block: c.view.Blocks()[0].ID, Incarnation: 1, Placement: c.view.Model().Placement.Epoch}
 	c.slot = nil
 	r := answer(&c.head, 1)
 	if fault := c.handle(nil, true, &r); fault != nil {

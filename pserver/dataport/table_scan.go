@@ -10,7 +10,7 @@ import (
 
 // scanRows replies with rows of a table from a position on, and with the next position.
 func (c *conn) scanRows(buf *buffer, r *reply) *wire.Fault {
-	head, h := &c.head, c.holding
+	head, h := &c.head, c.view
 	switch {
 	case head.Block >= uint64(len(h.Tables())):
 		return wire.Faultf(wire.NoSuchTable, "%v for table %d: the model has %d", head.Op, head.Block, len(h.Tables()))

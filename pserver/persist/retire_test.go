@@ -117,7 +117,7 @@ func TestWhoMayRetire(t *testing.T) {
 		"of another job, with less to say": {8, core.NewRetirement("6f74686572", 0, nil), "not the leader of this job"},
 	} {
 		err := s.Retire(said.term, said.to, nil)
-		if err == nil || !strings.Contains(err.Error(), said.words) || !errors.Is(err, core.ErrNotHeeded) {
+		if err == nil || !strings.Contains(err.Error(), said.words) || !errors.Is(err, core.ErrNotLeader) {
 			t.Errorf("%s: %v", what, err)
 		}
 		if _, fault := join(t, s, 50, 50); fault != nil {

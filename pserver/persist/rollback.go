@@ -25,7 +25,7 @@ func (c *Checkpoints) Rewind(ctx context.Context, term uint64, epoch uint32, tex
 		s.End(nil)
 		return nil
 	}
-	switch at := s.RewoundTo(); {
+	switch at := s.RolledBackTo(); {
 	case epoch == at:
 		return nil
 	case epoch < at || epoch < s.JobEpoch():

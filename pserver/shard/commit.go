@@ -73,7 +73,7 @@ func (s *Shard) apply(h *View, version uint64, contributors []Contributor, scale
 		}
 	}
 	s.Counters.Committed.Add(1)
-	s.reach(version)
+	s.advanceTo(version)
 	return nil
 }
 

@@ -42,7 +42,7 @@ func TestCutsAreMoments(t *testing.T) {
 	}, trainers)
 	var group sync.WaitGroup
 	for i := range trainers {
-		tr, fault := s.greet(h, uint32(i), uint64(i)+1)
+		tr, fault := s.enter(h, uint32(i), uint64(i)+1)
 		if fault != nil {
 			t.Fatal(fault)
 		}
@@ -138,7 +138,7 @@ func TestCutsBeforeACommit(t *testing.T) {
 	}
 	s.view.Store(h)
 	s.ready.Store(true)
-	tr, fault := s.greet(h, 0, 1)
+	tr, fault := s.enter(h, 0, 1)
 	if fault != nil {
 		t.Fatal(fault)
 	}
@@ -200,7 +200,7 @@ func TestCutsHaveTheirRoom(t *testing.T) {
 	if len(before) != 2*len(h.Blocks()) {
 		t.Fatalf("room for %d of %d blocks", len(before)/2, len(h.Blocks()))
 	}
-	tr, fault := s.greet(h, 0, 1)
+	tr, fault := s.enter(h, 0, 1)
 	if fault != nil {
 		t.Fatal(fault)
 	}

@@ -116,7 +116,7 @@ func (r *Restoration) Install(version uint64, jobEpoch uint32) error {
 		return fmt.Errorf("job epoch %d: expected 1 to %d", jobEpoch, math.MaxUint16)
 	}
 	if r.view.model.Sync {
-		r.view.reach(version)
+		r.view.advanceTo(version)
 	}
 	s := r.shard
 	s.view.Store(r.view)
@@ -130,9 +130,9 @@ func (r *Restoration) Install(version uint64, jobEpoch uint32) error {
 	return nil
 }
 
-// reach gives all blocks one version. Of shards that were stopped one after the other the first may lack the last one: trainers
+// advanceTo gives all blocks one version. Of shards that were stopped one after the other the first may lack the last one: trainers
 // would wait for it, and there may be no master that knows of it.
-func (h *View) reach(version uint64) {
+func (h *View) advanceTo(version uint64) {
 	for _, b := range h.blocks {
 		b.version = version
 	}
@@ -146,7 +146,7 @@ func (s *Shard) Rollback(epoch uint32, load func() error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.ready.Store(false)
-	s.rewound.Store(0)
+	s.rolledBack.Store(0)
 	s.claim = claim{}
 	s.overflow.Store(nil)
 	s.stages.prune(math.MaxUint64, nil)
@@ -158,7 +158,7 @@ func (s *Shard) Rollback(epoch uint32, load func() error) error {
 		return err
 	}
 	s.jobEpoch.Store(epoch)
-	s.rewound.Store(epoch)
+	s.rolledBack.Store(epoch)
 	return nil
 }
 

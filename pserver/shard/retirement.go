@@ -25,8 +25,8 @@ func (r *Retirement) after(other *Retirement) bool {
 	return r.Floor > other.Floor && (other.Job == "" || other.Job == r.Job)
 }
 
-// ErrNotHeeded is the error of a caller that is not the leader of the shard's job.
-var ErrNotHeeded = errors.New("not the leader of this job")
+// ErrNotLeader is the error of a caller that is not the leader of the shard's job.
+var ErrNotLeader = errors.New("not the leader of this job")
 
 // Retire drops retired trainers: the master has committed that. The call can come once, again, or late. A shard that does not
 // know its job takes it from the first leader that calls; a checkpoint that names another job is of an earlier start.
@@ -35,9 +35,9 @@ func (s *Shard) Retire(term uint64, to Retirement, version *uint64) error {
 	defer s.mu.Unlock()
 	switch {
 	case s.JobID != "" && to.Job != s.JobID:
-		return fmt.Errorf("%w: the trainers are of job %s, shard %d is of job %s: look the addresses up again", ErrNotHeeded, to.Job, s.index, s.JobID)
+		return fmt.Errorf("%w: the trainers are of job %s, shard %d is of job %s: look the addresses up again", ErrNotLeader, to.Job, s.index, s.JobID)
 	case term < s.migration.term:
-		return fmt.Errorf("%w: shard %d: expected term %d or later, found %d", ErrNotHeeded, s.index, s.migration.term, term)
+		return fmt.Errorf("%w: shard %d: expected term %d or later, found %d", ErrNotLeader, s.index, s.migration.term, term)
 	}
 	s.JobID, s.migration.term, s.told = to.Job, term, true
 	if version != nil && (s.unnamed.Job != to.Job || to.Floor > s.unnamed.Floor) {

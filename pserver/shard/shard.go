@@ -36,7 +36,7 @@ type Shard struct {
 
 	unrestored atomic.Pointer[string] // Reason why the shard waits without parameters, or nil.
 	noSet      atomic.Bool            // Whether the job keeps checkpoints and has none yet.
-	rewound    atomic.Uint32          // Job epoch of the last rollback of this process, or 0.
+	rolledBack atomic.Uint32          // Job epoch of the last rollback of this process, or 0.
 	overflow   atomic.Pointer[string] // description of the first value that is not finite, or nil
 
 	jobEpoch  atomic.Uint32 // Grows with each rollback of the job, from 1. Fits a header.
@@ -187,8 +187,8 @@ func (s *Shard) Over() <-chan error { return s.over }
 // AwaitsPlacement reports whether the shard started without a block, in a job whose blocks are moved, and has no placement yet.
 func (s *Shard) AwaitsPlacement() bool { return s.migration.joins && s.view.Load() == nil }
 
-// RewoundTo is the job epoch of the last rollback of this process, or 0.
-func (s *Shard) RewoundTo() uint32 { return s.rewound.Load() }
+// RolledBackTo is the job epoch of the last rollback of this process, or 0.
+func (s *Shard) RolledBackTo() uint32 { return s.rolledBack.Load() }
 
 // Unrestored returns the reason why the shard waits, empty if it does not.
 func (s *Shard) Unrestored() string {
@@ -348,7 +348,7 @@ func (s *Shard) versionNow() (version uint64, changed <-chan struct{}) {
 	return s.version.Load(), s.changed
 }
 
-func (s *Shard) reach(version uint64) {
+func (s *Shard) advanceTo(version uint64) {
 	s.versionMu.Lock()
 	defer s.versionMu.Unlock()
 	s.version.Store(version)

@@ -67,7 +67,7 @@ func (s *Shard) Join(ordinal uint32, incarnation uint64, digest [sha256.Size]byt
 	if digest != h.model.Digest {
 		return nil, nil, otherPlacement(s.index, epoch, h.model.Placement.Epoch)
 	}
-	t, refused := s.greet(h, ordinal, incarnation)
+	t, refused := s.enter(h, ordinal, incarnation)
 	return t, h, refused
 }
 
@@ -82,9 +82,9 @@ func otherPlacement(shard int, theirs, ours uint32) *Refusal {
 	return Refuse(OtherModel, "the digest of your placement is not that of shard %d: another model, or another number of shards", shard)
 }
 
-// greet finds or makes the trainer for a hello. A newer incarnation fences the
+// enter finds or makes the trainer for a hello. A newer incarnation fences the
 // one before it; an older one is refused.
-func (s *Shard) greet(h *View, ordinal uint32, incarnation uint64) (*Trainer, *Refusal) {
+func (s *Shard) enter(h *View, ordinal uint32, incarnation uint64) (*Trainer, *Refusal) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.view.Load() != h {

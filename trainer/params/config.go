@@ -110,7 +110,7 @@ type Config struct {
 	Ordinal     uint32 // the trainer's own small number
 	Incarnation uint64 // of this start of the trainer, at least 1: greater than that of every earlier start of any trainer
 
-	JobEpoch uint32 // epoch of the trainer: a call waits for servers at a lower epoch, and fails with [ErrRewound] at a higher one; 0: any
+	JobEpoch uint32 // epoch of the trainer: a call waits for servers at a lower epoch, and fails with [ErrRolledBack] at a higher one; 0: any
 
 	WireDType WireDType // of gradients and parameters in transit; default Float32
 
@@ -192,5 +192,5 @@ var ErrFenced = link.ErrFenced
 // ErrServerFailed: a parameter server failed on a request each time that it was sent. The log of the server has the reason.
 var ErrServerFailed = link.ErrServerFailed
 
-// ErrRewound: the job rolled back to a checkpoint set, in a new epoch. Earlier results are invalid.
-var ErrRewound = link.ErrRewound
+// ErrRolledBack: the job rolled back to a checkpoint set, in a new epoch. Earlier results are invalid.
+var ErrRolledBack = link.ErrRolledBack

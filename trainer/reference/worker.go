@@ -87,7 +87,7 @@ func (w *Worker) Run(ctx context.Context) error {
 		case errors.Is(err, errNoParameters):
 			brief = 0
 			w.Log.WithField("reason", err).Warn("initializing the parameters again: joining again")
-		case errors.Is(err, trainer.ErrRolledBack), errors.Is(err, params.ErrRewound):
+		case errors.Is(err, trainer.ErrRolledBack), errors.Is(err, params.ErrRolledBack):
 			brief = 0
 			w.Log.WithField("reason", err).Warn("job rolled back, joining again")
 		case ctx.Err() != nil:

@@ -623,7 +623,7 @@ var guards = []guard{
 		whole("return false, nil"),
 		"counted work is lost without an error"}},
 	{"F158", "master.TestJobWithoutCheckpointsFailsAfterLossOfLeaderAndServers", mutant{"tasks counted without a checkpoint set not seen by the next leader", "counted-cut-without-set-fails",
-		condition("last.Version == 0 && place.Step == 0 || !r.unsaved"),
+		condition("last.Version == 0 && current.Step == 0 || !r.unsaved"),
 		"the next leader tries to load a set that does not exist, without end"}},
 	{"F20", "etcdstore.TestEnsureJobNamesRemovedModes", mutant{"stored job of a removed mode not recognized", "removed-modes-refused",
 		condition("$1 && false"),

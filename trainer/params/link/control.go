@@ -42,7 +42,7 @@ func Call[R any](ctx context.Context, l *Link, call func(context.Context, pb.Par
 		return reply, context.Cause(ctx)
 	}
 	if status.Code(err) == codes.OutOfRange {
-		return reply, fmt.Errorf("%w: parameter server %d: %w", ErrRewound, l.Index, err)
+		return reply, fmt.Errorf("%w: parameter server %d: %w", ErrRolledBack, l.Index, err)
 	}
 	if Again(err) {
 		l.lost(err)

@@ -34,8 +34,8 @@ var (
 	// ErrServerFailed is returned if a server fails on each repetition of a request.
 	ErrServerFailed = errors.New("parameter server failed on the request")
 
-	// ErrRewound is returned if a server is at a later epoch of the job.
-	ErrRewound = errors.New("job rolled back to its last checkpoint: join again")
+	// ErrRolledBack is returned if a server is at a later epoch of the job.
+	ErrRolledBack = errors.New("job rolled back to its last checkpoint: join again")
 )
 
 type noSet struct{}

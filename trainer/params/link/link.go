@@ -173,7 +173,7 @@ const maxFailures = 3
 // needed.
 func (l *Link) classify(ctx context.Context, err error) error {
 	var fault *wire.Fault
-	if errors.Is(err, ErrRewound) {
+	if errors.Is(err, ErrRolledBack) {
 		l.drop()
 		return err
 	}
@@ -325,7 +325,7 @@ func (l *Link) open(ctx context.Context) error {
 		s.Close() //nolint:errcheck // it is given up
 		err := fmt.Errorf("parameter server %d is at job epoch %d, this trainer at %d", l.Index, epoch, want)
 		if epoch > want {
-			err = fmt.Errorf("%w: %w", ErrRewound, err)
+			err = fmt.Errorf("%w: %w", ErrRolledBack, err)
 		}
 		return err
 	}

@@ -81,7 +81,7 @@ func dialLocal(ctx context.Context, cfg Config, offer *wire.Offer, shares bool) 
 		err = fmt.Errorf("another server answers at %s", offer.Path)
 	}
 	if from.memory != nil {
-		err = cmp.Or(s.share(from.memory), err)
+		err = cmp.Or(s.mapMemory(from.memory), err)
 	}
 	if err != nil {
 		s.Close() //nolint:errcheck // it is given up
@@ -91,8 +91,8 @@ func dialLocal(ctx context.Context, cfg Config, offer *wire.Offer, shares bool) 
 	return s, nil
 }
 
-// share maps the memory that came with the reply to a hello.
-func (s *Stream) share(file *os.File) error {
+// mapMemory maps the memory that came with the reply to a hello.
+func (s *Stream) mapMemory(file *os.File) error {
 	defer file.Close()
 	if s.reply.Head.Flags&wire.Shared == 0 {
 		return errors.New("reply has memory without the flag")
