@@ -76,7 +76,7 @@ func TestFileRoundTrip(t *testing.T) {
 	}
 }
 
-// Every version of the file format remains readable.
+// Every version of the file format remains readable. The events in the golden file have version 1.
 func TestGoldenFile(t *testing.T) {
 	const path = "testdata/version-1.sealed"
 	h, entries := exampleFile(t)
@@ -94,7 +94,7 @@ func TestGoldenFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	found, list, err := decode(file)
-	if err != nil || !reflect.DeepEqual(found, h) || len(list) != len(entries) || !bytes.Equal(list[40].Events, entries[40].Events) {
+	if err != nil || !reflect.DeepEqual(found, h) || len(list) != len(entries) || !bytes.Equal(list[40].Events[1:], entries[40].Events[1:]) {
 		t.Errorf("%+v, %d entries, %v", found, len(list), err)
 	}
 }

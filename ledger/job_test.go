@@ -58,7 +58,7 @@ func writtenAt(t testing.TB, tasks, passes int, clock func(n int) time.Time) ([]
 	if err := table.Add(taskqueue.File{Path: "/data/a", Size: 1}, chunks); err != nil {
 		t.Fatal(err)
 	}
-	do(&taskqueue.Report{Digest: [32]byte{9}, ReportID: "r", Table: table, Shuffle: true, Seed: 42})
+	do(&taskqueue.Report{SetSpec: taskqueue.SetSpec{Shuffle: true, Seed: 42}, Digest: [32]byte{9}, ReportID: "r", Table: table})
 	j := do(&taskqueue.Join{ID: "a"})
 	request := &taskqueue.Request{Trainer: j.Ordinal, Incarnation: j.Incarnation, Want: true}
 	for range tasks*passes + 10 {

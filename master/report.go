@@ -27,18 +27,32 @@ type reporter struct {
 	now     registration
 }
 
-// ReportDataset registers the files that match names (paths and globs). The first dataset is registered. The same
-// dataset again succeeds without a scan. Another dataset is an error that names the difference.
+// ReportDataset registers the files that match names (paths and globs) as the dataset for training.
 func (m *Master) ReportDataset(ctx context.Context, names []string) error {
+	return m.ReportSet(ctx, m.trainingSet(), names)
+}
+
+// trainingSet is the dataset of a report without a name.
+func (m *Master) trainingSet() taskqueue.SetSpec {
+	return taskqueue.SetSpec{Name: taskqueue.Training.String(), Shuffle: m.config.Shuffle, Seed: m.config.Seed}
+}
+
+// ReportSet registers the files that match names (paths and globs) as a dataset of the job. The same dataset again succeeds without a
+// scan. Another dataset with the same name is an error with the difference.
+func (m *Master) ReportSet(ctx context.Context, spec taskqueue.SetSpec, names []string) error {
 	t, err := m.leading()
 	if err != nil {
 		return err
 	}
+	if err := spec.Validate(); err != nil {
+		return err
+	}
+	spec = spec.WithDefaults()
 	if len(names) > maxNames {
 		return fmt.Errorf("%d names: expected at most %d; name the files by a glob", len(names), maxNames)
 	}
 	given := digestOf(names)
-	if digest, known, err := t.dataset(ctx); err != nil || known && m.reports.checked.has(digest, given) {
+	if digest, known, err := t.dataset(ctx, spec.Name); err != nil || known && m.reports.checked.has(digest, given) {
 		return err
 	}
 	if err := m.reports.one.Acquire(ctx); err != nil {
@@ -46,13 +60,13 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 	}
 	defer m.reports.one.Release()
 	began := time.Now()
-	digest, known, err := t.dataset(ctx)
+	digest, known, err := t.dataset(ctx, spec.Name)
 	if err != nil || known && m.reports.checked.has(digest, given) { // by the report that had the semaphore before
 		return err
 	}
 	m.reports.source.Progress = nil
 	if known {
-		if err := m.comparePaths(ctx, t, names); err != nil {
+		if err := m.comparePaths(ctx, t, spec.Name, names); err != nil {
 			return err
 		}
 	} else {
@@ -67,7 +81,7 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 	if known {
 		//guard:dataset-compared
 		if digest != found.Digest {
-			return fmt.Errorf("%w: %s", taskqueue.ErrOtherDataset, t.difference(found))
+			return t.difference(ctx, spec.Name, found)
 		}
 		//guard:report-cache
 		m.reports.checked.add(digest, given)
@@ -87,26 +101,33 @@ func (m *Master) ReportDataset(ctx context.Context, names []string) error {
 	if tasks := table.Tasks(); tasks < 4*m.config.Trainers {
 		log.WithFields(logrus.Fields{"tasks": tasks, "trainers": m.config.Trainers}).Warn("fewer than 4 tasks for each trainer: some will idle at the end of a pass; write smaller chunks, with --records-per-chunk of recordio convert")
 	}
-	if err := m.register(ctx, t, table, found.Digest); err != nil {
+	if err := m.register(ctx, t, spec, table, found.Digest); err != nil {
 		return err
 	}
 	log.WithFields(logrus.Fields{"chunks": chunks, "tasks": table.Tasks(), "records": table.Records(), "took": time.Since(began).Round(time.Millisecond).String()}).Info("dataset indexed")
 	return nil
 }
 
-// dataset returns the digest of the registered dataset.
-func (t *term) dataset(ctx context.Context) (digest [32]byte, known bool, err error) {
-	err = t.Read(ctx, func(q *taskqueue.Queue) { digest, known = q.SetDigest(0) })
+// dataset returns the digest of a registered dataset.
+func (t *term) dataset(ctx context.Context, name string) (digest [32]byte, known bool, err error) {
+	err = t.Read(ctx, func(q *taskqueue.Queue) {
+		if set, ok := q.Set(name); ok {
+			digest, known = q.SetDigest(set)
+		}
+	})
 	return digest, known, err
 }
 
 // comparePaths refuses a report of other paths than the registered ones. It opens no file.
-func (m *Master) comparePaths(ctx context.Context, t *term, names []string) error {
+func (m *Master) comparePaths(ctx context.Context, t *term, name string, names []string) error {
 	paths, err := m.reports.source.Paths(ctx, names)
 	if err != nil {
 		return fmt.Errorf("on the master's machine: %w", err)
 	}
-	registered := t.entries()
+	registered, err := t.entries(ctx, name)
+	if err != nil {
+		return err
+	}
 	if slices.EqualFunc(registered, paths, func(e dataset.Entry, path string) bool { return e.Path == path }) {
 		return nil
 	}
@@ -146,16 +167,16 @@ func TableOf(ctx context.Context, indexer *dataset.Indexer, found dataset.Listin
 // maxNames bounds what one report can make the master look up; a glob is one name.
 const maxNames = 100_000
 
-// Register stores a task table and makes it the dataset of the job.
+// Register stores a task table and makes it the dataset for training.
 func (m *Master) Register(ctx context.Context, table *taskqueue.Table, digest [32]byte) error {
 	t, err := m.leading()
 	if err != nil {
 		return err
 	}
-	return m.register(ctx, t, table, digest)
+	return m.register(ctx, t, m.trainingSet(), table, digest)
 }
 
-func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, files [32]byte) error {
+func (m *Master) register(ctx context.Context, t *term, spec taskqueue.SetSpec, table *taskqueue.Table, files [32]byte) error {
 	defer m.reports.now.end()
 	log := m.config.Log.WithField("tasks", table.Tasks())
 	//guard:unused-parts-before-report
@@ -176,23 +197,26 @@ func (m *Master) register(ctx context.Context, t *term, table *taskqueue.Table, 
 		writes[i] = taskqueue.Write{Key: m.config.Store.PartKey(id, i), Value: p}
 	}
 	//guard:refused-report-cleanup
-	defer func() { m.removeUnused(ctx, t, table, writes) }()
+	defer func() { m.removeUnused(ctx, t, spec.Name, table, writes) }()
 	_, err = t.Do(ctx, committer.Request{
 		Parts: &committer.Parts{Writes: writes, Progress: m.reports.now.step(log, storing)},
 		Event: &taskqueue.Report{
-			Kind: taskqueue.Training, Digest: files, ReportID: id, Parts: len(parts), PartsDigest: digest,
-			Table: table, Shuffle: m.config.Shuffle, Seed: m.config.Seed,
+			SetSpec: spec,
+			Digest:  files, ReportID: id, Parts: len(parts), PartsDigest: digest, Table: table,
 		},
 	})
 	return err
 }
 
-// removeUnused removes the parts of a table that is not the dataset of the job: its report was refused, or another
+// removeUnused removes the parts of a table without a dataset of the job: its report was refused, or another
 // report has registered the dataset. Parts that the term can no longer remove are harmless.
-func (m *Master) removeUnused(ctx context.Context, t *term, table *taskqueue.Table, parts []taskqueue.Write) {
+func (m *Master) removeUnused(ctx context.Context, t *term, name string, table *taskqueue.Table, parts []taskqueue.Write) {
 	ctx = context.WithoutCancel(ctx) // whose report was refused may have gone away
 	used := true
-	if err := t.Read(ctx, func(q *taskqueue.Queue) { used = q.Table(0) == table }); err != nil || used {
+	if err := t.Read(ctx, func(q *taskqueue.Queue) {
+		set, ok := q.Set(name)
+		used = ok && q.Table(set) == table
+	}); err != nil || used {
 		return
 	}
 	if err := m.unused.remove(ctx, t, parts); err != nil {
@@ -263,20 +287,30 @@ const removeEvery = 10 * time.Second
 // its batch.
 const removedAtOnce = 16
 
-// entries are the files of the registered dataset.
-func (t *term) entries() []dataset.Entry {
-	have := t.Table(0).Files()
+// entries are the files of a registered dataset.
+func (t *term) entries(ctx context.Context, name string) ([]dataset.Entry, error) {
+	var have []taskqueue.File
+	err := t.Read(ctx, func(q *taskqueue.Queue) {
+		if set, ok := q.Set(name); ok {
+			have = q.Table(set).Files()
+		}
+	})
 	registered := make([]dataset.Entry, len(have))
 	for i, f := range have {
 		registered[i] = dataset.Entry{Path: f.Path, Size: f.Size}
 	}
-	return registered
+	return registered, err
 }
 
-// difference says how a listing differs from the registered dataset.
-func (t *term) difference(found dataset.Listing) string {
-	if text := dataset.Difference(t.entries(), found.Entries()); text != "" {
-		return text
+// difference is the difference between a listing and a registered dataset.
+func (t *term) difference(ctx context.Context, name string, found dataset.Listing) error {
+	registered, err := t.entries(ctx, name)
+	if err != nil {
+		return err
 	}
-	return "the same paths and sizes, but the files begin with other bytes"
+	text := dataset.Difference(registered, found.Entries())
+	if text == "" {
+		text = "the same paths and sizes, but the files begin with other bytes"
+	}
+	return fmt.Errorf("%w: %s", taskqueue.ErrOtherDataset, text)
 }

@@ -228,3 +228,38 @@ func TestDeadReportNeverMixes(t *testing.T) {
 		t.Errorf("todo tasks after recovery: found %d, expected 30; %v", len(queues.Todo), err)
 	}
 }
+
+// A job has several datasets, each with its own files. A later master has the tables of all of them.
+func TestReportOfSeveralDatasets(t *testing.T) {
+	store := etcdtest.Store(t)
+	r := mastertest.Start(t, store, master.Config{Queue: taskqueue.Options{Sets: []string{"training", "held-out"}}})
+	heldOut := taskqueue.SetSpec{Name: "held-out", Kind: taskqueue.Evaluation}
+	training, other := files(t, t.TempDir(), 2, 2), files(t, t.TempDir(), 3)
+	report := func(spec taskqueue.SetSpec, names []string, want error) {
+		t.Helper()
+		if err := r.ReportSet(t.Context(), spec, names); !errors.Is(err, want) {
+			t.Fatalf("report of %q: %v, expected %v", spec.Name, err, want)
+		}
+	}
+	if err := r.ReportDataset(t.Context(), training); err != nil {
+		t.Fatal(err)
+	}
+	report(heldOut, other, nil)
+	report(heldOut, other, nil)
+	report(heldOut, training, taskqueue.ErrOtherDataset)
+	report(taskqueue.SetSpec{}, other, taskqueue.ErrOtherDataset)
+	report(taskqueue.SetSpec{Name: "no name"}, other, taskqueue.ErrBadSet)
+	if err := r.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	r = mastertest.Start(t, store, master.Config{})
+	report(heldOut, other, nil)
+	report(heldOut, training, taskqueue.ErrOtherDataset)
+	sets, err := r.Overview(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if list := sets.Sets; len(list) != 2 || list[0].Name != "training" || list[0].Records != 40 || list[1].Name != "held-out" || list[1].Kind != taskqueue.Evaluation || list[1].Records != 30 {
+		t.Errorf("datasets %+v", list)
+	}
+}

@@ -117,37 +117,46 @@ func (q *Queue) storeKeys(writes []Write) {
 // Report registers a dataset. The caller has scanned it and stored the parts of its
 // table, or found the digest equal to a registered one.
 type Report struct {
-	Kind        Kind
+	SetSpec
 	Digest      [32]byte
 	ReportID    string
 	Parts       int
 	PartsDigest [32]byte
 	Table       *Table // grouped into tasks
-	Shuffle     bool
-	Seed        uint64
 }
 
 func (ev *Report) apply(q *Queue) Answer {
-	if len(q.sets) > 0 {
-		if q.sets[0].digest == ev.Digest {
-			return Answer{}
+	if err := ev.SetSpec.Validate(); err != nil {
+		return Answer{Err: err}
+	}
+	spec := ev.SetSpec.WithDefaults()
+	if s := q.named(spec.Name); s != nil {
+		//guard:set-name-is-unique
+		if s.digest == ev.Digest && s.kind == spec.Kind {
+			return Answer{Set: s.id}
 		}
 		return Answer{Err: ErrOtherDataset}
 	}
-	s := &set{
-		id: len(q.sets), kind: ev.Kind, digest: ev.Digest, reportID: ev.ReportID, parts: ev.Parts, partsDigest: ev.PartsDigest,
-		chunksPerTask: ev.Table.ChunksPerTask(), tasks: ev.Table.Tasks(), chunks: ev.Table.Chunks(),
-		seed: ev.Seed, table: ev.Table, byKey: map[liveKey]*entry{}, aside: map[int]*asideTask{},
+	switch {
+	case len(q.sets) >= MaxSets:
+		return Answer{Err: fmt.Errorf("%w: expected at most %d datasets in a job", ErrBadSet, MaxSets)}
+	case q.hasEnded():
+		return Answer{Err: fmt.Errorf("%w: it is %s", ErrJobOver, q.status)}
 	}
-	if ev.Shuffle {
+	s := &set{
+		id: len(q.sets), name: spec.Name, kind: spec.Kind, passes: Pass(spec.Passes), weight: spec.Weight, digest: ev.Digest, reportID: ev.ReportID, parts: ev.Parts, partsDigest: ev.PartsDigest,
+		chunksPerTask: ev.Table.ChunksPerTask(), tasks: ev.Table.Tasks(), chunks: ev.Table.Chunks(),
+		seed: spec.Seed, table: ev.Table, byKey: map[liveKey]*entry{}, aside: map[int]*asideTask{},
+	}
+	if spec.Shuffle {
 		s.algorithm = orderFeistel
 	}
 	q.sets = append(q.sets, s)
 	q.dirty = true
 	q.ledger.report(s)
-	q.notice(false, "dataset registered", map[string]any{"set": s.id, "tasks": s.tasks, "chunks": s.chunks, "chunks_per_task": s.chunksPerTask})
+	q.notice(false, "dataset registered", map[string]any{"set": s.id, "name": s.name, "kind": s.kind.String(), "tasks": s.tasks, "chunks": s.chunks, "chunks_per_task": s.chunksPerTask})
 	q.advance(s)
-	return Answer{}
+	return Answer{Set: s.id}
 }
 
 // advance closes and opens passes as far as it goes, and ends the job.
@@ -159,30 +168,33 @@ func (q *Queue) advance(s *set) {
 			q.closePass(s)
 			continue
 		}
-		last := q.opt.Passes != 0 && s.pass >= Pass(q.opt.Passes)
+		if s.kind == Evaluation {
+			break
+		}
+		last := q.passes(s) != 0 && s.pass >= q.passes(s)
 		if last && len(s.open) == 0 {
-			s.ended = true
+			s.ended, q.dirty = true, true
 			break
 		}
 		if last || len(s.open) > 0 && s.cursor < s.tasks || len(s.open) >= q.maxOpen() {
 			return
 		}
-		s.pass++
-		s.cursor = 0
-		s.open = append(s.open, openPass{pass: s.pass})
-		s.orderOf(s.pass)
-		q.dirty = true
-		q.ledger.passOpened(s.id, s.pass)
-		q.notice(false, "pass started", map[string]any{"set": s.id, "pass": s.pass})
+		q.openNext(s)
 	}
-	for _, s := range q.sets {
-		if !s.ended {
-			return
-		}
-	}
-	if q.status == Running || q.status == Paused {
+	if (q.status == Running || q.status == Paused) && q.mayEnd() {
 		q.end(Ended, "")
 	}
+}
+
+// openNext opens the next pass of a dataset.
+func (q *Queue) openNext(s *set) {
+	s.pass++
+	s.cursor = 0
+	s.open = append(s.open, openPass{pass: s.pass})
+	s.orderOf(s.pass)
+	q.dirty = true
+	q.ledger.passOpened(s.id, s.pass)
+	q.notice(false, "pass started", map[string]any{"set": s.id, "pass": s.pass})
 }
 
 func (q *Queue) maxOpen() int {
@@ -247,6 +259,11 @@ func (q *Queue) closePass(s *set) {
 	case p.counted != want.counted || p.sum1 != want.sum1 || p.sum2 != want.sum2:
 		q.end(Failed, fmt.Sprintf("pass %d of dataset %d does not add up: counted %d tasks of %d with %d set aside (sums %d, %d; expected %d, %d); the stored state is damaged",
 			p.pass, s.id, p.counted, s.tasks, setAside, p.sum1, p.sum2, want.sum1, want.sum2))
+	//guard:evaluation-never-fails-the-job
+	case s.kind != Training:
+		if p.counted == 0 {
+			q.notice(true, "pass counted nothing", map[string]any{"set": s.id, "name": s.name, "pass": p.pass, "set_aside": setAside})
+		}
 	case s.tasks == 0:
 		q.end(Failed, fmt.Sprintf("dataset %d has no tasks: expected at least one chunk in its files", s.id))
 	//guard:empty-pass-fails

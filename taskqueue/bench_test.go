@@ -20,7 +20,7 @@ func newFleet(b *testing.B, tasks, trainers int, opt Options) *fleet {
 	f := &fleet{B: b, q: New("job", [16]byte{1}, 7, opt), now: 1, trainers: make([]client, trainers)}
 	table := NewTable(0)
 	table.sizes = make([]uint32, tasks) // Report reads nothing else
-	f.q.Apply(1, &Report{Digest: [32]byte{9}, ReportID: "r", Table: table, Shuffle: true, Seed: 42})
+	f.q.Apply(1, &Report{SetSpec: SetSpec{Shuffle: true, Seed: 42}, Digest: [32]byte{9}, ReportID: "r", Table: table})
 	for i := range f.trainers {
 		a := f.q.Apply(1, &Join{ID: fmt.Sprint("trainer-", i), Address: "10.0.0.1:4000"})
 		f.trainers[i] = client{ordinal: a.Ordinal, incarnation: a.Incarnation, seq: uint64(i % 100)}

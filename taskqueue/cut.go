@@ -157,7 +157,7 @@ func (q *Queue) Unflushed() (ids []string) {
 		return nil
 	}
 	for _, t := range q.sortedTrainers() {
-		if !t.gone && !q.explicit.flushed[t.ordinal] && (q.explicit.members[t.ordinal] || len(t.holds) > 0) {
+		if !t.gone && !q.explicit.flushed[t.ordinal] && (q.explicit.members[t.ordinal] || t.holdsTraining()) {
 			ids = append(ids, t.id)
 		}
 	}

@@ -96,14 +96,16 @@ func (q *Queue) uncommitted() int {
 	return n
 }
 
-// roomToDispatch reports whether a new task may be dispatched: each task may come to wait for a commit.
-func (q *Queue) roomToDispatch() bool {
-	if q.explicit == nil {
+// roomToDispatch reports whether a new task of a set may be dispatched: each training task may come to wait for a commit.
+func (q *Queue) roomToDispatch(s *set) bool {
+	if !q.countsWithStep(s) {
 		return true
 	}
 	n := q.uncommitted()
 	for _, s := range q.sets {
-		n += len(s.byKey)
+		if s.kind == Training {
+			n += len(s.byKey)
+		}
 	}
 	//guard:uncommitted-limit
 	return n < q.opt.MaxUncommitted
@@ -122,7 +124,8 @@ func (q *Queue) waitsFor() WaitFor {
 	for _, s := range q.sets {
 		todo := len(s.open) > 0 && s.cursor < s.tasks
 		switch {
-		case s.retry > 0 || todo && q.roomToDispatch():
+		case s.kind != Training:
+		case s.retry > 0 || todo && q.roomToDispatch(s):
 			return WaitTask
 		case !todo && len(s.byKey) > 0:
 			return WaitTask // others have the last ones
@@ -138,7 +141,7 @@ func (q *Queue) checkSteps(results []Result) error {
 		switch {
 		case q.explicit == nil && r.Step != 0:
 			return fmt.Errorf("%w: a finish carries no step, found %d", ErrNotExplicit, r.Step)
-		case q.explicit != nil && r.Error == "" && r.Step == 0:
+		case q.explicit != nil && r.Error == "" && r.Step == 0 && r.Token.Kind == Training:
 			return fmt.Errorf("%w: a finish carries the step, from 1, that applied the last record of the task, found none", ErrExplicit)
 		}
 	}
@@ -265,7 +268,7 @@ func (q *Queue) flushAnswer() Answer {
 // markOf finds where a position belongs; nil: the flushed step has the whole task.
 func (q *Queue) markOf(t *trainer, p TaskPosition, step uint64) (mark *int64, err error) {
 	s, e, _ := q.locate(p.Token)
-	if s == nil {
+	if s == nil || s.kind != Training {
 		return nil, fmt.Errorf("%w: %v", ErrNotHeld, p.Token)
 	}
 	uncommitted := s.uncommittedAt(liveKey{p.Token.Pass, p.Token.Position})
@@ -341,12 +344,12 @@ func (q *Queue) unflushed(step uint64) (wait bool, err error) {
 	x := q.explicit
 	for _, t := range q.sortedTrainers() {
 		switch {
-		case x.flushed[t.ordinal] || !x.members[t.ordinal] && len(t.holds) == 0:
+		case x.flushed[t.ordinal] || !x.members[t.ordinal] && !t.holdsTraining():
 		case !t.gone:
 			//guard:commit-waits-for-members
 			wait = true
 		//guard:lost-member-with-task
-		case len(t.holds) > 0:
+		case t.holdsTraining():
 			return false, fmt.Errorf("%w: trainer %s, step %d", ErrMemberLost, t.id, step)
 		}
 	}
@@ -519,9 +522,13 @@ func (q *Queue) keepsTasks() bool {
 
 // keep ends a session whose tasks stay where they are until a rollback.
 func (q *Queue) keep(t *trainer) {
+	q.giveBack(t, false, func(e *entry) bool { return !q.countsWithStep(e.set) })
 	if len(t.holds) == 0 {
 		q.forget(t)
 		return
+	}
+	if !t.running() { // the running task was returned
+		q.start(t.holds[0], t.holds[0].holderOf(t))
 	}
 	t.keeps = true
 	q.explicit.lost++
@@ -554,6 +561,8 @@ func (q *Queue) tickExplicit(limit int) {
 			case e.gone:
 			case e.holderCount == 0:
 				q.retryOrSetAside(e)
+			case !q.countsWithStep(s):
+				q.passDeadline(e, limit)
 			default:
 				if h := e.holders[0]; h.start != 0 && q.clock >= h.soft && !h.trainer.gone {
 					q.timeOut(e, h)

@@ -79,7 +79,7 @@ func newRing(t *rapid.T) *ring {
 		T: t, opt: opt, table: tableOf(t, rapid.IntRange(1, 12).Draw(t, "tasks")), roster: map[string][]byte{}, ledger: NewVerifier(), now: 1,
 		q: New("job", [16]byte{1}, 7, opt), model: map[trained]int{}, saved: map[uint64]map[trained]int{0: {}}, since: map[liveKey]uint64{}, done: map[liveKey]bool{},
 	}
-	r.q.Apply(1, &Report{Digest: [32]byte{9}, ReportID: "r", Table: r.table, Shuffle: rapid.Bool().Draw(t, "shuffle"), Seed: 42})
+	r.q.Apply(1, &Report{SetSpec: SetSpec{Shuffle: rapid.Bool().Draw(t, "shuffle"), Seed: 42}, Digest: [32]byte{9}, ReportID: "r", Table: r.table})
 	r.commit()
 	return r
 }

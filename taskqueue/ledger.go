@@ -44,7 +44,7 @@ const (
 	flagSamePass     = 0x80 // set and pass are as in the event before, in the same commit
 	flagFirstAttempt = 0x40
 	kindMask         = 0x3f
-	ledgerVersion    = 1
+	ledgerVersion    = 2
 )
 
 // LedgerEvent is one event of the ledger, decoded. Which fields are set depends on Kind.
@@ -61,6 +61,10 @@ type LedgerEvent struct {
 	Chunks      int
 	Algorithm   uint8
 	Seed        uint64
+	Purpose     Kind // of a dataset
+	Passes      Pass // 0: the default of its kind
+	Weight      int
+	Name        string
 	Counted     int
 	SetAside    int
 	Index       int // of a task
@@ -73,7 +77,8 @@ type LedgerEvent struct {
 	At          int64 // milliseconds since 1970 by the master's wall clock
 }
 
-// ledgerWriter gathers the events of one commit: a version byte, then per event a kind byte with flags and varints. A position
+// ledgerWriter gathers the events of one commit: a version byte (in version 1, the report of a dataset has no kind, passes, weight and
+// name), then per event a kind byte with flags and varints. A position
 // is the signed distance to the previous position.
 type ledgerWriter struct {
 	buf      []byte
@@ -133,6 +138,10 @@ func (w *ledgerWriter) report(s *set) {
 	w.uint(uint64(s.algorithm))
 	w.uint(s.seed)
 	w.text(s.reportID)
+	w.uint(uint64(s.kind))
+	w.uint(uint64(s.passes))
+	w.uint(uint64(s.weight))
+	w.text(s.name)
 }
 
 func (w *ledgerWriter) passOpened(set int, p Pass) {
@@ -270,11 +279,11 @@ func LedgerEvents(value []byte) iter.Seq2[LedgerEvent, error] {
 		if len(value) == 0 {
 			return
 		}
-		if value[0] != ledgerVersion {
-			yield(LedgerEvent{}, fmt.Errorf("%w: expected version %d, found %d", ErrBadLedger, ledgerVersion, value[0]))
+		if value[0] < 1 || value[0] > ledgerVersion {
+			yield(LedgerEvent{}, fmt.Errorf("%w: expected version 1 to %d, found %d", ErrBadLedger, ledgerVersion, value[0]))
 			return
 		}
-		r := ledgerReader{buf: value, at: 1}
+		r := ledgerReader{buf: value, at: 1, version: value[0]}
 		for r.at < len(value) {
 			ev := r.event()
 			if r.bad {
@@ -290,6 +299,7 @@ func LedgerEvents(value []byte) iter.Seq2[LedgerEvent, error] {
 
 type ledgerReader struct {
 	buf      []byte
+	version  uint8
 	at       int
 	bad      bool
 	set      int
@@ -338,6 +348,11 @@ func (r *ledgerReader) event() LedgerEvent {
 	switch ev.Kind {
 	case EventReported:
 		ev.Set, ev.Tasks, ev.Chunks, ev.Algorithm, ev.Seed, ev.ID = r.int(), r.int(), r.int(), uint8(r.upTo(math.MaxUint8)), r.uint(), r.text()
+		ev.Weight, ev.Name = 1, Training.String()
+		//guard:ledger-of-version-1
+		if r.version > 1 {
+			ev.Purpose, ev.Passes, ev.Weight, ev.Name = Kind(r.upTo(uint64(kinds-1))), r.passNumber(), int(r.upTo(MaxWeight)), r.text()
+		}
 	case EventPassOpened:
 		ev.Set, ev.Pass = r.int(), r.passNumber()
 	case EventPassClosed:

@@ -1,6 +1,7 @@
 package taskqueue
 
 import (
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"reflect"
@@ -12,8 +13,8 @@ import (
 
 // exampleLedger encodes one event of each kind, with places in every form.
 func exampleLedger() ([]byte, []LedgerEvent) {
-	first := &set{id: 0, tasks: 7, chunks: 14, algorithm: orderFeistel, seed: 42, reportID: "report-1"}
-	second := &set{id: 1, tasks: 1 << 40, chunks: 1 << 40, algorithm: orderIdentity, seed: 1<<64 - 1, reportID: ""}
+	first := &set{id: 0, tasks: 7, chunks: 14, algorithm: orderFeistel, seed: 42, reportID: "report-1", name: "training", weight: 1}
+	second := &set{id: 1, tasks: 1 << 40, chunks: 1 << 40, algorithm: orderIdentity, seed: 1<<64 - 1, reportID: "", name: "held-out", kind: Evaluation, passes: 1<<32 - 1, weight: MaxWeight}
 	trainer := &trainer{ordinal: 3, incarnation: 0x20001, id: "trainer-α"}
 	var w ledgerWriter
 	w.report(first)
@@ -43,8 +44,8 @@ func exampleLedger() ([]byte, []LedgerEvent) {
 	w.rolledBack(9, 2, 1<<32-1)
 	return StampEvents(w.take(), time.UnixMilli(1_700_000_000_123)), []LedgerEvent{
 		{Kind: EventStamped, At: 1_700_000_000_123},
-		{Kind: EventReported, Set: 0, Tasks: 7, Chunks: 14, Algorithm: orderFeistel, Seed: 42, ID: "report-1"},
-		{Kind: EventReported, Set: 1, Tasks: 1 << 40, Chunks: 1 << 40, Algorithm: orderIdentity, Seed: 1<<64 - 1},
+		{Kind: EventReported, Set: 0, Tasks: 7, Chunks: 14, Algorithm: orderFeistel, Seed: 42, ID: "report-1", Name: "training", Weight: 1},
+		{Kind: EventReported, Set: 1, Tasks: 1 << 40, Chunks: 1 << 40, Algorithm: orderIdentity, Seed: 1<<64 - 1, Name: "held-out", Purpose: Evaluation, Passes: 1<<32 - 1, Weight: MaxWeight},
 		{Kind: EventPassOpened, Pass: 1},
 		{Kind: EventJoined, Trainer: 3, Incarnation: 0x20001, ID: "trainer-α"},
 		{Kind: EventDispatched, Pass: 1, Position: 5, Trainer: 3, Attempt: 1},
@@ -112,7 +113,26 @@ func TestGoldenLedger(t *testing.T) {
 	for _, ev := range want {
 		fmt.Fprintf(&b, "%+v\n", ev)
 	}
-	golden(t, "ledger-1.txt", b.String())
+	golden(t, "ledger-2.txt", b.String())
+}
+
+// A ledger of version 1 stays readable: a job continues it after an upgrade.
+func TestLedgerOfVersion1(t *testing.T) {
+	var value []byte
+	for line := range strings.Lines(readGolden(t, "ledger-1.txt")) {
+		if part, err := hex.DecodeString(strings.ReplaceAll(strings.TrimSpace(line), " ", "")); err == nil {
+			value = append(value, part...)
+		}
+	}
+	_, want := exampleLedger()
+	for i := range want {
+		if want[i].Kind == EventReported {
+			want[i].Name, want[i].Purpose, want[i].Passes, want[i].Weight = "training", Training, 0, 1
+		}
+	}
+	if got, err := events(value); err != nil || !reflect.DeepEqual(got, want) {
+		t.Fatalf("found\n%+v, %v\nexpected\n%+v", got, err, want)
+	}
 }
 
 // A value that is cut within an event is refused and never read as other events. A value of another version is

@@ -161,7 +161,7 @@ func (ev *Leave) apply(q *Queue) Answer {
 			q.keep(t)
 			return Answer{}
 		}
-		q.giveBack(t, false)
+		q.giveBack(t, false, nil)
 		q.forget(t)
 	}
 	return Answer{}
@@ -257,23 +257,30 @@ func (q *Queue) endSessions() {
 func (q *Queue) passDeadlines(limit int) {
 	for _, s := range q.sets {
 		for i := 0; i < len(s.live); i++ {
-			e := s.live[i]
-			for k := 0; !e.gone && k < e.holderCount; {
-				h := e.holders[k]
-				//guard:task-deadline
-				if h.start == 0 || q.clock < h.soft {
-					k++
-					continue
-				}
-				if q.PendingWrites() >= limit {
-					return
-				}
-				q.release(e, h.trainer)
-				q.timeOut(e, h)
-				q.retryOrSetAside(e)
+			if !q.passDeadline(s.live[i], limit) {
+				return
 			}
 		}
 	}
+}
+
+// passDeadline takes a task from holders whose deadline is reached. It returns false if limit keys are pending.
+func (q *Queue) passDeadline(e *entry, limit int) bool {
+	for k := 0; !e.gone && k < e.holderCount; {
+		h := e.holders[k]
+		//guard:task-deadline
+		if h.start == 0 || q.clock < h.soft {
+			k++
+			continue
+		}
+		if q.PendingWrites() >= limit {
+			return false
+		}
+		q.release(e, h.trainer)
+		q.timeOut(e, h)
+		q.retryOrSetAside(e)
+	}
+	return true
 }
 
 // timeOut charges a task for a deadline that passed.
@@ -305,7 +312,7 @@ func (q *Queue) lose(t *trainer, charge bool) {
 	}
 	//guard:lost-trainer-returns-tasks
 	if !q.opt.LossesIgnored {
-		q.giveBack(t, charge && (!t.plain || t.lostAt == 0))
+		q.giveBack(t, charge && (!t.plain || t.lostAt == 0), nil)
 	}
 	if len(t.holds) == 0 {
 		q.forget(t)
@@ -314,11 +321,14 @@ func (q *Queue) lose(t *trainer, charge bool) {
 	}
 }
 
-// giveBack returns all tasks that t holds. A loss is charged once, to the task whose clock runs, if this incarnation had
+// giveBack returns the tasks of t for which the function is true; nil: all. A loss is charged once, to the task whose clock runs, if this incarnation had
 // finished another task before or a trainer was already lost with this task.
-func (q *Queue) giveBack(t *trainer, loss bool) {
-	for len(t.holds) > 0 {
-		e := t.holds[len(t.holds)-1]
+func (q *Queue) giveBack(t *trainer, loss bool, which func(*entry) bool) {
+	for i := len(t.holds) - 1; i >= 0; i-- {
+		e := t.holds[i]
+		if which != nil && !which(e) {
+			continue
+		}
 		h := *e.holderOf(t)
 		if loss && h.start != 0 {
 			t.charge(e)
@@ -371,6 +381,7 @@ type PlainAsk struct {
 	Token       Token
 	Error       string // the task failed
 	Want        bool
+	Accepts     Kinds
 }
 
 func (ev *PlainAsk) apply(q *Queue) Answer {
@@ -392,7 +403,7 @@ func (ev *PlainAsk) apply(q *Queue) Answer {
 		}
 		t = &trainer{id: ev.Connection, address: ev.Connection, plain: true}
 	}
-	q.ask(t, 0, &a)
+	q.ask(t, 0, ev.Accepts, &a)
 	a.Ordinal, a.Incarnation = t.ordinal, t.incarnation
 	return a
 }

@@ -9,7 +9,8 @@ import (
 // Options are the settings of a queue that may change from term to term. The zero
 // value of each field means its default.
 type Options struct {
-	Passes        int           // walks over each dataset; 0: unlimited
+	Passes        int           // walks over each training dataset without its own number; 0: unlimited
+	Sets          []string      // names of the datasets of the job: it does not end before all are registered
 	MaxFailures   int           // a task with more failures in a pass is set aside; default 3
 	MaxSetAside   int           // more tasks set aside pause the job; default 1,000
 	TimeoutMin    time.Duration // bounds of the task timeout; default 30 s

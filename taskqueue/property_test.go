@@ -92,7 +92,7 @@ func newPair(t *rapid.T) *pair {
 		T: t, opt: opt, table: tableOf(t, tasks), roster: map[string][]byte{}, ledger: NewVerifier(),
 		q: New("job", [16]byte{1}, 7, opt), n: newNaive(opt, tasks, shuffle, 42),
 	}
-	if a := p.q.Apply(1, &Report{Digest: [32]byte{9}, ReportID: "r", Table: p.table, Shuffle: shuffle, Seed: 42}); a.Err != nil {
+	if a := p.q.Apply(1, &Report{SetSpec: SetSpec{Shuffle: shuffle, Seed: 42}, Digest: [32]byte{9}, ReportID: "r", Table: p.table}); a.Err != nil {
 		t.Fatalf("report: %v", a.Err)
 	}
 	p.commit()

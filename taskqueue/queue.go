@@ -50,7 +50,11 @@ type Queue struct {
 // set is one dataset.
 type set struct {
 	id            int
+	name          string
 	kind          Kind
+	passes        Pass // 0: the default of the kind
+	weight        int
+	credit        int // of the weighted choice among the datasets of a kind
 	digest        [32]byte
 	reportID      string
 	parts         int
@@ -396,18 +400,19 @@ func (q *Queue) Dispatchable() bool {
 		return true
 	}
 	for _, s := range q.sets {
-		if s.retry > 0 || len(s.open) > 0 && s.cursor < s.tasks && q.roomToDispatch() {
+		if s.retry > 0 || len(s.open) > 0 && s.cursor < s.tasks && q.roomToDispatch(s) {
 			return true
 		}
 	}
 	return false
 }
 
-// Runners returns the joined trainers on whose tasks the clock runs, by ordinal.
+// Runners returns the joined trainers on whose training tasks the clock runs, by ordinal.
 func (q *Queue) Runners() []Ordinal {
 	var list []Ordinal
 	for _, t := range q.trainers {
-		if !t.gone && !t.plain && t.running() {
+		//guard:evaluating-trainer-is-no-contributor
+		if !t.gone && !t.plain && t.trains() {
 			list = append(list, t.ordinal)
 		}
 	}

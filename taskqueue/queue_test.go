@@ -14,7 +14,7 @@ import (
 func runningQueue(t *testing.T, opt Options, n int, ids ...string) (*Queue, []Answer) {
 	t.Helper()
 	q := New("job", [16]byte{1}, 7, opt)
-	if a := q.Apply(1, &Report{Digest: [32]byte{9}, ReportID: "r", Table: tableOf(t, n), Seed: 42}); a.Err != nil {
+	if a := q.Apply(1, &Report{SetSpec: SetSpec{Seed: 42}, Digest: [32]byte{9}, ReportID: "r", Table: tableOf(t, n)}); a.Err != nil {
 		t.Fatal(a.Err)
 	}
 	var sessions []Answer
@@ -239,7 +239,7 @@ func TestStateIsSmall(t *testing.T) {
 		q := New("job", [16]byte{1}, 7, Options{Rolling: true})
 		table := NewTable(0)
 		table.sizes = make([]uint32, tasks)
-		q.Apply(1, &Report{Digest: [32]byte{9}, ReportID: "r", Table: table, Shuffle: true, Seed: 42})
+		q.Apply(1, &Report{SetSpec: SetSpec{Shuffle: true, Seed: 42}, Digest: [32]byte{9}, ReportID: "r", Table: table})
 		for i := range 64 {
 			who := q.Apply(1, &Join{ID: fmt.Sprint(i)})
 			ask(t, q, who, 1)

@@ -51,7 +51,7 @@ func (q *Queue) misplaced() bool {
 	for _, s := range q.sets {
 		for _, e := range s.live {
 			//guard:task-of-another-rank
-			if !e.gone && e.holderCount > 0 && e.holders[0].trainer != q.trainerOf(e.position) {
+			if s.kind == Training && !e.gone && e.holderCount > 0 && e.holders[0].trainer != q.trainerOf(e.position) {
 				return true
 			}
 		}
@@ -83,7 +83,7 @@ func (q *Queue) pickRanked(s *set, t *trainer) *entry {
 			return e
 		}
 	}
-	if !more || q.trainerOf(next) != t || !q.roomToDispatch() {
+	if !more || q.trainerOf(next) != t || !q.roomToDispatch(s) {
 		return nil
 	}
 	s.cursor++
@@ -102,6 +102,9 @@ func (q *Queue) Contributors() (list []Ordinal, ok bool) {
 	}
 	if q.opt.Ranks > 0 {
 		for _, s := range q.sets {
+			if s.kind != Training {
+				continue
+			}
 			back, next, more := q.due(s)
 			for _, e := range back {
 				if !q.isRunning(e.position) {
@@ -121,5 +124,5 @@ func (q *Queue) Ranks() int { return q.opt.Ranks }
 
 func (q *Queue) isRunning(position int) bool {
 	t := q.trainerOf(position)
-	return t != nil && t.running()
+	return t != nil && t.trains()
 }

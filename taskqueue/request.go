@@ -26,6 +26,7 @@ type Request struct {
 	Held        []Token
 	Finished    []Result
 	Want        bool
+	Accepts     Kinds
 	SeenCommit  uint64 // highest commit number that the trainer saw in a reply
 	SeenProof   []byte // that came with it
 	JobID       [16]byte
@@ -69,7 +70,7 @@ func (ev *Request) apply(q *Queue) Answer {
 	}
 	q.dropLostReplies(t, ev)
 	if ev.Want {
-		q.ask(t, ev.Seq, &a)
+		q.ask(t, ev.Seq, ev.Accepts, &a)
 	}
 	return a
 }
@@ -91,7 +92,7 @@ func (q *Queue) dropLostReplies(t *trainer, ev *Request) {
 }
 
 // ask answers a trainer that wants a task.
-func (q *Queue) ask(t *trainer, seq uint64, a *Answer) {
+func (q *Queue) ask(t *trainer, seq uint64, accepts Kinds, a *Answer) {
 	for _, e := range t.holds {
 		//guard:repeated-request
 		if h := e.holderOf(t); h.request == seq && !t.plain {
@@ -145,11 +146,14 @@ func (q *Queue) ask(t *trainer, seq uint64, a *Answer) {
 	if q.ranksAbsent() {
 		return
 	}
-	for _, s := range q.sets {
+	var tried [MaxSets]bool
+	for s := q.nextSet(accepts, &tried); s != nil; s = q.nextSet(accepts, &tried) {
 		if e := q.pick(s, t); e != nil {
+			q.pay(s, &tried)
 			q.dispatch(e, t, seq, a)
 			return
 		}
+		tried[s.id] = true
 	}
 }
 
@@ -157,7 +161,7 @@ func (q *Queue) ask(t *trainer, seq uint64, a *Answer) {
 // a second copy of the slowest task. A retry on which a trainer was lost goes to a trainer without a finished task only as a
 // last resort.
 func (q *Queue) pick(s *set, t *trainer) *entry {
-	if q.opt.Ranks > 0 {
+	if q.opt.Ranks > 0 && s.kind == Training {
 		return q.pickRanked(s, t)
 	}
 	var lastResort *entry
@@ -170,7 +174,7 @@ func (q *Queue) pick(s *set, t *trainer) *entry {
 			s.first = i
 		}
 		seen++
-		if q.explicit != nil && q.exhausted(e) {
+		if q.countsWithStep(s) && q.exhausted(e) {
 			continue // the next tick sets it aside
 		}
 		//guard:retry-dispatched
@@ -182,7 +186,7 @@ func (q *Queue) pick(s *set, t *trainer) *entry {
 		}
 	}
 	s.skipAside()
-	if len(s.open) > 0 && s.cursor < s.tasks && q.roomToDispatch() {
+	if len(s.open) > 0 && s.cursor < s.tasks && q.roomToDispatch(s) {
 		position := s.cursor
 		s.cursor++
 		e := s.add(s.pass, position)
@@ -259,6 +263,21 @@ func (t *trainer) running() bool {
 	return false
 }
 
+// trains reports whether the clock of a training task of t runs.
+func (t *trainer) trains() bool {
+	for _, e := range t.holds {
+		if e.set.kind == Training && e.holderOf(t).start != 0 {
+			return true
+		}
+	}
+	return false
+}
+
+// holdsTraining reports whether t holds a training task.
+func (t *trainer) holdsTraining() bool {
+	return slices.ContainsFunc(t.holds, func(e *entry) bool { return e.set.kind == Training })
+}
+
 func (e *entry) holderOf(t *trainer) *holder {
 	for i := range e.holderCount {
 		if e.holders[i].trainer == t {
@@ -315,7 +334,7 @@ func (q *Queue) finish(by *trainer, tok Token, step uint64) FinishStatus {
 	if status != Counted {
 		return status
 	}
-	if q.explicit != nil && e == nil {
+	if q.countsWithStep(s) && e == nil {
 		return Stale // set aside by an earlier rollback
 	}
 	mark, had := int64(0), Ordinal(0)
@@ -335,12 +354,13 @@ func (q *Queue) finish(by *trainer, tok Token, step uint64) FinishStatus {
 		}
 		s.remove(e)
 	}
-	if q.explicit != nil {
+	if !q.countsWithStep(s) {
+		step = 0
+		s.openPass(tok.Pass).count(tok.Position)
+	} else {
 		step = max(step, q.explicit.committed+1)
 		//guard:finish-keeps-flush-mark
 		s.addUncommitted(uncommittedTask{liveKey{tok.Pass, tok.Position}, step, e.base, mark, e.next, had})
-	} else {
-		s.openPass(tok.Pass).count(tok.Position)
 	}
 	if by != nil && !by.finished {
 		by.finished = true
@@ -389,7 +409,7 @@ func (q *Queue) observeLate(by *trainer, tok Token) {
 
 // fail takes a task back that its trainer could not train.
 func (q *Queue) fail(by *trainer, tok Token, text string) FinishStatus {
-	_, e, status := q.locate(tok)
+	s, e, status := q.locate(tok)
 	if status != Counted {
 		return status
 	}
@@ -401,13 +421,13 @@ func (q *Queue) fail(by *trainer, tok Token, text string) FinishStatus {
 		if h.attempt != tok.Attempt || by != nil && h.trainer != by {
 			continue
 		}
-		if q.explicit != nil && h.trainer.gone {
+		if q.countsWithStep(s) && h.trainer.gone {
 			return Stale // the end of its session was charged
 		}
 		//guard:failure-charged
 		e.failures++
 		e.lastError, e.lastHolder = clip(text), h.trainer.id
-		if q.explicit != nil {
+		if q.countsWithStep(s) {
 			q.ledger.failed(e, h.trainer.ordinal, tok.Attempt)
 			q.lose(h.trainer, false)
 			return Returned

@@ -28,6 +28,8 @@ func Restore(s *Snapshot, roster map[string][]byte, tables []*Table, opt Options
 		return nil, fmt.Errorf("%w: mode %d, job id of %d bytes, commit %d", ErrDamaged, s.Mode, len(s.JobID), s.Commit)
 	case s.Clock < 1 || s.Epoch < 1 || s.NextOrdinal < 1 || s.Status > Failed:
 		return nil, fmt.Errorf("%w: clock %d, epoch %d, next ordinal %d, status %d", ErrDamaged, s.Clock, s.Epoch, s.NextOrdinal, s.Status)
+	case len(s.Sets) > MaxSets:
+		return nil, fmt.Errorf("%w: %d datasets", ErrDamaged, len(s.Sets))
 	case len(tables) != len(s.Sets):
 		return nil, fmt.Errorf("%w: %d datasets with %d tables", ErrDamaged, len(s.Sets), len(tables))
 	}
@@ -136,11 +138,23 @@ func (q *Queue) restoreTrainer(id string, value []byte) error {
 
 func (q *Queue) restoreSet(id int, s *SetSnapshot, table *Table) (*set, error) {
 	set := &set{
-		id: id, kind: s.Kind, reportID: s.ReportID, parts: s.Parts, chunksPerTask: s.ChunksPerTask, tasks: s.Tasks, chunks: s.Chunks,
+		id: id, name: s.Name, kind: s.Kind, passes: s.Passes, weight: s.Weight, credit: s.Credit, ended: s.Ended, reportID: s.ReportID, parts: s.Parts, chunksPerTask: s.ChunksPerTask, tasks: s.Tasks, chunks: s.Chunks,
 		algorithm: s.Algorithm, seed: s.Seed, pass: s.Pass, cursor: s.Cursor, average: s.AverageMicros,
 		table: table, byKey: map[liveKey]*entry{}, aside: map[int]*asideTask{},
 	}
+	spec := SetSpec{Name: s.Name, Kind: s.Kind, Passes: int(s.Passes), Weight: s.Weight}
+	if err := spec.Validate(); err != nil {
+		return nil, err
+	}
 	switch {
+	case s.Name == "" || s.Weight == 0 || q.named(s.Name) != nil:
+		return nil, fmt.Errorf("name %q and weight %d: expected another name than the datasets before, and a weight", s.Name, s.Weight)
+	case max(s.Credit, -s.Credit) > MaxSets*MaxWeight:
+		return nil, fmt.Errorf("a credit of %d", s.Credit)
+	case s.Ended && (len(s.Open) > 0 || s.Kind == Evaluation):
+		return nil, fmt.Errorf("ended with %d open passes", len(s.Open))
+	case s.Kind == Evaluation && len(s.Open) > 1:
+		return nil, fmt.Errorf("%d open rounds", len(s.Open))
 	case len(s.Digest) != len(set.digest) || len(s.PartsDigest) != len(set.partsDigest):
 		return nil, errors.New("digest: found a wrong length")
 	case s.Algorithm > orderFeistel:
@@ -170,6 +184,9 @@ func (q *Queue) restoreSet(id int, s *SetSnapshot, table *Table) (*set, error) {
 	}
 	switch {
 	case q.explicit != nil:
+		if len(s.Since) > 0 && s.Kind != Training {
+			return nil, errors.New("since columns of a dataset that is not for training")
+		}
 		if err := set.restoreUncommitted(s.Since, q.explicit.committed); err != nil {
 			return nil, err
 		}

@@ -70,7 +70,7 @@ func (q *Queue) Revive(job string, jobID [16]byte, cluster uint64) error {
 			q.ledger.lost(t)
 		}
 		t.gone = true
-		q.giveBack(t, false)
+		q.giveBack(t, false, nil)
 		q.forget(t)
 	}
 	q.dirty = true

@@ -90,7 +90,7 @@ func (h *history) work(tasks int, ids ...string) (held map[Token]Request) {
 func TestRevive(t *testing.T) {
 	table := tableOf(t, 20)
 	h := &history{t: t, q: New("old", [16]byte{1}, 7, Options{Passes: 2}), verifier: NewVerifier(), tokens: map[Token]bool{}}
-	h.do(&Report{ReportID: "r", Table: table, Shuffle: true, Seed: 42})
+	h.do(&Report{SetSpec: SetSpec{Shuffle: true, Seed: 42}, ReportID: "r", Table: table})
 	held := h.work(9, "a", "b", "c")
 	h.do(&SaveModel{Trainer: 1, Incarnation: held[anyOf(held)].Incarnation, Lease: 60_000})
 	if len(held) == 0 {

@@ -237,7 +237,7 @@ func (s *scenario) start(options map[string]string, number func(string) int) {
 	s.now, s.roster, s.ledger = 1, map[string][]byte{}, NewVerifier()
 	s.table = tableOf(s, number("tasks"))
 	s.q = New("job", [16]byte{1}, 7, s.opt)
-	s.q.Apply(s.now, &Report{Digest: [32]byte{9}, ReportID: "r", Table: s.table, Shuffle: has("shuffle"), Seed: 42})
+	s.q.Apply(s.now, &Report{SetSpec: SetSpec{Shuffle: has("shuffle"), Seed: 42}, Digest: [32]byte{9}, ReportID: "r", Table: s.table})
 	s.commit()
 }
 

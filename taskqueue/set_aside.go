@@ -64,7 +64,7 @@ func (q *Queue) setAside(e *entry) {
 		"set": s.id, "task": index, "pass": e.pass, "failures": e.failures, "losses": e.losses, "holder": e.lastHolder, "error": e.lastError,
 	})
 	s.remove(e)
-	if len(s.aside) > q.opt.MaxSetAside && q.status == Running {
+	if len(s.aside) > q.opt.MaxSetAside && q.status == Running && s.kind == Training {
 		q.pause(fmt.Sprintf("%d tasks are set aside, more than max-set-aside (%d): is a disk gone?", len(s.aside), q.opt.MaxSetAside))
 	}
 	q.advance(s)

@@ -7,7 +7,7 @@ import (
 
 // Format is the version of Snapshot that this build writes. It reads all before it: see
 // Upgrade.
-const Format = 2
+const Format = 3
 
 // Snapshot is the stored state of a queue: what stands, gob-encoded and gzipped, under
 // /task_queues. Its size is O(pending): the order of a pass is computed, whatever lies
@@ -36,7 +36,9 @@ type Snapshot struct {
 
 // SetSnapshot is the state of one dataset.
 type SetSnapshot struct {
+	Name          string // from format 3
 	Kind          Kind
+	Passes        Pass // 0: the default; from format 3
 	Digest        []byte
 	ReportID      string
 	Parts         int
@@ -47,6 +49,7 @@ type SetSnapshot struct {
 	Algorithm     uint8
 	Seed          uint64
 	Closed        bool // no more files will be appended
+	Ended         bool // the last pass has ended; from format 3
 	Pass          Pass
 	Cursor        int
 	Weight        int
@@ -90,9 +93,9 @@ func (q *Queue) Snapshot(lockRevision int64, nonce uint64) *Snapshot {
 		set.compact()
 		//guard:dataset-snapshot
 		s.Sets[i] = SetSnapshot{
-			Kind: set.kind, Digest: set.digest[:], ReportID: set.reportID, Parts: set.parts, PartsDigest: set.partsDigest[:],
+			Name: set.name, Kind: set.kind, Passes: set.passes, Digest: set.digest[:], ReportID: set.reportID, Parts: set.parts, PartsDigest: set.partsDigest[:],
 			ChunksPerTask: set.chunksPerTask, Chunks: set.chunks, Tasks: set.tasks, Algorithm: set.algorithm, Seed: set.seed,
-			Closed: true, Pass: set.pass, Cursor: set.cursor, Weight: 1, AverageMicros: set.average,
+			Closed: true, Ended: set.ended, Pass: set.pass, Cursor: set.cursor, Weight: set.weight, Credit: set.credit, AverageMicros: set.average,
 			Live: set.encodeLive(q.clock, q.explicit != nil), Aside: set.encodeAside(q.explicit != nil), Since: set.encodeUncommitted(),
 		}
 		for _, p := range set.open {

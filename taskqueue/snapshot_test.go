@@ -28,7 +28,7 @@ func goldenQueue(t testing.TB) *Queue {
 	q := New("golden", [16]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, 0xc1a5, goldenOptions)
 	q.restores = 1
 	now := Clock(1000)
-	q.Apply(now, &Report{Digest: [32]byte{1, 2, 3}, ReportID: "report-1", Parts: 2, PartsDigest: [32]byte{4, 5}, Table: tableOf(t, 8), Shuffle: true, Seed: 42})
+	q.Apply(now, &Report{SetSpec: SetSpec{Shuffle: true, Seed: 42}, Digest: [32]byte{1, 2, 3}, ReportID: "report-1", Parts: 2, PartsDigest: [32]byte{4, 5}, Table: tableOf(t, 8)})
 	q.Ready()
 	c := map[string]*client{}
 	join := func(id string) {
@@ -76,6 +76,23 @@ func goldenQueue(t testing.TB) *Queue {
 	return q
 }
 
+// goldenSets adds more datasets: one for training with a weight and its own passes, and one for evaluation with an open round.
+func goldenSets(t testing.TB, q *Queue) {
+	t.Helper()
+	now := q.Clock()
+	for i, spec := range []SetSpec{{Name: "books", Passes: 7, Weight: 3}, {Name: "held-out", Kind: Evaluation}} {
+		if a := q.Apply(now, &Report{SetSpec: spec, Digest: [32]byte{7}, ReportID: "report-" + spec.Name, Table: tableOf(t, 8)}); a.Err != nil || a.Set != i+1 {
+			t.Fatalf("report: %+v", a)
+		}
+	}
+	q.Apply(now, &BeginRound{2})
+	for _, accepts := range []Kinds{0, KindsOf(Evaluation)} {
+		if a := q.Apply(now, &PlainAsk{Connection: fmt.Sprint("10.0.0.9:", accepts), Want: true, Accepts: accepts}); a.Kind != AnswerTask || a.Set == 0 {
+			t.Fatalf("golden state: %+v", a)
+		}
+	}
+}
+
 var goldenOptions = Options{MaxFailures: 2, Rolling: true, Speculate: true, Passes: 2}
 
 func (q *Queue) encodedRoster() map[string][]byte {
@@ -112,7 +129,11 @@ func TestGoldenSnapshots(t *testing.T) {
 				id, value, _ := strings.Cut(strings.TrimSpace(line), " ")
 				roster[id] = []byte(value)
 			}
-			restored, err := Restore(&s, roster, []*Table{tableOf(t, 8)}, goldenOptions)
+			tables := make([]*Table, len(s.Sets))
+			for i := range tables {
+				tables[i] = tableOf(t, 8)
+			}
+			restored, err := Restore(&s, roster, tables, goldenOptions)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -130,6 +151,7 @@ func TestGoldenSnapshots(t *testing.T) {
 func writeGolden(t *testing.T, name string) {
 	t.Helper()
 	q := goldenQueue(t)
+	goldenSets(t, q)
 	q.Ready()
 	set := q.Snapshot(1, 2).Sets[0]
 	documented(t, "task_queues.md", set.Live)
@@ -225,6 +247,9 @@ func describe(q *Queue) string {
 	for _, s := range q.sets {
 		fmt.Fprintf(&out, "set %d: kind %d, digest %x, report %s of %d parts %x, %d chunks a task, %d chunks, %d tasks, order %d seed %d, pass %d, cursor %d, average %d\n",
 			s.id, s.kind, s.digest, s.reportID, s.parts, s.partsDigest, s.chunksPerTask, s.chunks, s.tasks, s.algorithm, s.seed, s.pass, s.cursor, s.average)
+		if len(q.sets) > 1 {
+			fmt.Fprintf(&out, "  name %s, passes %d, weight %d, credit %d, ended %v\n", s.name, s.passes, s.weight, s.credit, s.ended)
+		}
 		for _, p := range s.open {
 			fmt.Fprintf(&out, "  pass %d: %d counted, sums %d, %d\n", p.pass, p.counted, p.sum1, p.sum2)
 		}
@@ -332,7 +357,7 @@ func exercise(t *testing.T, q *Queue) {
 	q.PendingTasks()
 	q.Overview()
 	q.Ready()
-	if s := q.Snapshot(1, 2); len(s.Sets) != 1 {
+	if s := q.Snapshot(1, 2); len(s.Sets) != len(q.sets) {
 		t.Fatalf("%d datasets", len(s.Sets))
 	}
 }

@@ -8,8 +8,10 @@ import "fmt"
 //	1  the first
 //	2  Restores, and incarnations that begin with it: a master that does not know it would
 //	   give a trainer of a restored job an incarnation that another one had
+//	3  names and passes of datasets
 var upgrades = map[int]func(*Snapshot) error{
 	1: neverRestored,
+	2: nameSets,
 }
 
 // Upgrade brings a decoded state to the newest format, and returns the format that it was written in. The state itself has all
@@ -40,5 +42,19 @@ func neverRestored(s *Snapshot) error {
 	if s.Restores != 0 || s.Commit > maxCommit {
 		return fmt.Errorf("%w: restored %d times, commit %d", ErrDamaged, s.Restores, s.Commit)
 	}
+	return nil
+}
+
+// nameSets gives the dataset of format 2, which has at most one, its name.
+func nameSets(s *Snapshot) error {
+	if len(s.Sets) > 1 {
+		return fmt.Errorf("%w: %d datasets", ErrDamaged, len(s.Sets))
+	}
+	sets := make([]SetSnapshot, len(s.Sets))
+	for i, set := range s.Sets {
+		set.Name = set.Kind.String()
+		sets[i] = set
+	}
+	s.Sets = sets
 	return nil
 }

@@ -66,7 +66,20 @@ const (
 	Training Kind = iota
 	Evaluation
 	Prediction
+	kinds = iota
 )
+
+func (k Kind) String() string {
+	switch k {
+	case Training:
+		return "training"
+	case Evaluation:
+		return "evaluation"
+	case Prediction:
+		return "prediction"
+	}
+	return fmt.Sprintf("kind(%d)", uint8(k))
+}
 
 // Token names one dispatch. A finish carries it back, and is judged by it alone:
 // (Epoch, Kind, Dataset, Pass, Position) name the task, Attempt the dispatch.

@@ -32,7 +32,7 @@ func jobLedger(t *testing.T) []commit {
 		commits = append(commits, commit{q.Commit(), list, q.Snapshot(1, 2)})
 		return a
 	}
-	do(&Report{Digest: [32]byte{9}, ReportID: "r", Table: tableOf(t, 6), Seed: 42})
+	do(&Report{SetSpec: SetSpec{Seed: 42}, Digest: [32]byte{9}, ReportID: "r", Table: tableOf(t, 6)})
 	j := do(&Join{ID: "a"})
 	request := &Request{Trainer: j.Ordinal, Incarnation: j.Incarnation, Want: true}
 	bad, retried := 2, false

@@ -28,6 +28,7 @@ type Overview struct {
 // SetOverview is a summary of one dataset. Todo, Pending, Retry, Uncommitted, Done and SetAside
 // are of the oldest open pass and add up to Tasks.
 type SetOverview struct {
+	Name          string
 	Kind          Kind
 	Digest        [32]byte
 	Tasks         int
@@ -84,8 +85,8 @@ func (q *Queue) Overview() Overview {
 
 func (q *Queue) setOverview(s *set) SetOverview {
 	v := SetOverview{
-		Kind: s.kind, Digest: s.digest, Tasks: s.tasks, Chunks: s.chunks, ChunksPerTask: s.chunksPerTask,
-		Pass: s.pass, Passes: q.opt.Passes, Cursor: s.cursor,
+		Name: s.name, Kind: s.kind, Digest: s.digest, Tasks: s.tasks, Chunks: s.chunks, ChunksPerTask: s.chunksPerTask,
+		Pass: s.pass, Passes: int(q.passes(s)), Cursor: s.cursor,
 		AverageTask: time.Duration(s.average) * time.Microsecond, Timeout: q.timeout(s),
 	}
 	if s.table != nil {

@@ -276,7 +276,7 @@ func (w *world) makeTable() error {
 	}
 	w.report = &taskqueue.Report{
 		Digest: sha256.Sum256([]byte("digest")), ReportID: "r", Parts: 1, PartsDigest: sha256.Sum256(w.part),
-		Table: w.table, Shuffle: w.plan.shuffle, Seed: w.config.Seed,
+		Table: w.table, SetSpec: taskqueue.SetSpec{Shuffle: w.plan.shuffle, Seed: w.config.Seed},
 	}
 	return nil
 }

@@ -58,7 +58,7 @@ func newCoordinator(t testing.TB, table *taskqueue.Table, options taskqueue.Opti
 		staged:  map[taskqueue.Ordinal]contribution{},
 		taken:   map[taskqueue.Token]int{},
 	}
-	if answer := c.queue.Apply(1, &taskqueue.Report{Table: table, Shuffle: true, Seed: 5}); answer.Err != nil {
+	if answer := c.queue.Apply(1, &taskqueue.Report{SetSpec: taskqueue.SetSpec{Shuffle: true, Seed: 5}, Table: table}); answer.Err != nil {
 		t.Fatal(answer.Err)
 	}
 	return c

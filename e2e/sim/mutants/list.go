@@ -263,7 +263,7 @@ var mutants = []mutant{
 		value("$0(b, 0)"),
 		"after a failover records of the loaded model are trained again"},
 	{"tasks of a lost trainer dispatched in the same epoch", "lost-trainer-keeps-tasks-until-rollback",
-		whole("q.giveBack(t, false)\n\t\tq.forget(t)"),
+		whole("q.giveBack(t, false, nil)\n\t\tq.forget(t)"),
 		"their records are in two steps"},
 	{"pass ends with uncommitted tasks", "pass-end",
 		condition("$1 && $2 && $4"),
