@@ -147,6 +147,9 @@ func (m *Master) followState(ctx context.Context, v store.Version) error {
 	return nil
 }
 
+// Leader returns the address of another master that leads or is the next leader; "": none is known.
+func (m *Master) Leader() string { return m.election.Leader() }
+
 // ServeHeartbeats sends heartbeats to standbys, at [election.HeartbeatPath] of the trainer port.
 func (m *Master) ServeHeartbeats(w http.ResponseWriter, r *http.Request) {
 	m.election.ServeHeartbeats(w, r)

@@ -30,6 +30,7 @@ type standby struct {
 	config  Config
 	follow  func(context.Context, store.Version) error // receives the stored state
 	version atomic.Int64                               // revision of the stored state, as watched
+	leads   func(address string)                       // receives the address of the first in the queue; "": none
 	own     func() string                              // lease of the own key in the queue; "" before there is one
 }
 
@@ -39,6 +40,7 @@ func (s *standby) run(ctx context.Context) error {
 	heartbeats, leaders, suspects, states := make(chan reception), make(chan store.Candidate), make(chan store.Candidate), make(chan store.Version, 1)
 	group.Go(func() error {
 		for next := range s.config.Store.WatchLeader(ctx) {
+			s.leads(next.Address)
 			sendTo(ctx, leaders, next)
 			sendTo(ctx, suspects, next)
 		}

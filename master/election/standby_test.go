@@ -72,7 +72,7 @@ func TestSilentAndDeadLeaders(t *testing.T) {
 	defer die()
 	db := suspected{nil, store.Candidate{Key: "/master/lock/1", Revision: 1, Address: listener.Addr().String(), Lease: "1"}, make(chan store.Takeover)}
 	logger, _ := logtest.NewNullLogger()
-	s := &standby{config: Config{Store: db, Log: logrus.NewEntry(logger), Holddown: time.Minute}, own: func() string { return "2" }}
+	s := &standby{leads: func(string) {}, config: Config{Store: db, Log: logrus.NewEntry(logger), Holddown: time.Minute}, own: func() string { return "2" }}
 	ctx, cancel := context.WithCancel(t.Context())
 	var standing sync.WaitGroup
 	standing.Go(func() { _ = s.run(ctx) })
@@ -125,7 +125,7 @@ func TestStandbyRedialsWithPauses(t *testing.T) {
 	defer listener.Close()
 	db := suspected{nil, store.Candidate{Key: "/master/lock/1", Revision: 1, Address: listener.Addr().String(), Lease: "1"}, make(chan store.Takeover)}
 	logger, _ := logtest.NewNullLogger()
-	s := &standby{config: Config{Store: db, Log: logrus.NewEntry(logger), Holddown: time.Minute}, own: func() string { return "2" }}
+	s := &standby{leads: func(string) {}, config: Config{Store: db, Log: logrus.NewEntry(logger), Holddown: time.Minute}, own: func() string { return "2" }}
 	ctx, cancel := context.WithCancel(t.Context())
 	var standing sync.WaitGroup
 	standing.Go(func() { _ = s.run(ctx) })

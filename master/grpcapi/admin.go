@@ -130,7 +130,7 @@ func (a *admin) ListTasks(ctx context.Context, req *pb.ListTasksRequest) (*pb.Li
 	}
 	for _, state := range req.GetStates() {
 		if _, known := pb.TaskState_name[int32(state)]; !known || state == pb.TaskState_TASK_STATE_UNSPECIFIED {
-			return nil, fmt.Errorf("%w: states: expected PENDING, RETRY or SET_ASIDE, found %v", errArgument, state)
+			return nil, badArgument("states", "expected PENDING, RETRY or SET_ASIDE, found %v", state)
 		}
 	}
 	p, err := newPage[*pb.TaskEntry](req.GetPageSize(), req.GetPageToken())

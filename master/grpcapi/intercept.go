@@ -12,7 +12,7 @@ import (
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
 	defer s.recovered(info.FullMethod, &err)
 	reply, err = handler(ctx, req)
-	return reply, statusOf(err)
+	return reply, statusOf(err, s.master.Leader())
 }
 
 // stream does the same for a stream, whose context ends when the server stops.
@@ -21,7 +21,7 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	ctx, cancel := context.WithCancel(stream.Context())
 	defer cancel()
 	defer context.AfterFunc(s.stopping, cancel)()
-	return statusOf(handler(srv, stoppable{stream, ctx}))
+	return statusOf(handler(srv, stoppable{stream, ctx}), s.master.Leader())
 }
 
 type stoppable struct {
@@ -35,6 +35,6 @@ func (s stoppable) Context() context.Context { return s.ctx }
 func (s *Server) recovered(method string, err *error) {
 	if r := recover(); r != nil {
 		s.log.WithField("method", method).WithField("panic", r).WithField("stack", string(debug.Stack())).Error("a call was dropped")
-		*err = statusOf(fmt.Errorf("%w: %v; nothing was changed, the stack is in the master's log", errPanic, r))
+		*err = statusOf(fmt.Errorf("%w: %v; nothing was changed, the stack is in the master's log", errPanic, r), "")
 	}
 }

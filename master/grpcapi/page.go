@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"encoding/base64"
 	"encoding/binary"
-	"fmt"
 )
 
 const (
@@ -29,7 +28,7 @@ func (p pageCursor) token() string {
 }
 
 func parsePlace(token string) (pageCursor, error) {
-	bad := fmt.Errorf("%w: page_token: expected a token that this call has returned, found %.100q", errArgument, token)
+	bad := badArgument("page_token", "expected a token that this call has returned, found %.100q", token)
 	b, err := base64.RawURLEncoding.DecodeString(token)
 	if err != nil {
 		return pageCursor{}, bad
@@ -60,7 +59,7 @@ type page[E any] struct {
 
 func newPage[E any](size int32, token string) (*page[E], error) {
 	if size < 0 {
-		return nil, fmt.Errorf("%w: page_size: expected 0 (for %d) or more, found %d", errArgument, defaultPage, size)
+		return nil, badArgument("page_size", "expected 0 (for %d) or more, found %d", defaultPage, size)
 	}
 	p := &page[E]{size: min(int(size), maxPage)}
 	if size == 0 {

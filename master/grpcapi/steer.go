@@ -2,7 +2,6 @@ package grpcapi
 
 import (
 	"context"
-	"fmt"
 	"math"
 
 	pb "trainmaster/proto/trainmaster/v1"
@@ -21,7 +20,7 @@ func (a *admin) steer(ctx context.Context, job string, do func(context.Context) 
 // Drain drains a trainer.
 func (a *admin) Drain(ctx context.Context, req *pb.DrainRequest) (*pb.DrainReply, error) {
 	if req.GetTrainer() == "" {
-		return nil, fmt.Errorf("%w: trainer: expected the id of one, found nothing", errArgument)
+		return nil, badArgument("trainer", "expected the id of one, found nothing")
 	}
 	err := a.steer(ctx, req.GetJob(), func(ctx context.Context) error { return a.master.Drain(ctx, req.GetTrainer()) })
 	return &pb.DrainReply{}, err
@@ -60,7 +59,7 @@ func (a *admin) RetryTask(ctx context.Context, req *pb.RetryTaskRequest) (*pb.Re
 			})
 		}
 	}
-	return nil, fmt.Errorf("%w: which: expected index, or all = true, found neither", errArgument)
+	return nil, badArgument("which", "expected index, or all = true, found neither")
 }
 
 // DropTask gives a set-aside task up.
@@ -75,7 +74,7 @@ func (a *admin) DropTask(ctx context.Context, req *pb.DropTaskRequest) (*pb.Drop
 
 func taskIndex(index uint64) (int, error) {
 	if index > math.MaxInt {
-		return 0, fmt.Errorf("%w: index: expected the number of a task, found %d", errArgument, index)
+		return 0, badArgument("index", "expected the number of a task, found %d", index)
 	}
 	return int(index), nil
 }
