@@ -15,7 +15,7 @@ import (
 // public lists the packages that programs outside this repository import. docs/architecture.md names them.
 var public = []string{
 	"trainer", "trainer/params", "pserver/optimizer", // a training program
-	"recordio", "dataset", "dataset/sample", "dataset/convert", // its data
+	"recordio", "dataset", "dataset/sample", "dataset/convert", "dataset/tfrecord", // its data
 	"taskqueue", "ledger", "ledger/verify", "etcdstore", // the state and the history of a job
 }
 

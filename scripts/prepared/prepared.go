@@ -34,7 +34,7 @@ func File(t testing.TB, entry string, elem ...string) string {
 	return path
 }
 
-// Python returns the path of a Python interpreter that can import numpy and safetensors.
+// Python returns the path of a Python interpreter that can import the packages of scripts/requirements.txt.
 func Python(t testing.TB) string {
 	t.Helper()
 	return File(t, "python", "bin", "python3")
