@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"trainmaster/cmd/internal/cli"
+	"trainmaster/dataset/tfrecord"
 	"trainmaster/recordio"
 	"trainmaster/recordio/tool"
 )
@@ -18,7 +19,8 @@ func recordioCommand() *cobra.Command {
 		Use:   "recordio",
 		Short: "Create, check and inspect RecordIO files",
 		Long: `Recordio makes, checks and looks into RecordIO files, the form in which training data is read. All layouts of the format
-are read; recordio/FORMAT.md in the source draws their bytes.`,
+are read; recordio/FORMAT.md in the source draws their bytes. Stat, verify, index and cat also read TFRecord files, plain or
+compressed by gzip or zlib, which they recognize by the content (docs/formats/tfrecord.md).`,
 		Example: `  # shards of the digits, a fifth of them held out
   master recordio convert --format csv --held-out 0.2 testdata/digits.csv.gz data/digits
   # are they whole?
@@ -72,7 +74,7 @@ func recordioStatCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stat FILE...",
 		Short: "Show the number of chunks and records",
-		Long:  "Stat says which layout and compression files have and how many chunks and records. It reads the headers of chunks only.",
+		Long:  "Stat says which layout and compression files have and how many chunks and records. It reads the headers of chunks only,\nor of records of a TFRecord file. The layout of a TFRecord file is tfrecord.",
 		Example: `  master recordio stat data/digits-*
   master recordio stat -o json data/digits-00000-of-00004`,
 		Args: cobra.MinimumNArgs(1),
@@ -98,7 +100,8 @@ func recordioVerifyCommand() *cobra.Command {
 		Use:   "verify FILE...",
 		Short: "Verify the checksums of all chunks",
 		Long: `Verify reads files from beginning to end, checks the checksum of every chunk and the length of every record, and reports
-the result. It exits with 1 if any file is damaged, naming the file and the byte offset of the chunk.`,
+the result. Of a TFRecord file it checks both checksums of every record. It exits with 1 if any file is damaged, naming the file
+and the byte offset of the chunk, or the number and the byte offset of the record.`,
 		Example: `  master recordio verify data/digits-*`,
 		Args:    cobra.MinimumNArgs(1),
 	}
@@ -130,14 +133,26 @@ func recordioIndexCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "index FILE...",
 		Short: "List the chunks of files",
-		Long:  "Index lists the chunks of files: where each begins, how large its payload is as stored, and how many records it holds.",
+		Long: `Index lists the chunks of files: where each begins, how large its payload is as stored, and how many records it holds.
+TFRecord files have no chunks of their own. Index makes them of whole records, as --chunk-bytes and --records-per-chunk say;
+their size includes lengths and checksums. A compressed TFRecord file is one chunk.`,
 		Example: `  master recordio index data/digits-00000-of-00004
-  master recordio index -o yaml data/digits-*`,
+  master recordio index -o yaml data/digits-*
+  master recordio index --records-per-chunk 1000 train.tfrecord-00000-of-00010`,
 		Args: cobra.MinimumNArgs(1),
 	}
 	format := cli.AddOutput(cmd)
+	var o tfrecord.IndexOptions
+	cmd.Flags().Int64Var(&o.ChunkBytes, "chunk-bytes", 0, "end a chunk of a TFRecord file before it grows past that many `bytes` (default 1 MiB, or no limit with --records-per-chunk)")
+	cmd.Flags().Int64Var(&o.RecordsPerChunk, "records-per-chunk", 0, "end a chunk of a TFRecord file at that many `records` (default no limit)")
 	cmd.RunE = func(cmd *cobra.Command, paths []string) error {
-		rows, err := tool.IndexFiles(cmd.Context(), paths)
+		if o.ChunkBytes < 0 {
+			return cli.UsageErrorf("--chunk-bytes is %d, expected 1 or more", o.ChunkBytes)
+		}
+		if o.RecordsPerChunk < 0 {
+			return cli.UsageErrorf("--records-per-chunk is %d, expected 1 or more", o.RecordsPerChunk)
+		}
+		rows, err := tool.IndexFiles(cmd.Context(), paths, o)
 		if len(rows) == 0 {
 			return err
 		}

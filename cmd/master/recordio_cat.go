@@ -15,7 +15,7 @@ func recordioCatCommand() *cobra.Command {
 		Use:   "cat FILE...",
 		Short: "Print the records of files",
 		Long: `Cat prints the records of files in order. As a table each record is its bytes and a line feed, which write reads back;
-JSON and YAML also have the position of each record. Records that are not UTF-8 are base64.`,
+JSON and YAML also have the position of each record. Records that are not UTF-8 are base64. Files can be RecordIO or TFRecord.`,
 		Example: `  master recordio cat words.rec
   master recordio cat -o json --limit 3 data/digits-00000-of-00004`,
 		Args: cobra.MinimumNArgs(1),

@@ -87,6 +87,7 @@ func (f *File) Recognize() (bool, error) {
 	s, err := f.scan()
 	if err == nil {
 		defer s.release()
+		s.ahead = 0
 		_, err = s.header()
 		err = s.at(f, err)
 	}

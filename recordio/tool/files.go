@@ -4,17 +4,18 @@ import (
 	"context"
 	"errors"
 
+	"trainmaster/dataset/tfrecord"
 	"trainmaster/recordio"
 )
 
 // eachFile opens each file and calls look. It continues after a bad file; its error has the errors of all files.
-func eachFile(ctx context.Context, paths []string, look func(path string, f *recordio.File) error) error {
+func eachFile(ctx context.Context, paths []string, look func(path string, f file) error) error {
 	var bad []error
 	for _, path := range paths {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		f, err := recordio.Open(path)
+		f, err := open(path)
 		if err == nil {
 			err = errors.Join(look(path, f), f.Close())
 		}
@@ -25,31 +26,31 @@ func eachFile(ctx context.Context, paths []string, look func(path string, f *rec
 	return errors.Join(bad...)
 }
 
-// Stat describes a file by the headers of its chunks.
+// Stat describes a file by its chunks.
 type Stat struct {
 	Path        string `json:"path"`
-	Layout      string `json:"layout"`      // "first", "second" or "fluid"
+	Layout      string `json:"layout"`      // "first", "second" or "fluid" of RecordIO, or "tfrecord"
 	Compression string `json:"compression"` // of its chunks, or "mixed"
 	Chunks      int    `json:"chunks"`
 	Records     int64  `json:"records"`
 	Bytes       int64  `json:"bytes"` // of the file
 }
 
-// StatFiles reads the chunk headers of files. Its error has the errors of all files.
+// StatFiles reads the chunk headers of RecordIO files, and the lengths of records of TFRecord files. Its error has the errors of all files.
 func StatFiles(ctx context.Context, paths []string) (stats []Stat, err error) {
 	stats = []Stat{}
-	err = eachFile(ctx, paths, func(path string, f *recordio.File) error {
-		index, err := f.Index()
+	err = eachFile(ctx, paths, func(path string, f file) error {
+		chunks, err := f.chunks(ctx, tfrecord.IndexOptions{})
 		if err != nil {
 			return err
 		}
-		s := Stat{
-			Path: path, Layout: index[0].Layout.String(), Compression: index[0].Compression.String(),
-			Chunks: len(index), Bytes: f.Size(),
-		}
-		for _, ix := range index {
-			s.Records += int64(ix.Records)
-			if ix.Compression != index[0].Compression {
+		s := Stat{Path: path, Layout: layoutTFRecord, Compression: tfrecord.None.String(), Chunks: len(chunks), Bytes: f.Size()}
+		for i, c := range chunks {
+			s.Records += c.Records
+			switch {
+			case i == 0:
+				s.Layout, s.Compression = c.Layout, c.Compression
+			case c.Compression != s.Compression:
 				s.Compression = "mixed"
 			}
 		}
@@ -64,7 +65,7 @@ type Verification struct {
 	Path    string `json:"path"`
 	OK      bool   `json:"ok"`
 	Records int64  `json:"records"`          // read before the error, if there was one
-	Offset  *int64 `json:"offset,omitempty"` // of the chunk at fault
+	Offset  *int64 `json:"offset,omitempty"` // of the damaged chunk, or record of a TFRecord file
 	Error   string `json:"error,omitempty"`
 }
 
@@ -83,6 +84,9 @@ func VerifyFiles(ctx context.Context, paths []string) (checks []Verification, er
 			if where, ok := errors.AsType[*recordio.Error](err); ok && where.Offset >= 0 {
 				check.Offset = &where.Offset
 			}
+			if where, ok := errors.AsType[*tfrecord.Error](err); ok && where.Offset >= 0 {
+				check.Offset = &where.Offset
+			}
 		}
 		checks = append(checks, check)
 	}
@@ -91,7 +95,7 @@ func VerifyFiles(ctx context.Context, paths []string) (checks []Verification, er
 
 // countRecords reads a file whole.
 func countRecords(ctx context.Context, path string) (n int64, err error) {
-	err = eachFile(ctx, []string{path}, func(_ string, f *recordio.File) error {
+	err = eachFile(ctx, []string{path}, func(_ string, f file) error {
 		for _, err := range f.Records() {
 			if err != nil {
 				return err
@@ -111,20 +115,21 @@ type ChunkRow struct {
 	Path        string `json:"path"`
 	Chunk       int    `json:"chunk"` // its number in the file, from 0
 	Offset      int64  `json:"offset"`
-	Size        uint32 `json:"size"`
-	Records     uint32 `json:"records"`
+	Size        int64  `json:"size"` // of its payload, or of all its bytes in a TFRecord file
+	Records     int64  `json:"records"`
 	Compression string `json:"compression"`
 	Layout      string `json:"layout"`
 }
 
-// IndexFiles lists the chunks of files. Its error has the errors of all files.
-func IndexFiles(ctx context.Context, paths []string) (rows []ChunkRow, err error) {
+// IndexFiles lists the chunks of files. The options set the size of chunks of TFRecord files. Its error has the errors of all files.
+func IndexFiles(ctx context.Context, paths []string, o tfrecord.IndexOptions) (rows []ChunkRow, err error) {
 	rows = []ChunkRow{}
-	err = eachFile(ctx, paths, func(path string, f *recordio.File) error {
-		index, err := f.Index()
-		for i, ix := range index {
-			rows = append(rows, ChunkRow{path, i, ix.Offset, ix.Size, ix.Records, ix.Compression.String(), ix.Layout.String()})
+	err = eachFile(ctx, paths, func(path string, f file) error {
+		chunks, err := f.chunks(ctx, o)
+		for i := range chunks {
+			chunks[i].Path, chunks[i].Chunk = path, i
 		}
+		rows = append(rows, chunks...)
 		return err
 	})
 	return rows, err
