@@ -101,7 +101,7 @@ func recordioVerifyCommand() *cobra.Command {
 		Short: "Verify the checksums of all chunks",
 		Long: `Verify reads files from beginning to end, checks the checksum of every chunk and the length of every record, and reports
 the result. Of a TFRecord file it checks both checksums of every record. It exits with 1 if any file is damaged, naming the file
-and the byte offset of the chunk, or the number and the byte offset of the record.`,
+and the byte offset of the chunk, or record number and byte offset in a TFRecord file.`,
 		Example: `  master recordio verify data/digits-*`,
 		Args:    cobra.MinimumNArgs(1),
 	}

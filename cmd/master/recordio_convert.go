@@ -34,7 +34,10 @@ the same features in the same order. A label that the other dataset lacks is an 
 
 The samples are permuted by --seed. With --held-out the first part of them goes to PREFIX-test-00000-of-00001 and so on,
 which training must not open: name the other shards by PREFIX-0*, not by PREFIX-*. Existing shards are kept unless
---force is given.`,
+--force is given.
+
+With --shard-format tfrecord the shards are TFRecord files with the same records, for programs that read this format. The master
+and the built-in trainers read RecordIO shards only.`,
 		Example: `  master recordio convert --format csv --shards 4 --held-out 0.2 testdata/digits.csv.gz data/digits
   # a table with a heading; the column "species" has the label, as a text
   master recordio convert --label species --text-labels --held-out 0.2 iris.csv data/iris
@@ -44,7 +47,10 @@ which training must not open: name the other shards by PREFIX-0*, not by PREFIX-
     train-images-idx3-ubyte train-labels-idx1-ubyte data/mnist
   # flights by origin, destination, hour and weekday; was it more than 15 minutes late?
   master recordio convert --format categorical --label-above 15 --held-out 0.2 \
-    testdata/flights.csv.gz data/flights`,
+    testdata/flights.csv.gz data/flights
+  # TFRecord files data/digits.tfrecord-00000-of-00004 and so on
+  master recordio convert --shard-format tfrecord --shards 4 \
+    testdata/digits.csv.gz data/digits.tfrecord`,
 	}
 	input := cli.AddChoice(cmd, "format", "", "form of the input", "csv", "idx", "categorical")
 	chunks := addChunkFlags(cmd, fmt.Sprintf("chosen for %d to %d chunks", convert.LeastChunks, convert.MostChunks))
@@ -60,6 +66,7 @@ which training must not open: name the other shards by PREFIX-0*, not by PREFIX-
 	scaling := cli.AddChoice(cmd, "scaling", "", "of numbers that are not pixels: mean 0 and deviation 1 (standard), or as they are", convert.ScalingStandard, convert.ScalingNone)
 	cmd.Flags().StringVar(&o.Like, "like", "", "`prefix` of a converted dataset with the labels and the scaling to take")
 	completePrefixes(cmd, "like")
+	shards := cli.AddChoice(cmd, "shard-format", "", "format of the shards", convert.ShardRecordIO, convert.ShardTFRecord)
 	force := cmd.Flags().Bool("force", false, "replace shards that exist")
 	format := cli.AddOutput(cmd)
 	cmd.Args = func(_ *cobra.Command, args []string) error {
@@ -80,10 +87,11 @@ which training must not open: name the other shards by PREFIX-0*, not by PREFIX-
 		if cmd.Flags().Changed("label-above") {
 			o.LabelAbove = above
 		}
+		o.ShardFormat = *shards
+		o.Compression, o.ChunkBytes, o.RecordsPerChunk = w.Compression, w.ChunkBytes, w.RecordsPerChunk
 		if err := checkConversion(cmd, &o, input, *force); err != nil {
 			return err
 		}
-		o.Compression, o.ChunkBytes, o.RecordsPerChunk = w.Compression, w.ChunkBytes, w.RecordsPerChunk
 		return convertTo(cmd, *input, args[:len(args)-1], o, *format)
 	}
 	return cmd
@@ -91,6 +99,11 @@ which training must not open: name the other shards by PREFIX-0*, not by PREFIX-
 
 // checkConversion names the first flag that does not go with the others. With --like it sets the format of the input.
 func checkConversion(cmd *cobra.Command, o *convert.Options, input *string, force bool) error {
+	if o.ShardFormat == convert.ShardTFRecord {
+		if err := checkTFRecord(cmd, o); err != nil {
+			return err
+		}
+	}
 	for _, flag := range []string{"label-above", "header", "label", "text-labels"} {
 		if *input == "idx" && cmd.Flags().Changed(flag) {
 			return cli.UsageErrorf("--%s: expected --format csv or categorical, found idx", flag)
@@ -112,6 +125,19 @@ func checkConversion(cmd *cobra.Command, o *convert.Options, input *string, forc
 	return validateConversion(cmd, *o, force)
 }
 
+// checkTFRecord names the first flag that does not go with --shard-format tfrecord.
+func checkTFRecord(cmd *cobra.Command, o *convert.Options) error {
+	for _, flag := range []string{"records-per-chunk", "chunk-bytes"} {
+		if cmd.Flags().Changed(flag) {
+			return cli.UsageErrorf("--%s: expected --shard-format recordio, found tfrecord, whose chunks are made by an index", flag)
+		}
+	}
+	if o.Compression == recordio.Snappy {
+		return cli.UsageErrorf("--compression: expected none or gzip with --shard-format tfrecord, found snappy")
+	}
+	return nil
+}
+
 // convertTo converts files, with progress on a terminal, and prints the result.
 func convertTo(cmd *cobra.Command, input string, paths []string, o convert.Options, format string) error {
 	progress := cli.NewProgress(cmd.ErrOrStderr())
@@ -122,9 +148,12 @@ func convertTo(cmd *cobra.Command, input string, paths []string, o convert.Optio
 		return err
 	}
 	fmt.Fprintln(cmd.ErrOrStderr(), aboutDataset(result))
-	warnOfFewTasks(cmd.ErrOrStderr(), result.Train.Chunks, result.Train.Records)
-	tasks := usualTasks(result.Train.Chunks)
-	fmt.Fprintf(cmd.ErrOrStderr(), "%s in each pass of `master run` with %d trainers\n", cli.Counted(tasks, "task"), usualTrainers)
+	tasks := 0 // the master dispatches RecordIO files only
+	if o.ShardFormat != convert.ShardTFRecord {
+		warnOfFewTasks(cmd.ErrOrStderr(), result.Train.Chunks, result.Train.Records)
+		tasks = usualTasks(result.Train.Chunks)
+		fmt.Fprintf(cmd.ErrOrStderr(), "%s in each pass of `master run` with %d trainers\n", cli.Counted(tasks, "task"), usualTrainers)
+	}
 	return cli.Render(cmd.OutOrStdout(), format, converted{result, tasks}, func(w io.Writer) {
 		fmt.Fprintln(w, "SPLIT\tRECORDS\tCHUNKS\tSHARDS\tFIRST")
 		printSplit(w, "train", result.Train)

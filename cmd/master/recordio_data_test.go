@@ -135,3 +135,34 @@ func TestTrainerDataTakesPrefix(t *testing.T) {
 	}
 	runArgs(t, "trainer", "--addr", "127.0.0.1:1", "--servers", "127.0.0.1:1", "--data", prefix).wants(t, cli.ExitUsage, "--data: expected the shard "+prefix+"-00000-of-00002")
 }
+
+// The shards of convert can be TFRecord files, which the other commands recognize. Flags of chunks are refused.
+func TestConvertToTFRecord(t *testing.T) {
+	prefix := filepath.Join(t.TempDir(), "d.tfrecord")
+	table := textFile(t, "t.csv", strings.Repeat("1,2,0\n", 100))
+	r := runArgs(t, "recordio", "convert", "--shard-format", "tfrecord", "--compression", "gzip", "--shards", "2", "-o", "json", table, prefix)
+	r.wants(t, cli.ExitOK, "pixels: 2 features, 1 class")
+	if strings.Contains(r.stderr, "task") || !strings.Contains(r.stdout, `"tasks": 0`) {
+		t.Errorf("convert says %s%s, expected no tasks", r.stdout, r.stderr)
+	}
+	shard := prefix + "-00001-of-00002"
+	if checks := decode[[]tool.Verification](t, mustRecordio(t, "", "verify", "-o", "json", shard)); !checks[0].OK || checks[0].Records != 50 {
+		t.Errorf("verify found %+v", checks)
+	}
+	if stats := decode[[]tool.Stat](t, mustRecordio(t, "", "stat", "-o", "json", shard)); stats[0].Layout != "tfrecord" || stats[0].Compression != "gzip" {
+		t.Errorf("stat found %+v", stats)
+	}
+	mustRecordio(t, "", "convert", "--force", "--shard-format", "tfrecord", "--shards", "2", table, prefix)
+	if rows := decode[[]tool.ChunkRow](t, mustRecordio(t, "", "index", "-o", "json", "--records-per-chunk", "20", shard)); len(rows) != 3 || rows[2].Records != 10 {
+		t.Errorf("index found %+v", rows)
+	}
+	for want, flags := range map[string][]string{
+		"--records-per-chunk: expected --shard-format recordio":                       {"--records-per-chunk", "9"},
+		"--chunk-bytes: expected --shard-format recordio":                             {"--chunk-bytes", "9"},
+		"--compression: expected none or gzip with --shard-format tfrecord, found sn": {"--compression", "snappy"},
+	} {
+		runArgs(t, append([]string{"recordio", "convert", "--shard-format", "tfrecord", table, "x"}, flags...)...).wants(t, cli.ExitUsage, want)
+	}
+	runArgs(t, "recordio", "index", "--records-per-chunk", "-1", shard).wants(t, cli.ExitUsage, "--records-per-chunk is -1, expected 1 or more")
+	runArgs(t, "recordio", "index", "--chunk-bytes", "-1", shard).wants(t, cli.ExitUsage, "--chunk-bytes is -1, expected 1 or more")
+}

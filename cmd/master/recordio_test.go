@@ -71,7 +71,7 @@ func TestRecordioWriteAndRead(t *testing.T) {
 		t.Errorf("stat prints %+v, want %+v", stats, want)
 	}
 	rows := decode[[]tool.ChunkRow](t, mustRecordio(t, "", "index", "-o", "json", path))
-	if len(rows) != 2 || rows[1].Records != 1 || rows[1].Offset != int64(rows[0].Size)+20 {
+	if len(rows) != 2 || rows[1].Records != 1 || rows[1].Offset != rows[0].Size+20 {
 		t.Errorf("index prints %+v", rows)
 	}
 	records := decode[[]tool.CatRow](t, mustRecordio(t, "", "cat", "-o", "json", "--limit", "2", path))

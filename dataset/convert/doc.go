@@ -1,5 +1,5 @@
-// Package convert implements the conversion of small datasets into RecordIO shards with a held-out split. The input is a
-// CSV table of numbers or of categories, or a pair of idx files as of MNIST. Package sample describes the records.
+// Package convert implements the conversion of small datasets into RecordIO or TFRecord shards with a held-out split. The input
+// is a table of numbers or of categories, in CSV or JSON lines, or a pair of idx files as of MNIST. Package sample describes the records.
 // [Describe] returns the description of a converted dataset.
 //
 // The order of the samples is a permutation that depends only on their number and a seed. The first part is held out in

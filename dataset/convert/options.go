@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"errors"
 	"fmt"
 	"math"
 	"path/filepath"
@@ -22,6 +23,10 @@ type Options struct {
 	RecordsPerChunk int // as in recordio.WriterOptions; if this and ChunkBytes are zero, chosen so that a small dataset has enough tasks
 	ChunkBytes      int // as in recordio.WriterOptions
 	Compression     recordio.Compression
+
+	// ShardFormat is ShardRecordIO (the default) or ShardTFRecord. Shards in TFRecord are compressed as a whole, not by Snappy, and
+	// RecordsPerChunk and ChunkBytes must be zero. Describe, the master and trainers do not read them.
+	ShardFormat string
 
 	// HeldOut is the part of the samples, from 0 to below 1, that goes to test shards. There are as many of these as this
 	// part of Shards, at least one.
@@ -60,6 +65,12 @@ func (o *Options) validate() error {
 		return fmt.Errorf("prefix %q: expected a path that ends in the beginning of a file name, as in data/digits", o.Prefix)
 	case o.Shards < 0 || o.Shards > maxShards:
 		return fmt.Errorf("%d shards: expected 1 to %d", o.Shards, maxShards)
+	case !slices.Contains([]string{"", ShardRecordIO, ShardTFRecord}, o.ShardFormat):
+		return fmt.Errorf("format of shards %q: expected %s or %s", o.ShardFormat, ShardRecordIO, ShardTFRecord)
+	case o.ShardFormat == ShardTFRecord && o.Compression != recordio.None && o.Compression != recordio.Gzip:
+		return fmt.Errorf("compression %s: expected none or gzip of shards in TFRecord", o.Compression)
+	case o.ShardFormat == ShardTFRecord && (o.RecordsPerChunk != 0 || o.ChunkBytes != 0):
+		return errors.New("size of chunks: expected none for shards in TFRecord, whose chunks are made by an index")
 	case !slices.Contains([]string{"", HeadingAuto, HeadingYes, HeadingNo}, o.Heading):
 		return fmt.Errorf("heading %q: expected %s, %s or %s", o.Heading, HeadingAuto, HeadingYes, HeadingNo)
 	case o.Scaling != "" && o.Scaling != ScalingStandard && o.Scaling != ScalingNone:
@@ -73,6 +84,12 @@ func (o *Options) validate() error {
 	}
 	return nil
 }
+
+// The values of Options.ShardFormat.
+const (
+	ShardRecordIO = "recordio"
+	ShardTFRecord = "tfrecord"
+)
 
 // The values of Options.Scaling.
 const (

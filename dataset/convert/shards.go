@@ -13,6 +13,7 @@ import (
 	"regexp"
 
 	"trainmaster/dataset/sample"
+	"trainmaster/dataset/tfrecord"
 	"trainmaster/recordio"
 )
 
@@ -144,9 +145,22 @@ func (w *shardWriter) file(path string, fill func(*os.File) error) error {
 	return nil
 }
 
+// recordWriter writes a shard in one of the formats.
+type recordWriter interface {
+	Write(record []byte) error
+	Close() error
+}
+
 // records writes a shard and returns the number of its chunks.
 func (w *shardWriter) records(file *os.File, order []int, options recordio.WriterOptions) (chunks int, err error) {
-	out := recordio.NewWriter(chunkCounter{file, &chunks}, options)
+	var out recordWriter = recordio.NewWriter(chunkCounter{file, &chunks}, options)
+	if w.options.ShardFormat == ShardTFRecord {
+		compression := tfrecord.None
+		if options.Compression == recordio.Gzip {
+			compression = tfrecord.Gzip
+		}
+		out = tfrecord.NewWriter(file, compression)
+	}
 	for _, i := range order {
 		if w.ctx.Err() != nil {
 			return 0, context.Cause(w.ctx)
@@ -165,7 +179,22 @@ func (w *shardWriter) records(file *os.File, order []int, options recordio.Write
 	if err := out.Close(); err != nil {
 		return 0, err
 	}
+	if w.options.ShardFormat == ShardTFRecord {
+		if chunks, err = countChunks(w.ctx, file.Name()); err != nil {
+			return 0, err
+		}
+	}
 	return chunks, file.Sync()
+}
+
+// countChunks returns the number of chunks that an index makes of a TFRecord file.
+func countChunks(ctx context.Context, path string) (int, error) {
+	file, err := tfrecord.Open(path)
+	if err != nil {
+		return 0, err
+	}
+	index, err := file.Index(ctx, tfrecord.IndexOptions{})
+	return len(index), errors.Join(err, file.Close())
 }
 
 // chunkCounter counts the writes of a recordio.Writer, one for each chunk.

@@ -75,7 +75,7 @@ func TestCommandsReadTFRecordFiles(t *testing.T) {
 	}
 }
 
-// A damaged TFRecord file is named with its record. If its first record is damaged, the name tells the format.
+// A damaged TFRecord file is named with its record. If its first length is damaged, the name decides the format.
 func TestVerifyFindsDamagedTFRecordFile(t *testing.T) {
 	for _, test := range []struct {
 		name    string
