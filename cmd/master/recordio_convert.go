@@ -18,15 +18,19 @@ import (
 
 func recordioConvertCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:                   "convert --format csv|categorical TABLE PREFIX | --format idx IMAGES LABELS PREFIX",
+		Use:                   "convert --format FORMAT TABLE PREFIX | --format idx IMAGES LABELS PREFIX",
 		DisableFlagsInUseLine: true, // the usage line is long without it
-		Short:                 "Convert CSV tables and idx files to shards",
+		Short:                 "Convert CSV, JSON lines and idx files to shards",
 		Long: `Convert turns a CSV table, or images and labels in MNIST's idx format, into RecordIO shards
 PREFIX-00000-of-00004 and so on, and describes the dataset in PREFIX.dataset.json. Inputs may be
 gzipped. Each row of a table is a sample. The label is in the last column, or in that of --label. The
 other columns are numbers: pixels if all are whole and from 0 to 255, else numbers that are scaled
 as --scaling says. With --format categorical they are the texts of categories, of which the shards
 keep an id. A heading in line 1 is recognized and skipped; --header decides where that is not clear.
+
+A table can also have JSON lines. Each line is an object with the keys of the first line, such as
+{"width": 1.5, "height": 2, "label": 0}. The keys are the heading, and true and false mean 1 and 0. CSV and JSON lines are
+recognized by the content; --format jsonl refuses CSV.
 
 With --like PREFIX the new dataset has the labels and the scaling of the earlier dataset in PREFIX, as its
 description PREFIX.dataset.json has them: a model of one can then be evaluated on the other. The table must have
@@ -41,6 +45,8 @@ and the built-in trainers read RecordIO shards only.`,
 		Example: `  master recordio convert --format csv --shards 4 --held-out 0.2 testdata/digits.csv.gz data/digits
   # a table with a heading; the column "species" has the label, as a text
   master recordio convert --label species --text-labels --held-out 0.2 iris.csv data/iris
+  # the same with lines such as {"width": 1.5, "height": 2, "species": "setosa"}
+  master recordio convert --format jsonl --label species --text-labels iris.jsonl data/iris
   # flowers that were found later, to evaluate a model on
   master recordio convert --like data/iris later.csv data/later
   master recordio convert --format idx --shards 8 --compression snappy \
@@ -52,7 +58,7 @@ and the built-in trainers read RecordIO shards only.`,
   master recordio convert --shard-format tfrecord --shards 4 \
     testdata/digits.csv.gz data/digits.tfrecord`,
 	}
-	input := cli.AddChoice(cmd, "format", "", "form of the input", "csv", "idx", "categorical")
+	input := cli.AddChoice(cmd, "format", "", "form of the input", "csv", "jsonl", "idx", "categorical")
 	chunks := addChunkFlags(cmd, fmt.Sprintf("chosen for %d to %d chunks", convert.LeastChunks, convert.MostChunks))
 	var o convert.Options
 	cmd.Flags().IntVar(&o.Shards, "shards", 1, "number of `shards` to train on")
@@ -70,7 +76,7 @@ and the built-in trainers read RecordIO shards only.`,
 	force := cmd.Flags().Bool("force", false, "replace shards that exist")
 	format := cli.AddOutput(cmd)
 	cmd.Args = func(_ *cobra.Command, args []string) error {
-		if want := map[string]int{"csv": 2, "idx": 3, "categorical": 2}[*input]; len(args) != want {
+		if want := map[string]int{"csv": 2, "jsonl": 2, "idx": 3, "categorical": 2}[*input]; len(args) != want {
 			return cli.UsageErrorf("expected %d arguments with --format %s, found %d", want, *input, len(args))
 		}
 		return nil
@@ -106,12 +112,12 @@ func checkConversion(cmd *cobra.Command, o *convert.Options, input *string, forc
 	}
 	for _, flag := range []string{"label-above", "header", "label", "text-labels"} {
 		if *input == "idx" && cmd.Flags().Changed(flag) {
-			return cli.UsageErrorf("--%s: expected --format csv or categorical, found idx", flag)
+			return cli.UsageErrorf("--%s: expected --format csv, jsonl or categorical, found idx", flag)
 		}
 	}
 	for _, flag := range []string{"scaling", "max-pixel"} {
-		if *input != "csv" && cmd.Flags().Changed(flag) {
-			return cli.UsageErrorf("--%s: expected --format csv, found %s", flag, *input)
+		if *input != "csv" && *input != "jsonl" && cmd.Flags().Changed(flag) {
+			return cli.UsageErrorf("--%s: expected --format csv or jsonl, found %s", flag, *input)
 		}
 	}
 	if o.Like != "" {
@@ -216,7 +222,7 @@ func printSplit(w io.Writer, name string, s convert.Split) {
 func aboutDataset(r convert.Result) string {
 	var b strings.Builder
 	if len(r.Columns) > 0 {
-		fmt.Fprintf(&b, "line 1 is a heading: label %q, features %.200q\n", r.LabelColumn, strings.Join(r.Columns, ","))
+		fmt.Fprintf(&b, "names from line 1: label %q, features %.200q\n", r.LabelColumn, strings.Join(r.Columns, ","))
 	}
 	fmt.Fprintf(&b, "%s: %s, %s", r.Kind, cli.Counted(r.Features, "feature"), cli.Counted(r.Classes, "class"))
 	if len(r.Labels) > 0 {

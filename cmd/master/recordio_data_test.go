@@ -88,7 +88,7 @@ func TestConvertTableOfNumbers(t *testing.T) {
 	table := "species,width,height\n" + strings.Repeat("setosa,1.5,2\nvirginica,3.5,4\n", 50)
 	prefix := filepath.Join(t.TempDir(), "iris")
 	r := runArgs(t, "recordio", "convert", "--label", "species", "--text-labels", "--held-out", "0.2", textFile(t, "iris.csv", table), prefix)
-	r.wants(t, cli.ExitOK, "numbers: 2 features, 2 classes (setosa, virginica)", `line 1 is a heading: label "species", features "width,height"`)
+	r.wants(t, cli.ExitOK, "numbers: 2 features, 2 classes (setosa, virginica)", `names from line 1: label "species", features "width,height"`)
 	if strings.Contains(r.stderr, "warning") || !strings.Contains(r.stdout, "CHUNKS") {
 		t.Errorf("convert says %s%s", r.stdout, r.stderr)
 	}
@@ -102,8 +102,8 @@ func TestConvertWarnsOfFewTasks(t *testing.T) {
 	table := textFile(t, "t.csv", strings.Repeat("1,2,0\n", 100))
 	runArgs(t, "recordio", "convert", "--records-per-chunk", "100", table, filepath.Join(t.TempDir(), "t")).
 		wants(t, cli.ExitOK, "warning: 1 task: expected at least 4 for each trainer, 12 for 3 trainers: write smaller chunks, with --records-per-chunk 8")
-	runArgs(t, "recordio", "convert", "--format", "idx", "--header", "yes", "a", "b", "c").wants(t, cli.ExitUsage, "--header: expected --format csv or categorical")
-	runArgs(t, "recordio", "convert", "--format", "categorical", "--max-pixel", "4", "a", "b").wants(t, cli.ExitUsage, "--max-pixel: expected --format csv")
+	runArgs(t, "recordio", "convert", "--format", "idx", "--header", "yes", "a", "b", "c").wants(t, cli.ExitUsage, "--header: expected --format csv, jsonl or categorical")
+	runArgs(t, "recordio", "convert", "--format", "categorical", "--max-pixel", "4", "a", "b").wants(t, cli.ExitUsage, "--max-pixel: expected --format csv or jsonl")
 }
 
 func TestVerifyOfAFolderIsNotDamage(t *testing.T) {
@@ -165,4 +165,20 @@ func TestConvertToTFRecord(t *testing.T) {
 	}
 	runArgs(t, "recordio", "index", "--records-per-chunk", "-1", shard).wants(t, cli.ExitUsage, "--records-per-chunk is -1, expected 1 or more")
 	runArgs(t, "recordio", "index", "--chunk-bytes", "-1", shard).wants(t, cli.ExitUsage, "--chunk-bytes is -1, expected 1 or more")
+}
+
+// The rows of a table can be JSON lines, whose keys name the features and the label.
+func TestConvertJSONLines(t *testing.T) {
+	lines := strings.Repeat(`{"species": "setosa", "width": 1.5, "height": 2}
+{"width": 3.5, "height": 4, "species": "virginica"}
+`, 50)
+	table, prefix := textFile(t, "iris.jsonl", lines), filepath.Join(t.TempDir(), "iris")
+	runArgs(t, "recordio", "convert", "--format", "jsonl", "--label", "species", "--text-labels", "--held-out", "0.2", table, prefix).
+		wants(t, cli.ExitOK, "numbers: 2 features, 2 classes (setosa, virginica)", `names from line 1: label "species", features "width,height"`)
+	if d, err := convert.Describe(t.Context(), prefix); err != nil || d.Train.Records != 80 || d.LabelColumn != "species" {
+		t.Errorf("the dataset is %+v, %v", d, err)
+	}
+	later := filepath.Join(t.TempDir(), "later")
+	runArgs(t, "recordio", "convert", "--like", prefix, table, later).wants(t, cli.ExitOK, "2 classes (setosa, virginica)")
+	runArgs(t, "recordio", "convert", "--format", "jsonl", textFile(t, "t.csv", "1,2,0\n"), later+"2").wants(t, cli.ExitFailed, "expected JSON lines")
 }

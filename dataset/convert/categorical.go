@@ -8,7 +8,7 @@ import (
 	"trainmaster/dataset/sample"
 )
 
-// Categorical converts a plain or gzipped table in which each row is an example of sample.Categorical. Each field has the text of a
+// Categorical converts a table in CSV or JSON lines, plain or gzipped, in which each row is an example of sample.Categorical. Each field has the text of a
 // category. The column of Options.Label has the label: a whole number from 0, or any number with Options.LabelAbove.
 func Categorical(ctx context.Context, in io.Reader, o Options) (Result, error) {
 	if err := o.validate(); err != nil {
@@ -16,7 +16,7 @@ func Categorical(ctx context.Context, in io.Reader, o Options) (Result, error) {
 	}
 	t, err := readCategories(ctx, in, &o)
 	if err != nil {
-		return Result{}, fmt.Errorf("read CSV: %w", err)
+		return Result{}, fmt.Errorf("read table: %w", err)
 	}
 	return write(ctx, t, o)
 }
@@ -39,12 +39,12 @@ func (t *categoryTable) append(record []byte, i, classes int) ([]byte, error) {
 }
 
 func readCategories(ctx context.Context, in io.Reader, o *Options) (*categoryTable, error) {
-	if named := o.like != nil && o.like.LabelColumn != ""; !named && o.TextLabels && (o.Heading == HeadingAuto || o.Heading == "") {
-		return nil, fmt.Errorf("text labels in a table of categories: expected --header yes or --header no, because a heading looks like a row")
-	}
 	t, err := newTable(in, o, func(row []string, label int) bool { return !isNumber(row[label]) })
 	if err != nil {
 		return nil, err
+	}
+	if named := t.lines || o.like != nil && o.like.LabelColumn != ""; !named && o.TextLabels && (o.Heading == HeadingAuto || o.Heading == "") {
+		return nil, fmt.Errorf("text labels in a table of categories: expected --header yes or --header no, because a heading looks like a row")
 	}
 	c := &categoryTable{fields: t.width - 1}
 	if c.fields > sample.MaxFields {

@@ -13,7 +13,7 @@ import (
 	"trainmaster/dataset/sample"
 )
 
-// CSV converts a table of numbers, plain or gzipped, in which each row is a sample: features, and a label in the column that
+// CSV converts a table of numbers, in CSV or JSON lines, plain or gzipped, in which each row is a sample: features, and a label in the column that
 // Options.Label names. A table whose features are all whole numbers from 0 to 255 becomes a dataset of pixels; any other finite
 // numbers become a dataset of numbers, scaled as Options.Scaling says.
 func CSV(ctx context.Context, in io.Reader, o Options) (Result, error) {
@@ -22,9 +22,16 @@ func CSV(ctx context.Context, in io.Reader, o Options) (Result, error) {
 	}
 	t, err := readCSV(ctx, in, &o)
 	if err != nil {
-		return Result{}, fmt.Errorf("read CSV: %w", err)
+		return Result{}, fmt.Errorf("read table: %w", err)
 	}
 	return write(ctx, t, o)
+}
+
+// JSONLines converts a table like CSV, which also reads JSON lines, but refuses CSV. Each line is an object with the keys of line 1 in
+// any order. The keys are the heading. A value is a number, a text, or true or false, which mean 1 and 0.
+func JSONLines(ctx context.Context, in io.Reader, o Options) (Result, error) {
+	o.lines = true
+	return CSV(ctx, in, o)
 }
 
 func readCSV(ctx context.Context, in io.Reader, o *Options) (samples, error) {

@@ -50,6 +50,8 @@ type Options struct {
 	Like string
 	like *Result
 
+	lines bool // the input must be JSON lines
+
 	// Progress, if set, is called with the number of samples written.
 	Progress func(done, total int)
 }

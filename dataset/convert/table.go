@@ -23,9 +23,17 @@ const (
 	HeadingNo   = "no"
 )
 
-// table reads the rows of a CSV table: it skips a heading and separates the label from the other columns.
+// rowReader reads the rows of a table in CSV or JSON lines.
+type rowReader interface {
+	// Read returns the next row, which is valid until the next call. A row of CSV with another size comes with csv.ErrFieldCount.
+	Read() ([]string, error)
+	FieldPos(column int) (line, at int)
+}
+
+// table reads the rows of a table: it skips a heading and separates the label from the other columns.
 type table struct {
-	rows    *csv.Reader
+	rows    rowReader
+	lines   bool // rows are JSON lines, whose keys are the heading
 	options *Options
 	looks   func(row []string, label int) bool // like a heading
 
@@ -39,7 +47,7 @@ type table struct {
 	numbers map[string]int
 }
 
-// newTable reads the beginning of a table, plain or gzipped. looks says whether line 1 is like a heading.
+// newTable reads the beginning of a table in CSV or JSON lines, plain or gzipped. looks says whether line 1 of CSV is like a heading.
 func newTable(in io.Reader, o *Options, looks func(row []string, label int) bool) (*table, error) {
 	plain, err := decompressed(in)
 	if err != nil {
@@ -49,8 +57,10 @@ func newTable(in io.Reader, o *Options, looks func(row []string, label int) bool
 	if err != nil {
 		return nil, err
 	}
-	t := &table{rows: csv.NewReader(text), options: o, looks: looks, numbers: map[string]int{}}
-	t.rows.ReuseRecord = true
+	t := &table{options: o, looks: looks, numbers: map[string]int{}}
+	if err := t.open(text); err != nil {
+		return nil, err
+	}
 	if o.like != nil {
 		for i, text := range o.like.Labels {
 			t.numbers[text] = i
@@ -73,7 +83,7 @@ func newTable(in io.Reader, o *Options, looks func(row []string, label int) bool
 	if t.label, byName, err = t.labelColumn(row); err != nil {
 		return nil, err
 	}
-	heading := o.Heading == HeadingYes
+	heading := o.Heading == HeadingYes || t.lines
 	if o.Heading == HeadingAuto || o.Heading == "" {
 		heading = byName || looks(row, t.label)
 	}
@@ -85,6 +95,25 @@ func newTable(in io.Reader, o *Options, looks func(row []string, label int) bool
 	t.named = strings.TrimSpace(row[t.label])
 	t.columns = slices.Delete(row, t.label, t.label+1)
 	return t, nil
+}
+
+// open chooses the reader of rows by the beginning of the text.
+func (t *table) open(text *bufio.Reader) error {
+	t.lines = beginsWithObject(text)
+	switch {
+	case t.lines && t.options.Heading == HeadingNo:
+		return errors.New("heading no: expected CSV, found JSON lines, whose keys are the heading")
+	case t.lines:
+		t.rows = &lineReader{text: text}
+	case t.options.lines:
+		start, _ := text.Peek(20)
+		return fmt.Errorf("expected JSON lines, each an object such as {\"width\": 1.5, \"label\": 0}, found %q", start)
+	default:
+		rows := csv.NewReader(text)
+		rows.ReuseRecord = true
+		t.rows = rows
+	}
+	return nil
 }
 
 // labelColumn finds the column of the label by its number or, in a heading, by its name.
@@ -157,12 +186,26 @@ func (t *table) each(ctx context.Context, use func(row []string, label string, a
 			case column >= t.label:
 				column++
 			}
+			if t.lines {
+				return fmt.Sprintf("line %d, key %q", line, t.keyOf(column))
+			}
 			return fmt.Sprintf("line %d, column %d", line, column+1)
 		}
 		if err := use(features, label, at); err != nil {
 			return t.explain(err, line)
 		}
 	}
+}
+
+// keyOf returns the name of a column in a table with a heading.
+func (t *table) keyOf(column int) string {
+	switch {
+	case column == t.label:
+		return t.named
+	case column > t.label:
+		column--
+	}
+	return t.columns[column]
 }
 
 // explain adds to an error about line 1 how to skip a heading.
@@ -270,7 +313,7 @@ func cutShort(err error) error {
 
 // withoutMark skips the byte order mark that some programs write at the beginning of UTF-8 text. A mark left in the first cell would
 // become a part of its value. UTF-16 text is an error.
-func withoutMark(in io.Reader) (io.Reader, error) {
+func withoutMark(in io.Reader) (*bufio.Reader, error) {
 	const mark = "\xef\xbb\xbf"
 	buffered := bufio.NewReader(in)
 	start, _ := buffered.Peek(len(mark)) // its error comes again from the first read

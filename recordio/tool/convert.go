@@ -10,7 +10,7 @@ import (
 	"trainmaster/dataset/convert"
 )
 
-// Convert converts files of a format, csv, idx or categorical, to shards.
+// Convert converts files of a format, csv, jsonl, idx or categorical, to shards.
 func Convert(ctx context.Context, format string, paths []string, o convert.Options) (result convert.Result, err error) {
 	var inputs []io.Reader
 	for _, path := range paths {
@@ -26,6 +26,8 @@ func Convert(ctx context.Context, format string, paths []string, o convert.Optio
 		result, err = convert.IDX(ctx, inputs[0], inputs[1], o)
 	case "categorical":
 		result, err = convert.Categorical(ctx, inputs[0], o)
+	case "jsonl":
+		result, err = convert.JSONLines(ctx, inputs[0], o)
 	default:
 		result, err = convert.CSV(ctx, inputs[0], o)
 	}
