@@ -80,7 +80,7 @@ func (r *lineReader) readFirst(line []byte) error {
 		return fmt.Errorf("line %d: %w", r.line, err)
 	}
 	if len(r.keys) < 2 {
-		return fmt.Errorf("line %d: expected features and a label, found an object with %d keys", r.line, len(r.keys))
+		return fmt.Errorf("line %d: expected features and a label, found the keys %q", r.line, r.keys)
 	}
 	r.row, r.from = make([]string, len(r.keys)), make([]int, len(r.keys))
 	return nil

@@ -55,8 +55,8 @@ func TestCategoriesInJSONLines(t *testing.T) {
 func TestBadJSONLinesAreRefused(t *testing.T) {
 	const first = "{\"a\":1,\"b\":2}\n"
 	for _, test := range []struct{ table, want string }{
-		{"{}\n", "line 1: expected features and a label, found an object with 0 keys"},
-		{"{\"a\":1}\n", "line 1: expected features and a label, found an object with 1 keys"},
+		{"{}\n", "line 1: expected features and a label, found the keys []"},
+		{"{\"a\":1}\n", "line 1: expected features and a label, found the keys [\"a\"]"},
 		{"{\n\"a\": 1,\n\"b\": 2}\n", "line 1: expected a whole JSON object in one line, found a part"},
 		{"{\"a\":1,\"a\":2}\n", "line 1: expected the key \"a\" once, found it twice"},
 		{first + "{\"a\":1,\"b\":2,\"b\":3}\n", "line 2: expected the key \"b\" once, found it twice"},
