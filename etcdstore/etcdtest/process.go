@@ -16,12 +16,14 @@ import (
 	"testing"
 
 	"trainmaster/etcdstore"
+	"trainmaster/internal/freeport"
 )
 
 // Environment variables that make a child of the test binary serve etcd.
 const (
 	processDirEnv   = "TRAINMASTER_ETCDTEST_DIR"
 	processQuotaEnv = "TRAINMASTER_ETCDTEST_QUOTA"
+	processAddrEnv  = "TRAINMASTER_ETCDTEST_ADDR"
 )
 
 // processReady says that TestMain calls Main, which children need as well.
@@ -32,6 +34,7 @@ var processReady atomic.Bool
 type Process struct {
 	t        testing.TB
 	dir      string
+	addr     string // of its clients, if it stands alone
 	quota    int64
 	member   *member // of a cluster; nil: it stands alone
 	out      io.Reader
@@ -48,6 +51,10 @@ func StartProcess(t testing.TB, quotaBytes int64) *Process {
 		t.Fatal("etcdtest: TestMain must call etcdtest.Main(m)")
 	}
 	p := &Process{t: t, dir: t.TempDir(), quota: quotaBytes}
+	var err error
+	if p.addr, err = freeport.Addr("127.0.0.1"); err != nil { // no other process gets the port while etcd is down
+		t.Fatal(err)
+	}
 	p.Start()
 	t.Cleanup(p.Kill)
 	return p
@@ -93,7 +100,7 @@ func (p *Process) launch() {
 		p.t.Fatal(err)
 	}
 	cmd := exec.Command(program)
-	cmd.Env = append(os.Environ(), processDirEnv+"="+p.dir, processQuotaEnv+"="+strconv.FormatInt(p.quota, 10))
+	cmd.Env = append(os.Environ(), processDirEnv+"="+p.dir, processQuotaEnv+"="+strconv.FormatInt(p.quota, 10), processAddrEnv+"="+p.addr)
 	if p.member != nil {
 		text, err := json.Marshal(p.member)
 		if err != nil {
@@ -148,7 +155,7 @@ func serve(dir string) (endpoint string, err error) {
 		return serveMember(dir, text)
 	}
 	quota, _ := strconv.ParseInt(os.Getenv(processQuotaEnv), 10, 64)
-	etcd, err := etcdstore.StartEmbedded(context.Background(), etcdstore.EmbeddedConfig{Dir: dir, QuotaBytes: quota})
+	etcd, err := etcdstore.StartEmbedded(context.Background(), etcdstore.EmbeddedConfig{Dir: dir, QuotaBytes: quota, ClientURL: os.Getenv(processAddrEnv)})
 	if err != nil {
 		return "", err
 	}
