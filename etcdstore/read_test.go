@@ -123,6 +123,18 @@ func TestWatchAsksAgainLater(t *testing.T) {
 	}
 }
 
+// F7: a watch that etcd refuses, for example while its users are changed, is tried again.
+func TestRefusedWatchIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	f := startFront(t, etcdtest.Endpoint(t))
+	s := etcdtest.Open(t, f.endpoint, etcdtest.NewJob(t))
+	f.failReads(rpctypes.ErrGRPCPermissionDenied)
+	seen := s.WatchMasterAddr(t.Context())
+	eventually(t, "a refused list", func() bool { return len(f.readsAt()) > 0 })
+	f.failReads(nil)
+	receive(t, "the first view", seen)
+}
+
 // Reads are repeated while etcd is unreachable.
 func TestReadsWaitForEtcd(t *testing.T) {
 	t.Parallel()

@@ -94,15 +94,24 @@ func latest[V any](ctx context.Context, s *Store, source func(ctx context.Contex
 	s.spawn(func() {
 		defer close(out)
 		defer cancel()
-		err := source(ctx, func(v V) {
+		emit := func(v V) {
 			select {
 			case <-out:
 			default:
 			}
 			out <- v
-		})
-		if err != nil && ctx.Err() == nil {
-			logrus.WithError(err).Error("watch of etcd ended")
+		}
+		pause := backoff{least: time.Second, most: 10 * time.Second}
+		for {
+			err := source(ctx, emit)
+			if err == nil || ctx.Err() != nil {
+				return
+			}
+			logrus.WithError(err).Error("etcd refuses a watch, trying again")
+			//guard:refused-watch-retried
+			if sleep(ctx, pause.next()) != nil {
+				return
+			}
 		}
 	})
 	return out
