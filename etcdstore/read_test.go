@@ -132,7 +132,10 @@ func TestRefusedWatchIsTriedAgain(t *testing.T) {
 	seen := s.WatchMasterAddr(t.Context())
 	eventually(t, "a refused list", func() bool { return len(f.readsAt()) > 0 })
 	f.failReads(nil)
-	receive(t, "the first view", seen)
+	if _, err := s.Client().Put(t.Context(), s.Prefix()+"/master/addr", `{"addr":"leader"}`); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "the address of the leader", func() bool { return receive(t, "a view", seen).Addr == "leader" })
 }
 
 // Reads are repeated while etcd is unreachable.
