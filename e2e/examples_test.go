@@ -96,6 +96,7 @@ func newWorkshop(t testing.TB) *workshop {
 	for i := range 8 {
 		w.write(fmt.Sprintf("pictures/%d.png", i), []byte("a picture"))
 	}
+	w.write("iris.jsonl", []byte(strings.Repeat(`{"width": 1.5, "height": 2, "species": "setosa"}`+"\n"+`{"width": 3.5, "height": 4, "species": "virginica"}`+"\n", 50)))
 	w.write("iris.csv", []byte("width,height,species\n"+strings.Repeat("1.5,2,setosa\n3.5,4,virginica\n", 50)))
 	w.write("words", []byte(strings.Repeat("recordio\ntrainer\nmaster\n", 100)))
 	return w
@@ -170,6 +171,9 @@ func TestHelpExamples(t *testing.T) {
 		"master recordio write --compression snappy --records-per-chunk 100 words.rec /usr/share/dict/words",
 		"master recordio write --per-file --shards 4 --records-per-chunk 20 data/pictures pictures/*.png",
 		"master recordio convert --label species --text-labels --held-out 0.2 iris.csv data/iris",
+		"master recordio convert --format jsonl --label species --text-labels iris.jsonl data/flowers",
+		"master recordio convert --shard-format tfrecord --shards 4 testdata/digits.csv.gz data/digits.tfrecord",
+		"master recordio index --records-per-chunk 1000 data/digits.tfrecord-00000-of-00004",
 		"master recordio cat words.rec",
 		"master recordio convert --format categorical --label-above 15 --held-out 0.2 testdata/flights.csv.gz data/flights",
 		"master recordio cat -o json --limit 3 data/digits-00000-of-00004",

@@ -138,7 +138,7 @@ TFRecord files have no chunks of their own. Index makes them of whole records, a
 their size includes lengths and checksums. A compressed TFRecord file is one chunk.`,
 		Example: `  master recordio index data/digits-00000-of-00004
   master recordio index -o yaml data/digits-*
-  master recordio index --records-per-chunk 1000 train.tfrecord-00000-of-00010`,
+  master recordio index --records-per-chunk 1000 data/digits.tfrecord-00000-of-00004`,
 		Args: cobra.MinimumNArgs(1),
 	}
 	format := cli.AddOutput(cmd)

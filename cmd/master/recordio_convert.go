@@ -46,7 +46,7 @@ and the built-in trainers read RecordIO shards only.`,
   # a table with a heading; the column "species" has the label, as a text
   master recordio convert --label species --text-labels --held-out 0.2 iris.csv data/iris
   # the same with lines such as {"width": 1.5, "height": 2, "species": "setosa"}
-  master recordio convert --format jsonl --label species --text-labels iris.jsonl data/iris
+  master recordio convert --format jsonl --label species --text-labels iris.jsonl data/flowers
   # flowers that were found later, to evaluate a model on
   master recordio convert --like data/iris later.csv data/later
   master recordio convert --format idx --shards 8 --compression snappy \

@@ -34,10 +34,12 @@ func Scale(cmd *cobra.Command, l *Leader, n uint32) error {
 	defer poll.Stop()
 	for request := (&pb.ScaleRequest{Job: l.Job, ParameterServers: n}); ; {
 		var reply *pb.ScaleReply
-		err := l.Ask(cmd.Context(), func(ctx context.Context, client pb.AdminClient) (err error) {
+		ctx, release := lingering(cmd.Context())
+		err := l.Ask(ctx, func(ctx context.Context, client pb.AdminClient) (err error) {
 			reply, err = client.Scale(ctx, request)
 			return err
 		})
+		release()
 		taken := request.GetParameterServers() == 0
 		_, ended := errors.AsType[*EndedError](err)
 		_, waits := errors.AsType[*waitError](err)
@@ -72,6 +74,19 @@ func Scale(cmd *cobra.Command, l *Leader, n uint32) error {
 			}
 			return l.stoppedWatching(was, n)
 		}
+	}
+}
+
+// answerTime is the time for the answer to a request after Ctrl-C. Without the answer, it is not known whether the request is stored.
+const answerTime = time.Second
+
+// lingering returns a context that ends answerTime after ctx.
+func lingering(ctx context.Context) (context.Context, context.CancelFunc) {
+	longer, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	stop := context.AfterFunc(ctx, func() { time.AfterFunc(answerTime, cancel) })
+	return longer, func() {
+		stop()
+		cancel()
 	}
 }
 
