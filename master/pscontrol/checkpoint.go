@@ -137,7 +137,7 @@ func (c *checkpointer) run(ctx context.Context, box *component.Mailbox) error {
 			return err
 		}
 		if steps.Release { // of a leader that died, or etcd refused it
-			if err := c.rollbacks.event(ctx, &taskqueue.CutRelease{}); err != nil {
+			if err := c.release(ctx); err != nil {
 				//guard:refused-release-retried
 				c.log.WithError(err).Warn("trainers not released after a cut, retrying")
 				clock.Sleep(ctx, checkpointRetry)
@@ -173,6 +173,25 @@ func (c *checkpointer) run(ctx context.Context, box *component.Mailbox) error {
 			rest = statesRetry
 		}
 	}
+}
+
+// release releases trainers that the cut of an earlier leader holds, or a cut whose release etcd refused. A cut of another component,
+// which holds busy, releases its trainers itself. If they were released before all servers have fixed the cut, they could make a step.
+// The servers' part of the cut would have that step, and the trainers' part would not.
+func (c *checkpointer) release(ctx context.Context) error {
+	//guard:release-waits-for-the-cut
+	if err := c.busy.Acquire(ctx); err != nil {
+		return err
+	}
+	defer c.busy.Release()
+	var due taskqueue.StepsDue
+	if err := c.term.Read(ctx, func(q *taskqueue.Queue) { due = q.StepsDue() }); err != nil {
+		return err
+	}
+	if !due.Release {
+		return nil
+	}
+	return c.rollbacks.event(ctx, &taskqueue.CutRelease{})
 }
 
 // stepsDue returns the progress of the job. In a job with cuts it also returns what the queue asks for.
