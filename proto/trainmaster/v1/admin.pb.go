@@ -78,58 +78,6 @@ func (JobStatus) EnumDescriptor() ([]byte, []int) {
 	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{0}
 }
 
-type TaskKind int32
-
-const (
-	TaskKind_TASK_KIND_UNSPECIFIED TaskKind = 0
-	TaskKind_TASK_KIND_TRAINING    TaskKind = 1
-	TaskKind_TASK_KIND_EVALUATION  TaskKind = 2
-	TaskKind_TASK_KIND_PREDICTION  TaskKind = 3
-)
-
-// Enum value maps for TaskKind.
-var (
-	TaskKind_name = map[int32]string{
-		0: "TASK_KIND_UNSPECIFIED",
-		1: "TASK_KIND_TRAINING",
-		2: "TASK_KIND_EVALUATION",
-		3: "TASK_KIND_PREDICTION",
-	}
-	TaskKind_value = map[string]int32{
-		"TASK_KIND_UNSPECIFIED": 0,
-		"TASK_KIND_TRAINING":    1,
-		"TASK_KIND_EVALUATION":  2,
-		"TASK_KIND_PREDICTION":  3,
-	}
-)
-
-func (x TaskKind) Enum() *TaskKind {
-	p := new(TaskKind)
-	*p = x
-	return p
-}
-
-func (x TaskKind) String() string {
-	return protoimpl.X.EnumStringOf(x.Descriptor(), protoreflect.EnumNumber(x))
-}
-
-func (TaskKind) Descriptor() protoreflect.EnumDescriptor {
-	return file_trainmaster_v1_admin_proto_enumTypes[1].Descriptor()
-}
-
-func (TaskKind) Type() protoreflect.EnumType {
-	return &file_trainmaster_v1_admin_proto_enumTypes[1]
-}
-
-func (x TaskKind) Number() protoreflect.EnumNumber {
-	return protoreflect.EnumNumber(x)
-}
-
-// Deprecated: Use TaskKind.Descriptor instead.
-func (TaskKind) EnumDescriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{1}
-}
-
 type TaskState int32
 
 const (
@@ -169,11 +117,11 @@ func (x TaskState) String() string {
 }
 
 func (TaskState) Descriptor() protoreflect.EnumDescriptor {
-	return file_trainmaster_v1_admin_proto_enumTypes[2].Descriptor()
+	return file_trainmaster_v1_admin_proto_enumTypes[1].Descriptor()
 }
 
 func (TaskState) Type() protoreflect.EnumType {
-	return &file_trainmaster_v1_admin_proto_enumTypes[2]
+	return &file_trainmaster_v1_admin_proto_enumTypes[1]
 }
 
 func (x TaskState) Number() protoreflect.EnumNumber {
@@ -182,7 +130,7 @@ func (x TaskState) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use TaskState.Descriptor instead.
 func (TaskState) EnumDescriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{1}
 }
 
 type StatusRequest struct {
@@ -2338,7 +2286,7 @@ var File_trainmaster_v1_admin_proto protoreflect.FileDescriptor
 
 const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\n" +
-	"\x1atrainmaster/v1/admin.proto\x12\x0etrainmaster.v1\"!\n" +
+	"\x1atrainmaster/v1/admin.proto\x12\x0etrainmaster.v1\x1a\x19trainmaster/v1/data.proto\"!\n" +
 	"\rStatusRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\"\x91\x05\n" +
 	"\vStatusReply\x12\x10\n" +
@@ -2528,12 +2476,7 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x12JOB_STATUS_RUNNING\x10\x01\x12\x15\n" +
 	"\x11JOB_STATUS_PAUSED\x10\x02\x12\x14\n" +
 	"\x10JOB_STATUS_ENDED\x10\x03\x12\x15\n" +
-	"\x11JOB_STATUS_FAILED\x10\x04*q\n" +
-	"\bTaskKind\x12\x19\n" +
-	"\x15TASK_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
-	"\x12TASK_KIND_TRAINING\x10\x01\x12\x18\n" +
-	"\x14TASK_KIND_EVALUATION\x10\x02\x12\x18\n" +
-	"\x14TASK_KIND_PREDICTION\x10\x03*o\n" +
+	"\x11JOB_STATUS_FAILED\x10\x04*o\n" +
 	"\tTaskState\x12\x1a\n" +
 	"\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12TASK_STATE_PENDING\x10\x01\x12\x14\n" +
@@ -2562,74 +2505,74 @@ func file_trainmaster_v1_admin_proto_rawDescGZIP() []byte {
 	return file_trainmaster_v1_admin_proto_rawDescData
 }
 
-var file_trainmaster_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
+var file_trainmaster_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
 var file_trainmaster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
 var file_trainmaster_v1_admin_proto_goTypes = []any{
 	(JobStatus)(0),              // 0: trainmaster.v1.JobStatus
-	(TaskKind)(0),               // 1: trainmaster.v1.TaskKind
-	(TaskState)(0),              // 2: trainmaster.v1.TaskState
-	(*StatusRequest)(nil),       // 3: trainmaster.v1.StatusRequest
-	(*StatusReply)(nil),         // 4: trainmaster.v1.StatusReply
-	(*LedgerStatus)(nil),        // 5: trainmaster.v1.LedgerStatus
-	(*ParameterServers)(nil),    // 6: trainmaster.v1.ParameterServers
-	(*CheckpointStatus)(nil),    // 7: trainmaster.v1.CheckpointStatus
-	(*Steps)(nil),               // 8: trainmaster.v1.Steps
-	(*Registration)(nil),        // 9: trainmaster.v1.Registration
-	(*DatasetStatus)(nil),       // 10: trainmaster.v1.DatasetStatus
-	(*JobTotals)(nil),           // 11: trainmaster.v1.JobTotals
-	(*ListTasksRequest)(nil),    // 12: trainmaster.v1.ListTasksRequest
-	(*ListTasksReply)(nil),      // 13: trainmaster.v1.ListTasksReply
-	(*TaskEntry)(nil),           // 14: trainmaster.v1.TaskEntry
-	(*TaskHolder)(nil),          // 15: trainmaster.v1.TaskHolder
-	(*ListTrainersRequest)(nil), // 16: trainmaster.v1.ListTrainersRequest
-	(*ListTrainersReply)(nil),   // 17: trainmaster.v1.ListTrainersReply
-	(*TrainerEntry)(nil),        // 18: trainmaster.v1.TrainerEntry
-	(*DrainRequest)(nil),        // 19: trainmaster.v1.DrainRequest
-	(*DrainReply)(nil),          // 20: trainmaster.v1.DrainReply
-	(*PauseRequest)(nil),        // 21: trainmaster.v1.PauseRequest
-	(*PauseReply)(nil),          // 22: trainmaster.v1.PauseReply
-	(*ResumeRequest)(nil),       // 23: trainmaster.v1.ResumeRequest
-	(*ResumeReply)(nil),         // 24: trainmaster.v1.ResumeReply
-	(*RetryTaskRequest)(nil),    // 25: trainmaster.v1.RetryTaskRequest
-	(*RetryTaskReply)(nil),      // 26: trainmaster.v1.RetryTaskReply
-	(*DropTaskRequest)(nil),     // 27: trainmaster.v1.DropTaskRequest
-	(*DropTaskReply)(nil),       // 28: trainmaster.v1.DropTaskReply
-	(*ScaleRequest)(nil),        // 29: trainmaster.v1.ScaleRequest
-	(*ScaleReply)(nil),          // 30: trainmaster.v1.ScaleReply
+	(TaskState)(0),              // 1: trainmaster.v1.TaskState
+	(*StatusRequest)(nil),       // 2: trainmaster.v1.StatusRequest
+	(*StatusReply)(nil),         // 3: trainmaster.v1.StatusReply
+	(*LedgerStatus)(nil),        // 4: trainmaster.v1.LedgerStatus
+	(*ParameterServers)(nil),    // 5: trainmaster.v1.ParameterServers
+	(*CheckpointStatus)(nil),    // 6: trainmaster.v1.CheckpointStatus
+	(*Steps)(nil),               // 7: trainmaster.v1.Steps
+	(*Registration)(nil),        // 8: trainmaster.v1.Registration
+	(*DatasetStatus)(nil),       // 9: trainmaster.v1.DatasetStatus
+	(*JobTotals)(nil),           // 10: trainmaster.v1.JobTotals
+	(*ListTasksRequest)(nil),    // 11: trainmaster.v1.ListTasksRequest
+	(*ListTasksReply)(nil),      // 12: trainmaster.v1.ListTasksReply
+	(*TaskEntry)(nil),           // 13: trainmaster.v1.TaskEntry
+	(*TaskHolder)(nil),          // 14: trainmaster.v1.TaskHolder
+	(*ListTrainersRequest)(nil), // 15: trainmaster.v1.ListTrainersRequest
+	(*ListTrainersReply)(nil),   // 16: trainmaster.v1.ListTrainersReply
+	(*TrainerEntry)(nil),        // 17: trainmaster.v1.TrainerEntry
+	(*DrainRequest)(nil),        // 18: trainmaster.v1.DrainRequest
+	(*DrainReply)(nil),          // 19: trainmaster.v1.DrainReply
+	(*PauseRequest)(nil),        // 20: trainmaster.v1.PauseRequest
+	(*PauseReply)(nil),          // 21: trainmaster.v1.PauseReply
+	(*ResumeRequest)(nil),       // 22: trainmaster.v1.ResumeRequest
+	(*ResumeReply)(nil),         // 23: trainmaster.v1.ResumeReply
+	(*RetryTaskRequest)(nil),    // 24: trainmaster.v1.RetryTaskRequest
+	(*RetryTaskReply)(nil),      // 25: trainmaster.v1.RetryTaskReply
+	(*DropTaskRequest)(nil),     // 26: trainmaster.v1.DropTaskRequest
+	(*DropTaskReply)(nil),       // 27: trainmaster.v1.DropTaskReply
+	(*ScaleRequest)(nil),        // 28: trainmaster.v1.ScaleRequest
+	(*ScaleReply)(nil),          // 29: trainmaster.v1.ScaleReply
+	(TaskKind)(0),               // 30: trainmaster.v1.TaskKind
 }
 var file_trainmaster_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: trainmaster.v1.StatusReply.status:type_name -> trainmaster.v1.JobStatus
-	10, // 1: trainmaster.v1.StatusReply.datasets:type_name -> trainmaster.v1.DatasetStatus
-	11, // 2: trainmaster.v1.StatusReply.totals:type_name -> trainmaster.v1.JobTotals
-	9,  // 3: trainmaster.v1.StatusReply.registration:type_name -> trainmaster.v1.Registration
-	7,  // 4: trainmaster.v1.StatusReply.checkpoint:type_name -> trainmaster.v1.CheckpointStatus
-	8,  // 5: trainmaster.v1.StatusReply.steps:type_name -> trainmaster.v1.Steps
-	6,  // 6: trainmaster.v1.StatusReply.parameter_servers:type_name -> trainmaster.v1.ParameterServers
-	5,  // 7: trainmaster.v1.StatusReply.ledger:type_name -> trainmaster.v1.LedgerStatus
-	1,  // 8: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
-	2,  // 9: trainmaster.v1.ListTasksRequest.states:type_name -> trainmaster.v1.TaskState
-	14, // 10: trainmaster.v1.ListTasksReply.tasks:type_name -> trainmaster.v1.TaskEntry
-	2,  // 11: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
-	15, // 12: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
-	18, // 13: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
-	3,  // 14: trainmaster.v1.Admin.Status:input_type -> trainmaster.v1.StatusRequest
-	12, // 15: trainmaster.v1.Admin.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
-	16, // 16: trainmaster.v1.Admin.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
-	19, // 17: trainmaster.v1.Admin.Drain:input_type -> trainmaster.v1.DrainRequest
-	21, // 18: trainmaster.v1.Admin.Pause:input_type -> trainmaster.v1.PauseRequest
-	23, // 19: trainmaster.v1.Admin.Resume:input_type -> trainmaster.v1.ResumeRequest
-	25, // 20: trainmaster.v1.Admin.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
-	29, // 21: trainmaster.v1.Admin.Scale:input_type -> trainmaster.v1.ScaleRequest
-	27, // 22: trainmaster.v1.Admin.DropTask:input_type -> trainmaster.v1.DropTaskRequest
-	4,  // 23: trainmaster.v1.Admin.Status:output_type -> trainmaster.v1.StatusReply
-	13, // 24: trainmaster.v1.Admin.ListTasks:output_type -> trainmaster.v1.ListTasksReply
-	17, // 25: trainmaster.v1.Admin.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
-	20, // 26: trainmaster.v1.Admin.Drain:output_type -> trainmaster.v1.DrainReply
-	22, // 27: trainmaster.v1.Admin.Pause:output_type -> trainmaster.v1.PauseReply
-	24, // 28: trainmaster.v1.Admin.Resume:output_type -> trainmaster.v1.ResumeReply
-	26, // 29: trainmaster.v1.Admin.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
-	30, // 30: trainmaster.v1.Admin.Scale:output_type -> trainmaster.v1.ScaleReply
-	28, // 31: trainmaster.v1.Admin.DropTask:output_type -> trainmaster.v1.DropTaskReply
+	9,  // 1: trainmaster.v1.StatusReply.datasets:type_name -> trainmaster.v1.DatasetStatus
+	10, // 2: trainmaster.v1.StatusReply.totals:type_name -> trainmaster.v1.JobTotals
+	8,  // 3: trainmaster.v1.StatusReply.registration:type_name -> trainmaster.v1.Registration
+	6,  // 4: trainmaster.v1.StatusReply.checkpoint:type_name -> trainmaster.v1.CheckpointStatus
+	7,  // 5: trainmaster.v1.StatusReply.steps:type_name -> trainmaster.v1.Steps
+	5,  // 6: trainmaster.v1.StatusReply.parameter_servers:type_name -> trainmaster.v1.ParameterServers
+	4,  // 7: trainmaster.v1.StatusReply.ledger:type_name -> trainmaster.v1.LedgerStatus
+	30, // 8: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
+	1,  // 9: trainmaster.v1.ListTasksRequest.states:type_name -> trainmaster.v1.TaskState
+	13, // 10: trainmaster.v1.ListTasksReply.tasks:type_name -> trainmaster.v1.TaskEntry
+	1,  // 11: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
+	14, // 12: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
+	17, // 13: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
+	2,  // 14: trainmaster.v1.Admin.Status:input_type -> trainmaster.v1.StatusRequest
+	11, // 15: trainmaster.v1.Admin.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
+	15, // 16: trainmaster.v1.Admin.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
+	18, // 17: trainmaster.v1.Admin.Drain:input_type -> trainmaster.v1.DrainRequest
+	20, // 18: trainmaster.v1.Admin.Pause:input_type -> trainmaster.v1.PauseRequest
+	22, // 19: trainmaster.v1.Admin.Resume:input_type -> trainmaster.v1.ResumeRequest
+	24, // 20: trainmaster.v1.Admin.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
+	28, // 21: trainmaster.v1.Admin.Scale:input_type -> trainmaster.v1.ScaleRequest
+	26, // 22: trainmaster.v1.Admin.DropTask:input_type -> trainmaster.v1.DropTaskRequest
+	3,  // 23: trainmaster.v1.Admin.Status:output_type -> trainmaster.v1.StatusReply
+	12, // 24: trainmaster.v1.Admin.ListTasks:output_type -> trainmaster.v1.ListTasksReply
+	16, // 25: trainmaster.v1.Admin.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
+	19, // 26: trainmaster.v1.Admin.Drain:output_type -> trainmaster.v1.DrainReply
+	21, // 27: trainmaster.v1.Admin.Pause:output_type -> trainmaster.v1.PauseReply
+	23, // 28: trainmaster.v1.Admin.Resume:output_type -> trainmaster.v1.ResumeReply
+	25, // 29: trainmaster.v1.Admin.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
+	29, // 30: trainmaster.v1.Admin.Scale:output_type -> trainmaster.v1.ScaleReply
+	27, // 31: trainmaster.v1.Admin.DropTask:output_type -> trainmaster.v1.DropTaskReply
 	23, // [23:32] is the sub-list for method output_type
 	14, // [14:23] is the sub-list for method input_type
 	14, // [14:14] is the sub-list for extension type_name
@@ -2642,6 +2585,7 @@ func file_trainmaster_v1_admin_proto_init() {
 	if File_trainmaster_v1_admin_proto != nil {
 		return
 	}
+	file_trainmaster_v1_data_proto_init()
 	file_trainmaster_v1_admin_proto_msgTypes[8].OneofWrappers = []any{}
 	file_trainmaster_v1_admin_proto_msgTypes[15].OneofWrappers = []any{}
 	file_trainmaster_v1_admin_proto_msgTypes[22].OneofWrappers = []any{
@@ -2653,7 +2597,7 @@ func file_trainmaster_v1_admin_proto_init() {
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_admin_proto_rawDesc), len(file_trainmaster_v1_admin_proto_rawDesc)),
-			NumEnums:      3,
+			NumEnums:      2,
 			NumMessages:   28,
 			NumExtensions: 0,
 			NumServices:   1,
