@@ -48,6 +48,7 @@ setup: ## install what the tests need and this machine lacks (Debian packages)
 test: setup ## the core tier of tests, with the race detector; ends with the list of skips
 	go test ./e2e/sim
 	go test ./pserver/persist -run 'TestEachPushOnce$$'
+	go test ./pserver -run KilledAtEveryStep
 	go test ./pserver/dataport -run 'AllocatesNothing$$'
 	$(TEST) -race -timeout 40m ./...
 

@@ -34,7 +34,7 @@ func (l *Lock) Commit(ctx context.Context, expectMod int64, state []byte, writes
 	return 0, fmt.Errorf("commit %s: %w", l.store.abs(keyState), err)
 }
 
-// term is what the transactions of this term are built of.
+// term returns the comparisons and keys that all transactions of this term have.
 func (l *Lock) term() *fence.Term {
 	return &fence.Term{Prefix: l.store.prefix, LockKey: l.key, Revision: l.createRevision, Lease: l.lease}
 }

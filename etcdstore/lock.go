@@ -208,21 +208,18 @@ func (l *Lock) TTL() time.Duration { return l.ttl }
 // Lease is the lease that the lock, and every LeaseBound write, lives on.
 func (l *Lock) Lease() clientv3.LeaseID { return clientv3.LeaseID(l.lease) }
 
-// Lost closes when the lock is no longer ours: the key is gone, no keep-alive
-// was answered in time, or we resigned.
+// Lost closes when the lock is lost: the key was removed, etcd answered no keep-alive in time, or Resign was called.
 func (l *Lock) Lost() <-chan struct{} { return l.lost }
 
-// Cause says why the lock was lost; nil while it is not.
+// Cause returns why the lock was lost, nil before that.
 func (l *Lock) Cause() error { return l.whyLost() }
 
-// Valid says whether the lock is still ours by the clock: an atomic load and a
-// clock reading. For answers that leave without a commit, and to be asked after
-// they were computed.
+// Valid reports whether the lease of the lock has not expired, by the clock of this machine. It sends nothing to etcd. Before an answer
+// without a commit is sent, call Valid after the answer was computed.
 func (l *Lock) Valid() bool { return l.valid() }
 
-// Resign gives the lock up and revokes its lease: the key and everything
-// LeaseBound go in one step, and the next campaigner leads. Lost closes before
-// anything is sent.
+// Resign revokes the lease of the lock: etcd removes the key and all LeaseBound keys in one step, and the next candidate leads. Lost
+// closes before the request is sent.
 func (l *Lock) Resign(ctx context.Context) error {
 	if err := l.release(ctx); err != nil {
 		return fmt.Errorf("resign %s: %w", l.key, err)

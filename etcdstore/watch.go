@@ -87,7 +87,7 @@ func (s *Store) applyEvents(ctx context.Context, from string, opts []clientv3.Op
 }
 
 // latest runs source until the store closes or ctx ends, and sends each value that it emits through a channel that holds the
-// newest value only.
+// newest value only. If source returns an error, because etcd refuses a watch, latest runs it again after a pause.
 func latest[V any](ctx context.Context, s *Store, source func(ctx context.Context, emit func(V)) error) <-chan V {
 	out := make(chan V, 1)
 	ctx, cancel := s.bound(ctx)

@@ -25,8 +25,7 @@ func goldenModel(value float32) []params.Tensor {
 	}
 }
 
-// A checkpoint as it was before there were other optimizers than these two, and
-// one of an optimizer with everything.
+// The format of stored checkpoints does not change unnoticed: one of a simple optimizer, and one of an optimizer with all settings.
 func TestGoldenCheckpoint(t *testing.T) {
 	full := params.Optimizer{
 		Kind: optimizer.AdamW, LearningRate: 0.01, WeightDecay: 0.1, ClipValue: 3,

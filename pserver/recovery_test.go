@@ -20,6 +20,9 @@ import (
 	"trainmaster/trainer/params"
 )
 
+// killStride is the distance between two steps after which a server is killed: 1 tests each of them.
+var killStride = 1
+
 // F50 and F54: a server is killed after every single step of writing its first and its second checkpoint. The next start finds the
 // newest complete checkpoint with the optimizer state. The push that the trainer repeats is applied
 // once.
@@ -31,7 +34,7 @@ func killedAtEveryStepOfACheckpoint(t *testing.T, g *storageBackend) {
 	start, grads := tiny(random(1)), tiny(random(2))
 	wantOnce := stepped(start, grads, 1)
 	wantTwice := stepped(start, grads, 2)
-	for dieAt, done := 1, false; !done; dieAt++ {
+	for dieAt, done := 1, false; !done; dieAt += killStride {
 		b := newBook(1)
 		dir, _ := g.newDir(t)
 		cfg := params.Config{Mode: params.Async, Optimizer: heavy, Incarnation: 7}

@@ -146,18 +146,19 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 		}
 		return err
 	})
+	var superseded <-chan struct{}
+	if checkpoints != nil {
+		superseded = checkpoints.Superseded()
+		group.Go(func() error { return checkpoints.AwaitSet(groupCtx, claim) })
+	}
+	retired := false
 	group.Go(func() error {
 		select {
 		case <-claim.Lost():
 			//guard:lost-lease-ends-server
 			return ErrLeaseLost
-		case <-groupCtx.Done():
-			return nil
-		}
-	})
-	retired := false
-	group.Go(func() error {
-		select {
+		case <-superseded:
+			return checkpoint.ErrSuperseded
 		case err := <-shard.Over():
 			retired = err == nil
 			return cmp.Or(err, core.ErrRetired)
@@ -165,17 +166,6 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 			return nil
 		}
 	})
-	if checkpoints != nil {
-		group.Go(func() error { return checkpoints.AwaitSet(groupCtx, claim) })
-		group.Go(func() error {
-			select {
-			case <-checkpoints.Superseded():
-				return checkpoint.ErrSuperseded
-			case <-groupCtx.Done():
-				return nil
-			}
-		})
-	}
 	group.Go(func() error {
 		select {
 		case <-ctx.Done():

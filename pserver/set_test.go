@@ -589,7 +589,7 @@ func killedAtEveryStepOfASet(t *testing.T, g *storageBackend) {
 // to the first parameters. A trainer takes a set after each of its steps; check compares the state of the next servers. Steps of the
 // leader are steps of the first server, until which the leader runs.
 func killedAtEveryStepOfSets(t *testing.T, g *storageBackend, whom, from int, train func(context.Context, *book, func() error) error, check func(what string, b *book, steps int)) {
-	for dieAt, done := from, false; !done; dieAt++ {
+	for dieAt, done := from, false; !done; dieAt += killStride {
 		b := newBook(2)
 		dir, files := g.newDir(t)
 		var servers []*child

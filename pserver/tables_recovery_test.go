@@ -27,7 +27,7 @@ func TestKilledAtEveryStepOfACheckpointWithTables(t *testing.T) {
 		return r.values(everyID(50))
 	}
 	cfg := params.Config{Mode: params.Async, Optimizer: tablesAdam, Incarnation: 7, Tables: []params.Table{users, words}}
-	for dieAt, done := 1, false; !done; dieAt++ {
+	for dieAt, done := 1, false; !done; dieAt += killStride {
 		dir, b := t.TempDir(), newBook(1)
 		victim := startChild(t, b, childConfig{Dir: dir, DieAt: dieAt})
 		before := pushUntilGone(t, b, cfg, victim, ids, grads)

@@ -29,9 +29,19 @@ type File struct {
 
 // Open opens the file at path, which must be a regular one; it never waits for the writer of a FIFO.
 func Open(path string) (*File, error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	file, size, err := OpenRegular(path)
 	if err != nil {
-		return nil, OpenError(path, err)
+		return nil, err
+	}
+	f := NewFile(file, size, path)
+	f.closer = file
+	return f, nil
+}
+
+// OpenRegular opens the regular file at path and returns its size. It never waits for the writer of a FIFO. Errors are those of Open.
+func OpenRegular(path string) (file *os.File, size int64, err error) {
+	if file, err = os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0); err != nil {
+		return nil, 0, OpenError(path, err)
 	}
 	info, err := file.Stat()
 	if err == nil {
@@ -39,11 +49,9 @@ func Open(path string) (*File, error) {
 	}
 	if err != nil {
 		file.Close()
-		return nil, err
+		return nil, 0, err
 	}
-	f := NewFile(file, info.Size(), path)
-	f.closer = file
-	return f, nil
+	return file, info.Size(), nil
 }
 
 // CheckRegular returns an error that wraps ErrNotRegular and names the type of the file at path if it is not a regular file.

@@ -79,7 +79,7 @@ func writeTensors(t *testing.T, dir string, number uint64, value float32, tensor
 		for i := range versions {
 			versions[i] = leastVersion + uint64(shard+i)
 		}
-		if err := w.Marks(&checkpoint.Marks{Versions: versions}, nil); err != nil {
+		if err := w.Marks(&checkpoint.Marks{Versions: versions, Updates: make([]uint64, len(versions))}, nil); err != nil {
 			t.Fatal(err)
 		}
 		for k := range tables {

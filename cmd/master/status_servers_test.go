@@ -118,9 +118,9 @@ func TestStatusOfAMoveThatWaits(t *testing.T) {
 		stored string
 		want   view.Servers
 	}{
-		"to a server that was not started": {`{"epoch":6,"shards":2,"goal":3,"owners":"0 1"}`, view.Servers{Wanted: 2, Present: 2, Missing: []uint32{2}, MovingTo: 3, PlacementEpoch: 6}},
-		"to fewer":                         {`{"epoch":6,"shards":2,"goal":1,"owners":"0 1"}`, view.Servers{Wanted: 2, Present: 2, Missing: []uint32{}, MovingTo: 1, PlacementEpoch: 6}},
-		"all were moved":                   {`{"epoch":6,"shards":2,"goal":2,"owners":"0 1"}`, view.Servers{Wanted: 2, Present: 2, Missing: []uint32{}, PlacementEpoch: 6}},
+		"to a server that was not started": {`{"format":2,"epoch":6,"shards":2,"goal":3,"owners":"0 1"}`, view.Servers{Wanted: 2, Present: 2, Missing: []uint32{2}, MovingTo: 3, PlacementEpoch: 6}},
+		"to fewer":                         {`{"format":2,"epoch":6,"shards":2,"goal":1,"owners":"0 1"}`, view.Servers{Wanted: 2, Present: 2, Missing: []uint32{}, MovingTo: 1, PlacementEpoch: 6}},
+		"all were moved":                   {`{"format":2,"epoch":6,"shards":2,"goal":2,"owners":"0 1"}`, view.Servers{Wanted: 2, Present: 2, Missing: []uint32{}, PlacementEpoch: 6}},
 	}
 	for name, tt := range tests {
 		t.Run(name, func(t *testing.T) {

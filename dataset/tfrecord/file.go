@@ -5,9 +5,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
-	"os"
 	"sync/atomic"
-	"syscall"
 
 	"trainmaster/recordio"
 )
@@ -26,19 +24,11 @@ type File struct {
 
 // Open opens the file at path, which must be a regular file; it never waits for the writer of a FIFO.
 func Open(path string) (*File, error) {
-	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	file, size, err := recordio.OpenRegular(path)
 	if err != nil {
-		return nil, recordio.OpenError(path, err)
-	}
-	info, err := file.Stat()
-	if err == nil {
-		err = recordio.CheckRegular(path, info.Mode())
-	}
-	if err != nil {
-		file.Close()
 		return nil, err
 	}
-	f := NewFile(file, info.Size(), path)
+	f := NewFile(file, size, path)
 	f.closer = file
 	return f, nil
 }

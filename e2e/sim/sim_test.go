@@ -18,10 +18,7 @@ var (
 	lines     = flag.Int("sim.lines", 80, "maximum `number` of events to print")
 )
 
-// fewer limits the number of histories; 0: no limit.
-var fewer int
-
-// oneOf is the stride of the tested crash points: 1 tests each of them.
+// oneOf is the stride of the tested histories and crash points: 1 tests each of them.
 var oneOf = 1
 
 func TestHistories(t *testing.T) {
@@ -36,10 +33,7 @@ func TestHistories(t *testing.T) {
 		t.Logf("seed %d: %d commits in %d terms, %v", *one, result.Commits, result.Terms, result.Virtual)
 		return
 	}
-	n := *histories
-	if fewer > 0 {
-		n = min(n, fewer)
-	}
+	n := *histories / oneOf
 	var next, commits, terms, takeovers, sealed atomic.Uint64
 	var workers sync.WaitGroup
 	for range runtime.GOMAXPROCS(0) {
@@ -78,7 +72,7 @@ func TestHistories(t *testing.T) {
 // The histories include leaders that die between the commit of a step and its last message, and rollbacks that discard steps.
 func TestHistoriesOfSynchronousSteps(t *testing.T) {
 	steps, resent, rollbacks := 0, 0, 0
-	for seed := uint64(6); seed < 6+100*stepsEvery; seed += stepsEvery {
+	for seed := uint64(6); seed < 6+100*stepsEvery; seed += stepsEvery * uint64(oneOf) {
 		w, err := newWorld(seed, false)
 		if err != nil {
 			t.Fatal(err)
@@ -91,13 +85,13 @@ func TestHistoriesOfSynchronousSteps(t *testing.T) {
 		rollbacks += w.check.stepBook.rollbacks
 	}
 	t.Logf("%d steps, %d of them sent by a later leader, %d rollbacks of steps", steps, resent, rollbacks)
-	if steps == 0 || resent == 0 || rollbacks == 0 {
+	if oneOf == 1 && (steps == 0 || resent == 0 || rollbacks == 0) {
 		t.Errorf("expected steps, resent steps and rollbacks, found %d, %d and %d", steps, resent, rollbacks)
 	}
 }
 
 func TestSameSeedGivesTheSameHistory(t *testing.T) {
-	for seed := range uint64(20) {
+	for seed := uint64(0); seed < 20; seed += min(10, uint64(oneOf)) {
 		one, err := Run(seed, true)
 		if err != nil {
 			t.Fatal(err)
@@ -137,7 +131,7 @@ func TestReleaseWhileEtcdIsFullAfterACrashDuringACut(t *testing.T) {
 			}
 		})
 	})
-	if refused == 0 {
+	if oneOf == 1 && refused == 0 {
 		t.Error("expected refused commits of a second leader, found none")
 	}
 }

@@ -14,7 +14,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Term is one tenure of the lock.
+// Term identifies the time from one acquisition of the lock to its loss.
 type Term struct {
 	Prefix   string // before every key of the job
 	LockKey  string // absolute
@@ -22,10 +22,10 @@ type Term struct {
 	Lease    int64  // that LockKey lives on
 }
 
-// StateKey is where the state stands, without the prefix.
+// StateKey is the key of the state, without the prefix.
 const StateKey = taskqueue.StateKey
 
-// Compares are what a transaction compares that writes the state or a task table, the lock first. expectMod is the
+// Compares returns the comparisons of a transaction that writes the state or a task table, the lock first. expectMod is the
 // last revision of the state; 0: it must not exist.
 func (t *Term) Compares(expectMod int64) []*pb.Compare {
 	return []*pb.Compare{

@@ -62,10 +62,7 @@ func (c *Client) CommitStep(ctx context.Context, step taskqueue.Step) error {
 	for _, by := range step.Contributors {
 		req.Contributors = append(req.Contributors, &pb.StepContributor{Ordinal: uint32(by.Ordinal), Incarnation: by.Incarnation, Records: uint32(by.Records)})
 	}
-	return c.all(addrs, fmt.Sprintf("commit step %d on", step.Version), func(_ int, server pb.ParameterServerClient) error {
-		_, err := server.CommitStep(ctx, req)
-		return err
-	})
+	return c.all(addrs, fmt.Sprintf("commit step %d on", step.Version), calling(ctx, pb.ParameterServerClient.CommitStep, req))
 }
 
 // StartAnother ends the errors about a missing server. A caller that has the flags can use StartAnotherWith and
@@ -124,6 +121,14 @@ func (c *Client) all(addrs []string, what string, call func(i int, server pb.Par
 	}
 	all.Wait()
 	return errors.Join(errs...)
+}
+
+// calling returns a call of [Client.all] whose reply says nothing.
+func calling[Q, R any](ctx context.Context, method func(pb.ParameterServerClient, context.Context, Q, ...grpc.CallOption) (R, error), request Q) func(int, pb.ParameterServerClient) error {
+	return func(_ int, server pb.ParameterServerClient) error {
+		_, err := method(server, ctx, request)
+		return err
+	}
 }
 
 // brief asks every server that has an address to describe itself, without its model and placement. The reply of a server without

@@ -232,7 +232,7 @@ func TestMissingServerIsNamedWithStartCommand(t *testing.T) {
 	}
 	c := client(t, nil)
 	c.Present, c.Registered = list(a.addr, ""), list(a.addr)
-	stored := []byte(`{"epoch":1,"shards":2,"goal":3,"owners":"0 1"}`)
+	stored := []byte(`{"format":2,"epoch":1,"shards":2,"goal":3,"owners":"0 1"}`)
 	if _, err := c.Resize(within(t), nil, 3); !missed(err, "1 (of 0 to 1)") {
 		t.Errorf("resize: got %v", err)
 	}

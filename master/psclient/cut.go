@@ -146,10 +146,7 @@ func (c *cut) all(what string, call func(i int, server pb.ParameterServerClient)
 
 // onOne calls the first registered server.
 func (c *cut) onOne(what string, call func(i int, server pb.ParameterServerClient) error) error {
-	only := make([]string, len(c.addrs))
-	first := firstOf(c.addrs)
-	only[first] = c.addrs[first]
-	return c.client.all(only, what, call)
+	return c.client.at(c.addrs, firstOf(c.addrs), what, call)
 }
 
 // Write has all servers write their checkpoints, and one of them the manifest of the set.
@@ -174,28 +171,19 @@ func (c *cut) Write(ctx context.Context, about pscontrol.About) ([]byte, error) 
 	if err != nil {
 		return nil, fmt.Errorf("encode set %d: %w", c.Number(), err)
 	}
-	err = c.onOne(fmt.Sprintf("write the set of cut %d on", c.Number()), func(_ int, server pb.ParameterServerClient) error {
-		_, err := server.WriteSet(ctx, &pb.WriteSetRequest{Cut: c.name, Set: text, State: about.State})
-		return err
-	})
+	err = c.onOne(fmt.Sprintf("write the set of cut %d on", c.Number()), calling(ctx, pb.ParameterServerClient.WriteSet, &pb.WriteSetRequest{Cut: c.name, Set: text, State: about.State}))
 	return text, err
 }
 
 // Abort drops the cut where it was begun.
 func (c *cut) Abort(ctx context.Context) error {
-	return c.all("abort", func(_ int, server pb.ParameterServerClient) error {
-		_, err := server.AbortCut(ctx, &pb.AbortCutRequest{Cut: c.name})
-		return err
-	})
+	return c.all("abort", calling(ctx, pb.ParameterServerClient.AbortCut, &pb.AbortCutRequest{Cut: c.name}))
 }
 
 // Prune has the servers remove what only older sets need: the sets first, so that none is
 // there without its checkpoints.
 func (c *cut) Prune(ctx context.Context, keep int) error {
-	prune := func(_ int, server pb.ParameterServerClient) error {
-		_, err := server.PruneSets(ctx, &pb.PruneSetsRequest{Cut: c.name, Keep: uint32(keep)})
-		return err
-	}
+	prune := calling(ctx, pb.ParameterServerClient.PruneSets, &pb.PruneSetsRequest{Cut: c.name, Keep: uint32(keep)})
 	what := fmt.Sprintf("prune before cut %d on", c.Number())
 	if err := c.onOne(what, prune); err != nil {
 		return err

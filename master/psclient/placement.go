@@ -33,7 +33,7 @@ func (c *Client) describe(ctx context.Context, addrs []string, index, servers in
 	if index >= len(addrs) || addrs[index] == "" {
 		return d, missing(index, servers)
 	}
-	err = c.at(addrs, index, "describe", func(server pb.ParameterServerClient) error {
+	err = c.at(addrs, index, "describe", func(_ int, server pb.ParameterServerClient) error {
 		reply, err := server.Describe(ctx, &pb.DescribeRequest{})
 		if err != nil {
 			return err
@@ -49,15 +49,10 @@ func (c *Client) describe(ctx context.Context, addrs []string, index, servers in
 }
 
 // at calls one server.
-func (c *Client) at(addrs []string, index int, what string, call func(server pb.ParameterServerClient) error) error {
-	conn, err := c.conn(index, addrs[index])
-	if err == nil {
-		err = call(pb.NewParameterServerClient(conn))
-	}
-	if err != nil {
-		return fmt.Errorf("%s parameter server %d (%s): %w", what, index, addrs[index], err)
-	}
-	return nil
+func (c *Client) at(addrs []string, index int, what string, call func(i int, server pb.ParameterServerClient) error) error {
+	only := make([]string, index+1)
+	only[index] = addrs[index]
+	return c.all(only, what, call)
 }
 
 // Resize implements [pscontrol.Servers].
@@ -162,7 +157,7 @@ func (c *Client) SendPlacement(ctx context.Context, term uint64, stored []byte) 
 
 // setPlacement calls one server, and notes whether it must be called again.
 func (c *Client) setPlacement(ctx context.Context, addrs []string, i int, request *pb.SetPlacementRequest, wanted *[]int) error {
-	return c.at(addrs, i, "send the placement to", func(server pb.ParameterServerClient) error {
+	return c.at(addrs, i, "send the placement to", func(_ int, server pb.ParameterServerClient) error {
 		reply, err := server.SetPlacement(ctx, request)
 		if reply.GetWanted() && wanted != nil {
 			*wanted = append(*wanted, i)
@@ -226,10 +221,7 @@ func (c *Client) Dismiss(ctx context.Context, term uint64, epoch uint32, stored 
 	for i := range min(len(addrs), max(layout.Shards, layout.Goal)) {
 		addrs[i] = ""
 	}
-	return c.all(addrs, "dismiss", func(_ int, server pb.ParameterServerClient) error {
-		_, err := server.Rewind(ctx, &pb.RewindRequest{Term: term, JobEpoch: epoch, Placement: stored})
-		return err
-	})
+	return c.all(addrs, "dismiss", calling(ctx, pb.ParameterServerClient.Rewind, &pb.RewindRequest{Term: term, JobEpoch: epoch, Placement: stored}))
 }
 
 // Move implements [pscontrol.Servers]. New servers get the placement before the first partition, and servers that are not needed keep it

@@ -44,7 +44,7 @@ func TestPlacementReachesSourceAfterDestination(t *testing.T) {
 	}
 	c := client(t, nil)
 	c.Registered = func(context.Context) ([]string, error) { return []string{source.addr, destination.addr}, nil }
-	stored := []byte(`{"epoch":2,"shards":2,"goal":2,"owners":"1"}`)
+	stored := []byte(`{"format":2,"epoch":2,"shards":2,"goal":2,"owners":"1"}`)
 	if err := c.SendPlacement(within(t), 1, stored); err == nil {
 		t.Error("expected the error of the destination")
 	}

@@ -39,10 +39,7 @@ func (c *Client) Rollback(ctx context.Context, term uint64, epoch uint32, set, p
 		return fmt.Errorf("find the parameter servers: %w", err)
 	}
 	c.forget(addrs)
-	return c.all(addrs, "roll back", func(_ int, server pb.ParameterServerClient) error {
-		_, err := server.Rewind(ctx, &pb.RewindRequest{Term: term, JobEpoch: epoch, Set: set, Placement: placed})
-		return err
-	})
+	return c.all(addrs, "roll back", calling(ctx, pb.ParameterServerClient.Rewind, &pb.RewindRequest{Term: term, JobEpoch: epoch, Set: set, Placement: placed}))
 }
 
 // Retire sends the retired incarnations to all registered servers.
@@ -52,10 +49,7 @@ func (c *Client) Retire(ctx context.Context, term uint64, job [16]byte, floor ui
 		return fmt.Errorf("find the parameter servers: %w", err)
 	}
 	request := &pb.RetireRequest{Term: term, Version: version, Retired: &pb.Retirement{Job: job[:], Floor: floor, Spared: spared}}
-	return c.all(addrs, "retire trainers at", func(_ int, server pb.ParameterServerClient) error {
-		_, err := server.Retire(ctx, request)
-		return err
-	})
+	return c.all(addrs, "retire trainers at", calling(ctx, pb.ParameterServerClient.Retire, request))
 }
 
 // SetAt decodes the cut of a set.
@@ -85,8 +79,5 @@ func (c *Client) Discard(ctx context.Context, term uint64, latest []byte) error 
 	if err != nil {
 		return err
 	}
-	return c.all(addrs, "discard what failed sets left on", func(_ int, server pb.ParameterServerClient) error {
-		_, err := server.PruneSets(ctx, &pb.PruneSetsRequest{Cut: &pb.Cut{Number: at.Number, Term: term}, Failed: true})
-		return err
-	})
+	return c.all(addrs, "discard what failed sets left on", calling(ctx, pb.ParameterServerClient.PruneSets, &pb.PruneSetsRequest{Cut: &pb.Cut{Number: at.Number, Term: term}, Failed: true}))
 }

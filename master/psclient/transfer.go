@@ -36,18 +36,12 @@ func (c *Client) transfer(ctx context.Context, addrs []string, move *pb.Move, la
 	}
 	routes := routesOf(moves)
 	for r, batch := range routes {
-		if err := c.at(addrs, r.from, "freeze blocks of", func(server pb.ParameterServerClient) error {
-			_, err := server.Freeze(ctx, &pb.FreezeRequest{Move: move, Partitions: batch})
-			return err
-		}); err != nil {
+		if err := c.at(addrs, r.from, "freeze blocks of", calling(ctx, pb.ParameterServerClient.Freeze, &pb.FreezeRequest{Move: move, Partitions: batch})); err != nil {
 			return nil, left, err
 		}
 	}
 	for r, batch := range routes {
-		if err := c.at(addrs, r.to, fmt.Sprintf("take blocks of parameter server %d to", r.from), func(server pb.ParameterServerClient) error {
-			_, err := server.Take(ctx, &pb.TakeRequest{Move: move, Partitions: batch, Source: addrs[r.from]})
-			return err
-		}); err != nil {
+		if err := c.at(addrs, r.to, fmt.Sprintf("take blocks of parameter server %d to", r.from), calling(ctx, pb.ParameterServerClient.Take, &pb.TakeRequest{Move: move, Partitions: batch, Source: addrs[r.from]})); err != nil {
 			return nil, left, err
 		}
 	}

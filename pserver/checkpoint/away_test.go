@@ -52,7 +52,7 @@ func writeCheckpoint(t *testing.T, f Folder, g Generation, full *Segment, change
 	if err == nil {
 		_, err = w.CreateSlots(share, nil, nil)
 	}
-	if err = errors.Join(err, w.Marks(&Marks{Versions: make([]uint64, len(share.Blocks))}, nil)); err != nil {
+	if err = errors.Join(err, w.Marks(&Marks{Versions: make([]uint64, len(share.Blocks)), Updates: make([]uint64, len(share.Blocks))}, nil)); err != nil {
 		t.Fatal(err)
 	}
 	out, err := w.CreateTable(0, cfg, o, TableSizes{}, full, nil)

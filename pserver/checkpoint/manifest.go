@@ -19,13 +19,7 @@ const (
 	ManifestFile  = "MANIFEST.json"
 )
 
-// The format of a manifest is 1 when its optimizer is plain, and 5 when there are tables of embeddings. Formats 3 and 4, of earlier
-// versions, had other files for tables.
-const (
-	plainFormat  = 1
-	fullFormat   = 2
-	tablesFormat = 5
-)
+const manifestFormat = 6
 
 // SlotFile is the file that has a slot of the optimizer's state.
 func SlotFile(slot int) string {
@@ -101,22 +95,13 @@ func NewManifest(o optimizer.Config, s staleness.Bound, mode string, placed *pla
 	for i, t := range placed.Tensors {
 		tensors[i] = Tensor(t)
 	}
-	m := &Manifest{Format: fullFormat, Mode: mode, Optimizer: o, Staleness: s, Placement: Placement{placed.Epoch, placed.Shards, tensors, placed.Owners, placed.Sparse, placed.SlotOwners}}
-	if o.Plain() && s == (staleness.Bound{}) {
-		m.Format = plainFormat
-	}
-	if len(placed.Sparse) > 0 {
-		m.Format = tablesFormat
-	}
-	return m
+	return &Manifest{Format: manifestFormat, Mode: mode, Optimizer: o, Staleness: s, Placement: Placement{placed.Epoch, placed.Shards, tensors, placed.Owners, placed.Sparse, placed.SlotOwners}}
 }
 
 // check returns the placement, or an error if this version cannot read the manifest.
 func (m *Manifest) check() (*placement.Table, error) {
-	switch m.Format {
-	case plainFormat, fullFormat, tablesFormat:
-	default:
-		return nil, fmt.Errorf("manifest has format %d: this version reads %d, %d and %d", m.Format, plainFormat, fullFormat, tablesFormat)
+	if m.Format != manifestFormat {
+		return nil, fmt.Errorf("manifest has format %d: this version reads %d", m.Format, manifestFormat)
 	}
 	if m.Mode != Sync && m.Mode != Async {
 		return nil, fmt.Errorf("manifest has mode %q", m.Mode)
@@ -182,7 +167,3 @@ func (m *Manifest) slots() ([]string, error) {
 	}
 	return o.Rule().Slots(), nil
 }
-
-// counted reports whether the checkpoint has the number of updates of every block.
-// Plain rules have no use for it.
-func (m *Manifest) counted() bool { return !m.Optimizer.Plain() }

@@ -12,7 +12,7 @@ import (
 // The tensors of pushes.safetensors.
 const (
 	blockVersions = "block_versions" // U64 [blocks]
-	blockUpdates  = "block_updates"  // U64 [blocks], not with a plain optimizer
+	blockUpdates  = "block_updates"  // U64 [blocks]
 	ordinals      = "ordinals"       // U64 [trainers]
 	incarnations  = "incarnations"   // U64 [trainers]
 	appliedSteps  = "applied_steps"  // U64 [trainers, blocks]
@@ -21,7 +21,7 @@ const (
 // Marks holds the applied steps, by which a server detects a repeated push.
 type Marks struct {
 	Versions []uint64 // by block of the share
-	Updates  []uint64 // by block of the share; nil with a plain optimizer
+	Updates  []uint64 // by block of the share
 	Trainers []Trainer
 }
 
@@ -43,12 +43,10 @@ func (w *Writer) Marks(m *Marks, metadata map[string]string) error {
 	blocks, trainers := len(m.Versions), len(m.Trainers)
 	tensors := []safetensors.Tensor{
 		fromUint64(blockVersions, m.Versions, blocks),
+		fromUint64(blockUpdates, m.Updates, blocks),
 		fromUint64(ordinals, ords, trainers),
 		fromUint64(incarnations, incs, trainers),
 		fromUint64(appliedSteps, steps, trainers, blocks),
-	}
-	if m.Updates != nil {
-		tensors = append(tensors, fromUint64(blockUpdates, m.Updates, blocks))
 	}
 	return w.small(&w.own, PushesFile, tensors, metadata)
 }
@@ -80,10 +78,7 @@ func (c *Checkpoint) Marks() (*Marks, error) {
 		return values
 	}
 	blocks := len(c.Share.Blocks)
-	m := &Marks{Versions: read(blockVersions, blocks)}
-	if c.Manifest.counted() {
-		m.Updates = read(blockUpdates, blocks)
-	}
+	m := &Marks{Versions: read(blockVersions, blocks), Updates: read(blockUpdates, blocks)}
 	ords := read(ordinals, -1)
 	incs := read(incarnations, len(ords))
 	steps := read(appliedSteps, len(ords)*blocks)

@@ -111,10 +111,6 @@ func (c *Service) InitParameters(_ context.Context, request *pb.InitParametersRe
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
-	//guard:declared-tables-checked
-	if err := m.CheckDeclared(); err != nil {
-		return nil, status.Error(codes.InvalidArgument, err.Error())
-	}
 	key := c.shard.TableKey // of tables that begin here; a trainer learns the key from the reply
 	//guard:table-key-from-request
 	if request.TableKey != nil {
@@ -182,10 +178,7 @@ func (c *Service) CommitStep(_ context.Context, request *pb.CommitStepRequest) (
 		contributors[i] = core.Contributor{Ordinal: t.GetOrdinal(), Incarnation: t.GetIncarnation(), Records: t.GetRecords()}
 	}
 	reached, err := c.shard.Commit(jobEpoch, request.GetVersion(), contributors, scale)
-	if err != nil {
-		return nil, statusOf(err)
-	}
-	return &pb.CommitStepReply{Version: reached}, nil
+	return &pb.CommitStepReply{Version: reached}, statusOf(err)
 }
 
 func countersToProto(c *core.Counters) *pb.ParameterServerCounters {

@@ -46,10 +46,7 @@ func (c *Service) WriteCut(ctx context.Context, request *pb.WriteCutRequest) (*p
 		return nil, err
 	}
 	part, err := checkpoints.WriteCut(ctx, request.GetCut().GetNumber(), request.GetCut().GetTerm())
-	if err != nil {
-		return nil, statusOf(err)
-	}
-	return &pb.WriteCutReply{Start: part.Start, Sequence: part.Sequence, Sha256: part.SHA256}, nil
+	return &pb.WriteCutReply{Start: part.Start, Sequence: part.Sequence, Sha256: part.SHA256}, statusOf(err)
 }
 
 // AbortCut implements the service.
@@ -66,10 +63,8 @@ func (c *Service) WriteSet(ctx context.Context, request *pb.WriteSetRequest) (*p
 	if err != nil {
 		return nil, err
 	}
-	if err := checkpoints.WriteSet(ctx, request.GetCut().GetNumber(), request.GetCut().GetTerm(), request.GetSet(), request.GetState()); err != nil {
-		return nil, statusOf(err)
-	}
-	return &pb.WriteSetReply{}, nil
+	err = checkpoints.WriteSet(ctx, request.GetCut().GetNumber(), request.GetCut().GetTerm(), request.GetSet(), request.GetState())
+	return &pb.WriteSetReply{}, statusOf(err)
 }
 
 // PruneSets implements the service.
@@ -84,8 +79,5 @@ func (c *Service) PruneSets(ctx context.Context, request *pb.PruneSetsRequest) (
 	} else {
 		err = checkpoints.PruneSets(ctx, number, term, int(request.GetKeep()))
 	}
-	if err != nil {
-		return nil, statusOf(err)
-	}
-	return &pb.PruneSetsReply{}, nil
+	return &pb.PruneSetsReply{}, statusOf(err)
 }

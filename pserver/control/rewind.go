@@ -28,10 +28,7 @@ func (c *Service) Rewind(ctx context.Context, request *pb.RewindRequest) (*pb.Re
 		}
 	}
 	ctx = context.WithoutCancel(ctx) // who asks again waits for this one
-	if err := c.rewinds.Rewind(ctx, request.GetTerm(), request.GetJobEpoch(), request.GetSet(), layout, c.pause); err != nil {
-		return nil, statusOf(err)
-	}
-	return &pb.RewindReply{}, nil
+	return &pb.RewindReply{}, statusOf(c.rewinds.Rewind(ctx, request.GetTerm(), request.GetJobEpoch(), request.GetSet(), layout, c.pause))
 }
 
 // checkEpoch compares the job epoch of a trainer with the shard's.

@@ -24,7 +24,7 @@ var next = core.Move{Term: 1, Epoch: 2}
 func piecesOf(t *testing.T) (s *core.Shard, id partition.ID, pieces []*pb.PartitionPiece) {
 	t.Helper()
 	s = core.New(nil, 1, 1, time.Minute, 1<<30)
-	wide := table.Config{Name: "wide", Dim: 4000, Init: table.Uniform, Scale: 1, Admission: 2}
+	wide := table.Config{Name: "wide", Dim: 4000, Init: table.Uniform, Scale: 1, Expiry: 100, Admission: 2}
 	placed, err := placement.New([]placement.Tensor{{Name: "w"}}, 2, wide)
 	if err != nil {
 		t.Fatal(err)

@@ -60,16 +60,6 @@ func (m *Model) WithStaleness(b staleness.Bound) (*Model, error) {
 	return &c, nil
 }
 
-// CheckDeclared returns an error if a trainer must not declare the model. Checkpoints of earlier versions can contain such a model.
-func (m *Model) CheckDeclared() error {
-	for k := range m.Placement.Sparse {
-		if err := m.Placement.Sparse[k].CheckBounded(); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
 // WithKey returns m with a hash key for the ids of its tables.
 func (m *Model) WithKey(key table.Key) *Model {
 	if len(m.Placement.Sparse) == 0 {

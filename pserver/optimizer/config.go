@@ -118,11 +118,6 @@ func (c *Config) CheckGiven() error {
 	return nil
 }
 
-// Plain reports whether the Config is SGD or Momentum without other settings, as in the first format of checkpoints.
-func (c Config) Plain() bool {
-	return (c.Kind == SGD || c.Kind == Momentum) && c == Config{Kind: c.Kind, LearningRate: c.LearningRate, Momentum: c.Momentum}
-}
-
 // Counted reports whether the rule looks at Step.Count.
 func (c Config) Counted() bool { return c.Kind == Adam || c.Kind == AdamW }
 

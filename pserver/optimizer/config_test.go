@@ -154,21 +154,3 @@ func TestZeroIsNotTheDefault(t *testing.T) {
 		}
 	}
 }
-
-// The JSON of the first format stays readable.
-func TestPlainJSON(t *testing.T) {
-	for want, c := range map[string]Config{
-		`{"kind":"momentum","learning_rate":0.1,"momentum":0.9}`: {Kind: Momentum, LearningRate: 0.1, Momentum: 0.9},
-		`{"kind":"sgd","learning_rate":0.5,"momentum":0}`:        {Kind: SGD, LearningRate: 0.5},
-	} {
-		c = validated(t, c)
-		if text, err := json.Marshal(c); err != nil || string(text) != want || !c.Plain() {
-			t.Errorf("%s, %v, plain %v; expected %s", text, err, c.Plain(), want)
-		}
-	}
-	for _, c := range everyKind(t) {
-		if c.Plain() {
-			t.Errorf("%s is said to be plain", c)
-		}
-	}
-}

@@ -152,10 +152,7 @@ func (c *Checkpoints) writeBlocks(ctx context.Context, w *checkpoint.Writer, h *
 
 // newMarks allocates the marks at a cut.
 func newMarks(h *core.View, c *core.Cut) *checkpoint.Marks {
-	m := &checkpoint.Marks{Versions: make([]uint64, len(h.Blocks()))}
-	if !h.Model().Optimizer.Plain() {
-		m.Updates = make([]uint64, len(h.Blocks()))
-	}
+	m := &checkpoint.Marks{Versions: make([]uint64, len(h.Blocks())), Updates: make([]uint64, len(h.Blocks()))}
 	for _, t := range c.Trainers {
 		m.Trainers = append(m.Trainers, checkpoint.Trainer{Ordinal: t.Ordinal(), Incarnation: t.Incarnation(), Applied: make([]uint64, len(h.Blocks()))})
 	}
@@ -163,10 +160,7 @@ func newMarks(h *core.View, c *core.Cut) *checkpoint.Marks {
 }
 
 func setMarks(m *checkpoint.Marks, local int, i *core.Image) {
-	m.Versions[local] = i.Version
-	if m.Updates != nil {
-		m.Updates[local] = i.Updates
-	}
+	m.Versions[local], m.Updates[local] = i.Version, i.Updates
 	for t, step := range i.Applied {
 		m.Trainers[t].Applied[local] = step
 	}

@@ -1,6 +1,7 @@
 package persist
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -30,6 +31,14 @@ type masterCut struct {
 	written checkpoint.Part // has a digest once the files are there
 }
 
+// openCut returns the cut that is open, if it is this one.
+func (c *Checkpoints) openCut(number, term uint64) *masterCut {
+	if c.open == nil || c.open.number != number || c.open.term != term {
+		return nil
+	}
+	return c.open
+}
+
 // BeginCut fixes the moment of a checkpoint, and returns the version at it. Updates go on.
 func (c *Checkpoints) BeginCut(number, term uint64, jobEpoch uint32) (version uint64, err error) {
 	c.mu.Lock()
@@ -37,7 +46,7 @@ func (c *Checkpoints) BeginCut(number, term uint64, jobEpoch uint32) (version ui
 	if at := c.shard.JobEpoch(); jobEpoch < at {
 		return 0, fmt.Errorf("%w: job epoch %d, shard %d is at %d", ErrOldCut, jobEpoch, c.shard.Index(), at)
 	}
-	if open := c.open; open != nil && open.number == number && open.term == term {
+	if open := c.openCut(number, term); open != nil {
 		return open.cut.Version, nil
 	}
 	if number <= c.lastCut.Load() || term < c.term {
@@ -60,8 +69,8 @@ func (c *Checkpoints) BeginCut(number, term uint64, jobEpoch uint32) (version ui
 func (c *Checkpoints) WriteCut(ctx context.Context, number, term uint64) (checkpoint.Part, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	open := c.open
-	if open == nil || open.number != number || open.term != term {
+	open := c.openCut(number, term)
+	if open == nil {
 		return checkpoint.Part{}, fmt.Errorf("%w: cut %d of term %d at shard %d", ErrNoCut, number, term, c.shard.Index())
 	}
 	if open.written.SHA256 != "" {
@@ -85,7 +94,7 @@ func (c *Checkpoints) WriteCut(ctx context.Context, number, term uint64) (checkp
 func (c *Checkpoints) AbortCut(number, term uint64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if open := c.open; open != nil && open.number == number && open.term == term {
+	if c.openCut(number, term) != nil {
 		c.dropLocked("its master gave it up")
 	}
 }
@@ -140,15 +149,20 @@ func (c *Checkpoints) checkOwner(ctx context.Context) error {
 	return c.folder.CheckOwner(ctx, c.start) //guard:replaced-server-changes-no-files
 }
 
+// checkTerm returns [ErrOldCut] for a request of an earlier term than the last one.
+func (c *Checkpoints) checkTerm(term uint64) error {
+	if term < c.term {
+		return fmt.Errorf("%w: term %d, shard %d knows of term %d", ErrOldCut, term, c.shard.Index(), c.term)
+	}
+	return nil
+}
+
 // Discard removes what was written for sets of this job that are newer than the latest one: the master of that term says that
 // they were never finished, and no other one names a set any more.
 func (c *Checkpoints) Discard(ctx context.Context, latest, term uint64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if term < c.term {
-		return fmt.Errorf("%w: term %d, shard %d knows of term %d", ErrOldCut, term, c.shard.Index(), c.term)
-	}
-	if err := c.checkOwner(ctx); err != nil {
+	if err := cmp.Or(c.checkTerm(term), c.checkOwner(ctx)); err != nil {
 		return err
 	}
 	c.term = term
@@ -176,10 +190,7 @@ func (c *Checkpoints) Discard(ctx context.Context, latest, term uint64) error {
 func (c *Checkpoints) PruneSets(ctx context.Context, number, term uint64, keep int) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if term < c.term {
-		return fmt.Errorf("%w: term %d, shard %d knows of term %d", ErrOldCut, term, c.shard.Index(), c.term)
-	}
-	if err := c.checkOwner(ctx); err != nil {
+	if err := cmp.Or(c.checkTerm(term), c.checkOwner(ctx)); err != nil {
 		return err
 	}
 	kept, err := c.store.PruneSets(ctx, number, max(1, keep))

@@ -71,10 +71,15 @@ func takePart(r *core.Restoration, c *checkpoint.Checkpoint, slots []int) error 
 		}
 	}
 	roster, err := loadMarks(r, c)
-	if err != nil {
-		return err
+	for k, t := range r.Tables() {
+		if err != nil {
+			break
+		}
+		var n int
+		n, err = c.Table(k, t, roster)
+		slots[k] += n
 	}
-	return loadTables(r, c, roster, slots)
+	return err
 }
 
 // loadBlocks takes parameters and state of the blocks that this shard holds.
@@ -90,8 +95,7 @@ func loadBlocks(r *core.Restoration, c *checkpoint.Checkpoint) error {
 	return nil
 }
 
-// loadMarks takes the versions of the blocks that this shard holds, their numbers of updates if
-// those are counted, and what was applied of each trainer. roster are the trainers of the checkpoint, in its order.
+// loadMarks takes the versions of the blocks that this shard holds, their numbers of updates, and what was applied of each trainer. roster are the trainers of the checkpoint, in its order.
 func loadMarks(r *core.Restoration, c *checkpoint.Checkpoint) (roster []*partition.Trainer, err error) {
 	marks, err := c.Marks()
 	if err != nil {
@@ -105,25 +109,9 @@ func loadMarks(r *core.Restoration, c *checkpoint.Checkpoint) (roster []*partiti
 		}
 	}
 	for i, b := range c.Share.Blocks {
-		r.SetVersion(b.ID, marks.Versions[i])
-		if marks.Updates != nil {
-			r.SetUpdates(b.ID, marks.Updates[i])
-		}
+		r.SetCounts(b.ID, marks.Versions[i], marks.Updates[i])
 	}
 	return roster, nil
-}
-
-// loadTables takes the slots that this shard holds, and counts them by table. roster are the trainers of the
-// checkpoint's marks.
-func loadTables(r *core.Restoration, c *checkpoint.Checkpoint, roster []*partition.Trainer, slots []int) error {
-	for k, t := range r.Tables() {
-		n, err := c.Table(k, t, roster)
-		if err != nil {
-			return err
-		}
-		slots[k] += n
-	}
-	return nil
 }
 
 // missingSlots says which table has slots that were in no checkpoint, nil if none.

@@ -17,8 +17,8 @@ func (c *Checkpoints) Rewind(ctx context.Context, term uint64, epoch uint32, tex
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	s := c.shard
-	if term < c.term {
-		return fmt.Errorf("%w: term %d, shard %d knows of term %d", ErrOldCut, term, s.Index(), c.term)
+	if err := c.checkTerm(term); err != nil {
+		return err
 	}
 	c.term = term
 	if layout != nil && s.Index() >= max(layout.Shards, layout.Goal) {

@@ -140,8 +140,7 @@ func countSlots(t *placement.Table, shards int) [][]int {
 	return counts
 }
 
-// A layout with slots has another format, which an older version refuses with the model. A layout without slots keeps the first
-// format and does not apply to a model with tables.
+// A layout without slots does not apply to a model with tables.
 func TestLayoutOfSlots(t *testing.T) {
 	tensors := []placement.Tensor{{Name: "a", Shape: []int{7}}}
 	placed, err := placement.New(tensors, 2, table.Config{Name: "t", Dim: 2, Init: table.Zeros}, table.Config{Name: "u", Dim: 1, Init: table.Zeros})
@@ -172,7 +171,7 @@ func TestLayoutOfSlots(t *testing.T) {
 		"format 3":            `{"format":3,"epoch":1,"shards":1,"goal":1,"owners":"0"}`,
 		"for 3 slots":         `{"format":2,"epoch":1,"shards":1,"goal":1,"owners":"0","slots":["0*3"]}`,
 		"shard 1 of 1":        `{"format":2,"epoch":1,"shards":1,"goal":1,"owners":"0","slots":["0*1023 1"]}`,
-		"slots of 0 tables":   `{"epoch":1,"shards":1,"goal":1,"owners":"0"}`,
+		"slots of 0 tables":   `{"format":2,"epoch":1,"shards":1,"goal":1,"owners":"0"}`,
 		"slots of 1 tables, ": `{"format":2,"epoch":1,"shards":1,"goal":1,"owners":"0","slots":["0*1024"]}`,
 	} {
 		l, err := placement.ParseLayout([]byte(wrong))
@@ -192,7 +191,7 @@ func TestLayout(t *testing.T) {
 	}
 	table.Owners = []uint32{1, 1, 0, 0, 1}
 	text, err := placement.LayoutOf(table, 3).Encode()
-	if want := `{"epoch":1,"shards":2,"goal":3,"owners":"1*2 0*2 1"}`; err != nil || string(text) != want {
+	if want := `{"format":2,"epoch":1,"shards":2,"goal":3,"owners":"1*2 0*2 1"}`; err != nil || string(text) != want {
 		t.Fatalf("%s, %v; expected %s", text, err, want)
 	}
 	layout, err := placement.ParseLayout(text)
@@ -202,7 +201,7 @@ func TestLayout(t *testing.T) {
 	if again, err := layout.Apply(table); err != nil || again.Digest() != table.Digest() {
 		t.Errorf("%+v, %v; expected %+v", again, err, table)
 	}
-	for _, wrong := range []string{``, `{}`, `{"epoch":1,"shards":2,"goal":3,"owners":"2"}`, `{"epoch":1,"shards":2,"goal":3,"owners":"1*0"}`, `{"epoch":1,"shards":2,"goal":3,"owners":"1*99999999999"}`, `{"epoch":1,"shards":2,"goal":0,"owners":"1"}`} {
+	for _, wrong := range []string{``, `{}`, `{"epoch":1,"shards":2,"goal":3,"owners":"1"}`, `{"format":2,"epoch":1,"shards":2,"goal":3,"owners":"2"}`, `{"format":2,"epoch":1,"shards":2,"goal":3,"owners":"1*0"}`, `{"format":2,"epoch":1,"shards":2,"goal":3,"owners":"1*99999999999"}`, `{"format":2,"epoch":1,"shards":2,"goal":0,"owners":"1"}`} {
 		if l, err := placement.ParseLayout([]byte(wrong)); err == nil {
 			t.Errorf("%s is %+v", wrong, l)
 		}

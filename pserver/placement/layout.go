@@ -15,7 +15,7 @@ import (
 // Layout is the stored placement of a job whose blocks were moved: owners, and the current and the wanted number of shards. The
 // servers have the tensors and tables.
 type Layout struct {
-	Format int      `json:"format,omitempty"` // 0 without slots, which every version reads, or slotsFormat
+	Format int      `json:"format"`
 	Epoch  uint32   `json:"epoch"`
 	Shards int      `json:"shards"`
 	Goal   int      `json:"goal"`            // wanted number of shards
@@ -23,8 +23,7 @@ type Layout struct {
 	Slots  []Owners `json:"slots,omitempty"` // the shard of every slot, by table of embeddings
 }
 
-// slotsFormat is the format of a layout with slots.
-const slotsFormat = 2
+const layoutFormat = 2
 
 // Owners is written as the shards of blocks, or slots, in a row: "0*3 1" is 0, 0, 0, 1.
 type Owners []uint32
@@ -43,9 +42,7 @@ func LayoutOf(t *Table, goal int) *Layout {
 
 // Encode returns the stored form, or an error if it exceeds the maximum length.
 func (l *Layout) Encode() ([]byte, error) {
-	if l.Format = 0; len(l.Slots) > 0 {
-		l.Format = slotsFormat
-	}
+	l.Format = layoutFormat
 	text, err := json.Marshal(l)
 	if err == nil && len(text) > MaxLayout {
 		err = fmt.Errorf("the placement of %d blocks and %d tables takes %d bytes, the store has room for %d", len(l.Owners), len(l.Slots), len(text), MaxLayout)
@@ -59,8 +56,8 @@ func ParseLayout(text []byte) (*Layout, error) {
 	if err := json.Unmarshal(text, l); err != nil {
 		return nil, fmt.Errorf("placement %.40q: %w", text, err)
 	}
-	if l.Format != 0 && l.Format != slotsFormat {
-		return nil, fmt.Errorf("placement has format %d: this version reads %d, or one without a format", l.Format, slotsFormat)
+	if l.Format != layoutFormat {
+		return nil, fmt.Errorf("placement has format %d: this version reads %d", l.Format, layoutFormat)
 	}
 	if l.Epoch == 0 || l.Shards < 1 || l.Shards > MaxShards || l.Goal < 1 || l.Goal > MaxShards {
 		return nil, fmt.Errorf("placement has epoch %d, %d shards, goal %d: expected an epoch from 1, and 1 to %d shards", l.Epoch, l.Shards, l.Goal, MaxShards)

@@ -47,17 +47,10 @@ func (r *Restoration) State(id uint64, slot int) []float32 {
 	return b.state[slot*b.Len : (slot+1)*b.Len]
 }
 
-// SetVersion sets the version of a block, unless the block is of another shard.
-func (r *Restoration) SetVersion(id, version uint64) {
+// SetCounts sets the version and the number of updates of a block, unless the block is of another shard.
+func (r *Restoration) SetCounts(id, version, updates uint64) {
 	if b := r.view.byID[id]; b != nil {
-		b.version = version
-	}
-}
-
-// SetUpdates sets the number of updates of a block, unless the block is of another shard.
-func (r *Restoration) SetUpdates(id, updates uint64) {
-	if b := r.view.byID[id]; b != nil {
-		b.updates = updates
+		b.version, b.updates = version, updates
 	}
 }
 

@@ -67,17 +67,11 @@ func (c *Config) Validate() error {
 		return fmt.Errorf("table %q drops rows after %d steps: expected at most %d", c.Name, c.Expiry, uint32(maxClock))
 	case c.Admission > math.MaxInt32:
 		return fmt.Errorf("table %q gives a row to the %dth update: expected at most %d", c.Name, c.Admission, math.MaxInt32)
-	}
-	c.Admission = max(c.Admission, 1)
-	return nil
-}
-
-// CheckBounded reports whether what is kept of ids without a row is bounded: an id that is never updated often enough for a row is kept
-// until it expires. Checkpoints of earlier versions may have tables that are not.
-func (c *Config) CheckBounded() error {
-	if c.Admission > 1 && c.Expiry == 0 {
+	//guard:admission-needs-expiry
+	case c.Admission > 1 && c.Expiry == 0:
 		return fmt.Errorf("table %q has admission %d without expiry: expected expiry above 0, since ids that wait for a row are kept until they expire", c.Name, c.Admission)
 	}
+	c.Admission = max(c.Admission, 1)
 	return nil
 }
 

@@ -208,7 +208,7 @@ func TestTableIsTheNaiveOne(t *testing.T) {
 		for _, cfg := range []Config{
 			{Name: "plain", Dim: 3, Init: Uniform, Scale: 0.5},
 			{Name: "expires", Dim: 2, Init: Normal, Scale: 0.1, Expiry: 9},
-			{Name: "admits", Dim: 1, Init: Zeros, Admission: 3},
+			{Name: "admits", Dim: 1, Init: Zeros, Expiry: 1 << 20, Admission: 3},
 			{Name: "both", Dim: 2, Init: Uniform, Scale: 1, Expiry: 5, Admission: 2},
 		} {
 			t.Run(o.Kind+"/"+cfg.Name, func(t *testing.T) { compare(t, valid(t, cfg), validRule(t, o)) })

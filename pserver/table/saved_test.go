@@ -24,7 +24,7 @@ func fillSlot(t *testing.T, table *Table, column *partition.Trainer, ids []int64
 // The first update of a slot after a full cut copies the rows that it changes and no others, whatever the slot has.
 func TestFirstUpdateAfterFullCutCopiesItsRowsOnly(t *testing.T) {
 	var current atomic.Pointer[Cut]
-	table, column := newTable(t, Config{Name: "t", Dim: 4, Init: Zeros, Admission: 2}, plain, current.Load), trainer(0)
+	table, column := newTable(t, Config{Name: "t", Dim: 4, Init: Zeros, Expiry: 100, Admission: 2}, plain, current.Load), trainer(0)
 	ids := idsOf(9, 3000)
 	fillSlot(t, table, column, ids)
 	table.Partition(9).SetStep(column, 0)

@@ -140,7 +140,7 @@ func (c *Config) Validate() error {
 	}
 	c.Tables = slices.Clone(c.Tables)
 	for i := range c.Tables {
-		if err := cmp.Or(c.Tables[i].Validate(), c.Tables[i].CheckBounded()); err != nil {
+		if err := c.Tables[i].Validate(); err != nil {
 			return fmt.Errorf("params.Config.Tables: %w", err)
 		}
 	}

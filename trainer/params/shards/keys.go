@@ -88,8 +88,6 @@ func (set *Set) checkKey(known *tableKey, shard int, reply *pb.InitParametersRep
 		return found, nil
 	case known.Key == found.Key:
 		return known, nil
-	case reply.GetOutcome() == pb.InitParametersReply_OUTCOME_CLAIMED:
-		return nil, fmt.Errorf("parameter server %d ignored the table key of parameter server %d: it has an earlier release: restart it with the same release", shard, known.shard)
 	}
 	set.key = nil
 	return nil, fmt.Errorf("%w: parameter servers %d and %d", errOtherKey, known.shard, shard)
