@@ -69,7 +69,7 @@ func TestDeterministicWithRollbacks(t *testing.T) {
 	t.Parallel()
 	const model, passes = "fm", 2 // with embedding tables
 	withQuickProgram(t)
-	delays := map[string]string{"a": "0s", "b": "1ms", "c": "3ms"}
+	delays := map[string]string{"a": "0s", "b": "300us", "c": "1ms"}
 	want := trainedDeterministically(t, model, "2", delays, func(*job) {}, "a", "b", "c")
 
 	j := newJob(t)

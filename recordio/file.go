@@ -38,7 +38,7 @@ func Open(path string) (*File, error) {
 	return f, nil
 }
 
-// OpenRegular opens the regular file at path and returns its size. It never waits for the writer of a FIFO. Errors are those of Open.
+// OpenRegular opens the regular file at path and returns its size. It never waits for the writer of a FIFO.
 func OpenRegular(path string) (file *os.File, size int64, err error) {
 	if file, err = os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0); err != nil {
 		return nil, 0, OpenError(path, err)

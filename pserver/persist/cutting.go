@@ -149,7 +149,7 @@ func (c *Checkpoints) checkOwner(ctx context.Context) error {
 	return c.folder.CheckOwner(ctx, c.start) //guard:replaced-server-changes-no-files
 }
 
-// checkTerm returns [ErrOldCut] for a request of an earlier term than the last one.
+// checkTerm returns [ErrOldCut] for a request of an earlier term than the latest request.
 func (c *Checkpoints) checkTerm(term uint64) error {
 	if term < c.term {
 		return fmt.Errorf("%w: term %d, shard %d knows of term %d", ErrOldCut, term, c.shard.Index(), c.term)

@@ -208,7 +208,7 @@ func (*DataSpec_Files) isDataSpec_Data() {}
 
 func (*DataSpec_Stream) isDataSpec_Data() {}
 
-// DataFilesSpec is a sequence of records: those of its first file, then those of the next. A file may occur several times.
+// DataFilesSpec is a sequence of records: the records of its first file, then the records of the second, and so on. A file may occur several times.
 type DataFilesSpec struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Files         []*DataFileSpec        `protobuf:"bytes,1,rep,name=files,proto3" json:"files,omitempty"`
