@@ -38,6 +38,8 @@ var house = []room{
 	{dir: "internal/failpoint", pure: true},
 	// what both ends of a connection must agree on
 	{dir: "proto"},
+	{dir: "internal/grpcserver"},
+	{dir: "dataset/onwire", may: []string{"recordio", "dataset", "internal/grpcserver"}},
 	{dir: "master/netrpc/wire", may: []string{"recordio", "dataset", "taskqueue"}},
 	{dir: "pserver/floats", pure: true, libraries: []string{"gonum.org/v1/gonum/blas/blas32", "golang.org/x/sys/cpu"}},
 	{dir: "pserver/wire", may: []string{"pserver/floats", "pserver/placement", "pserver/table"}},
@@ -77,7 +79,7 @@ var house = []room{
 	// interfaces and adapters
 	{dir: "etcdstore", may: []string{"taskqueue", "ledger", "etcdstore/fence", "master/store"}},
 	{dir: "master/netrpc", may: []string{"master", "recordio", "dataset", "taskqueue", "master/netrpc/wire"}},
-	{dir: "master/grpcapi", may: []string{"master", "master/pscontrol", "recordio", "dataset", "taskqueue", "proto"}},
+	{dir: "master/grpcapi", may: []string{"master", "master/pscontrol", "dataset/onwire", "internal/grpcserver", "taskqueue", "proto"}},
 	{dir: "master/httpapi", may: []string{"master", "ledger"}},
 	{dir: "pserver/checkpoint", may: []string{"internal/safetensors", "internal/failpoint", "pserver/floats", "pserver/model", "pserver/partition", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness"}},
 	{dir: "pserver", may: []string{"internal/failpoint", "internal/portsplit", "proto", "pserver/checkpoint", "pserver/checkpoint/storage", "pserver/control", "pserver/dataport", "pserver/persist", "pserver/shard", "pserver/wire"}},

@@ -3,12 +3,12 @@ package grpcapi
 import "google.golang.org/grpc"
 
 // StatusOf converts an error by the error table.
-var StatusOf = statusOf
+var StatusOf = table.Status
 
 // TableErrors returns the errors of the table.
 func TableErrors() (list []error) {
 	for _, row := range table {
-		list = append(list, row.is)
+		list = append(list, row.Is)
 	}
 	return list
 }

@@ -1,4 +1,4 @@
-package grpcapi
+package grpcserver
 
 import (
 	"context"
@@ -12,16 +12,16 @@ import (
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
 	defer s.recovered(info.FullMethod, &err)
 	reply, err = handler(ctx, req)
-	return reply, statusOf(err, s.master.Leader())
+	return reply, s.Table.Status(err, s.Leader())
 }
 
 // stream does the same for a stream, whose context ends when the server stops.
 func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
 	defer s.recovered(info.FullMethod, &err)
-	ctx, cancel := context.WithCancel(stream.Context())
-	defer cancel()
-	defer context.AfterFunc(s.stopping, cancel)()
-	return statusOf(handler(srv, stoppable{stream, ctx}), s.master.Leader())
+	ctx, cancel := context.WithCancelCause(stream.Context())
+	defer cancel(nil)
+	defer context.AfterFunc(s.stopping, func() { cancel(context.Cause(s.stopping)) })()
+	return s.Table.Status(handler(srv, stoppable{stream, ctx}), s.Leader())
 }
 
 type stoppable struct {
@@ -34,7 +34,7 @@ func (s stoppable) Context() context.Context { return s.ctx }
 // recovered turns a panic into the error of the one call that it happened in.
 func (s *Server) recovered(method string, err *error) {
 	if r := recover(); r != nil {
-		s.log.WithField("method", method).WithField("panic", r).WithField("stack", string(debug.Stack())).Error("a call was dropped")
-		*err = statusOf(fmt.Errorf("%w: %v; nothing was changed, the stack is in the master's log", errPanic, r), "")
+		s.Log.WithField("method", method).WithField("panic", r).WithField("stack", string(debug.Stack())).Error("a call was dropped")
+		*err = s.Table.Status(fmt.Errorf("%w: %v; nothing was changed, the stack is in the server's log", ErrPanic, r), "")
 	}
 }
