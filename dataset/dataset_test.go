@@ -303,6 +303,32 @@ func TestRoots(t *testing.T) {
 	list(t, dataset.Source{Roots: []string{"/"}}, filepath.Join(dir, "a-0"))
 }
 
+// TestStatInsideRoots covers F62: a path of a request, without globs.
+func TestStatInsideRoots(t *testing.T) {
+	dir := folder(t)
+	link(t, "../sub/c-0", filepath.Join(dir, "other/escape"))
+	link(t, "d-0", filepath.Join(dir, "other/inside"))
+	writeFile(t, filepath.Join(dir, "other/dir/f-0"), 1)
+	roots, err := dataset.NewRoots(under(dir, "other"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"d-0", "inside"} {
+		path := filepath.Join(dir, "other", name)
+		if stamp, err := roots.Stat(path); err != nil || dataset.Check(path, stamp) != nil {
+			t.Errorf("%s: found %v, %v", name, stamp, err)
+		}
+	}
+	for name, want := range map[string]error{
+		"a-0": dataset.ErrOutsideRoots, "other/escape": dataset.ErrOutsideRoots, "other/../a-0": dataset.ErrOutsideRoots, "other/dir": recordio.ErrNotRegular,
+		"other/*": fs.ErrNotExist, "other/missing": fs.ErrNotExist, "missing": dataset.ErrOutsideRoots,
+	} {
+		if _, err := roots.Stat(dir + "/" + name); !errors.Is(err, want) {
+			t.Errorf("%s: found error %v, expected %v", name, err, want)
+		}
+	}
+}
+
 func TestErrorsOfManyFilesAreCounted(t *testing.T) {
 	dir := folder(t)
 	for i := range 20 {

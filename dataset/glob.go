@@ -11,7 +11,7 @@ import (
 // glob expands a cleaned absolute pattern in the syntax of filepath.Match, segment by segment. Unlike filepath.Glob, it
 // returns an error for a directory that cannot be read: otherwise the dataset would silently be smaller. Like a shell, it
 // matches hidden files only with a pattern that begins with a dot.
-func (r *roots) glob(pattern string) ([]string, error) {
+func (r *Roots) glob(pattern string) ([]string, error) {
 	if _, err := filepath.Match(pattern, ""); err != nil {
 		return nil, fmt.Errorf("%s: %w", pattern, err)
 	}
@@ -25,7 +25,7 @@ func (r *roots) glob(pattern string) ([]string, error) {
 }
 
 // expand appends to matches the paths in a directory that segments match.
-func (r *roots) expand(matches []string, folder string, segments []string) ([]string, error) {
+func (r *Roots) expand(matches []string, folder string, segments []string) ([]string, error) {
 	segment, rest := segments[0], segments[1:]
 	if !hasMeta(segment) {
 		path := filepath.Join(folder, segment)

@@ -6,15 +6,16 @@ import (
 	"sync"
 )
 
-// roots are the directories of permitted files. Without roots every file is permitted.
-type roots struct {
+// Roots are the directories of permitted files. Without directories every file is permitted.
+type Roots struct {
 	named    []string // absolute and cleaned
 	resolved []string // the same without symlinks
 	dirs     sync.Map // path of a directory -> its resolved path
 }
 
-func newRoots(dirs []string) (*roots, error) {
-	r := new(roots)
+// NewRoots resolves the directories. Resolved directories of files are remembered, so a process uses new Roots for each request.
+func NewRoots(dirs []string) (*Roots, error) {
+	r := new(Roots)
 	for _, dir := range dirs {
 		named, err := filepath.Abs(dir)
 		if err != nil {
@@ -29,8 +30,21 @@ func newRoots(dirs []string) (*roots, error) {
 	return r, nil
 }
 
+// Stat returns the stamp of the file at an absolute path if it is a regular file that is not empty and is inside the roots. It opens no file.
+func (r *Roots) Stat(path string) (Stamp, error) {
+	path, err := r.checkSyntax(path)
+	if err != nil {
+		return Stamp{}, err
+	}
+	info, err := r.stat(path)
+	if err != nil {
+		return Stamp{}, err
+	}
+	return Stamp{Size: info.Size(), ModTime: info.ModTime().UnixNano()}, nil
+}
+
 // checkName refuses a cleaned absolute path by its name alone, so that the answer does not reveal files elsewhere.
-func (r *roots) checkName(path string) error {
+func (r *Roots) checkName(path string) error {
 	if len(r.named) == 0 || within(path, r.named) || within(path, r.resolved) {
 		return nil
 	}
@@ -38,7 +52,7 @@ func (r *roots) checkName(path string) error {
 }
 
 // checkFolder resolves the symlinks of a directory before it is read.
-func (r *roots) checkFolder(path string) error {
+func (r *Roots) checkFolder(path string) error {
 	if len(r.named) == 0 {
 		return nil
 	}
@@ -53,7 +67,7 @@ func (r *roots) checkFolder(path string) error {
 }
 
 // checkFile resolves the symlinks of a file before it is opened. Folders are resolved once for all their files.
-func (r *roots) checkFile(path string, isLink bool) error {
+func (r *Roots) checkFile(path string, isLink bool) error {
 	if len(r.named) == 0 {
 		return nil
 	}
@@ -71,7 +85,7 @@ func (r *roots) checkFile(path string, isLink bool) error {
 	return nil
 }
 
-func (r *roots) resolveFolder(path string) (string, error) {
+func (r *Roots) resolveFolder(path string) (string, error) {
 	if known, ok := r.dirs.Load(path); ok {
 		return known.(string), nil
 	}
@@ -82,7 +96,7 @@ func (r *roots) resolveFolder(path string) (string, error) {
 	return resolved, err
 }
 
-func (r *roots) outside(path string) error {
+func (r *Roots) outside(path string) error {
 	return fmt.Errorf("%s: %w %q", path, ErrOutsideRoots, r.named)
 }
 

@@ -31,7 +31,7 @@ func (s Source) List(ctx context.Context, names []string) (Listing, error) {
 	if len(names) == 0 {
 		return Listing{}, ErrNoNames
 	}
-	roots, err := newRoots(s.Roots)
+	roots, err := NewRoots(s.Roots)
 	if err != nil {
 		return Listing{}, err
 	}
@@ -60,7 +60,7 @@ func (s Source) Paths(ctx context.Context, names []string) ([]string, error) {
 	if len(names) == 0 {
 		return nil, ErrNoNames
 	}
-	roots, err := newRoots(s.Roots)
+	roots, err := NewRoots(s.Roots)
 	if err != nil {
 		return nil, err
 	}
@@ -68,7 +68,7 @@ func (s Source) Paths(ctx context.Context, names []string) ([]string, error) {
 }
 
 // expandAll returns absolute paths, sorted, each of them once.
-func (r *roots) expandAll(ctx context.Context, names []string) ([]string, error) {
+func (r *Roots) expandAll(ctx context.Context, names []string) ([]string, error) {
 	var paths []string
 	errs := make([]error, len(names))
 	for i, name := range names {
@@ -84,19 +84,9 @@ func (r *roots) expandAll(ctx context.Context, names []string) ([]string, error)
 	return slices.Compact(paths), joinFiles(errs)
 }
 
-func (r *roots) expandName(name string) ([]string, error) {
-	if name == "" || strings.ContainsRune(name, 0) {
-		return nil, fmt.Errorf("%q is no file name", name)
-	}
-	//guard:url-refused
-	if scheme, _, ok := strings.Cut(name, "://"); ok && !strings.ContainsRune(scheme, filepath.Separator) {
-		return nil, fmt.Errorf("%s: %w, not %s", name, ErrScheme, scheme)
-	}
-	path, err := filepath.Abs(name)
+func (r *Roots) expandName(name string) ([]string, error) {
+	path, err := r.checkSyntax(name)
 	if err != nil {
-		return nil, err
-	}
-	if err := r.checkName(path); err != nil {
 		return nil, err
 	}
 	if !hasMeta(path) {
@@ -108,22 +98,43 @@ func (r *roots) expandName(name string) ([]string, error) {
 	return r.glob(path)
 }
 
-// look checks one file and reads its header.
-func (r *roots) look(path string) (File, error) {
+// checkSyntax returns the absolute path of a name that is a path inside the roots.
+func (r *Roots) checkSyntax(name string) (string, error) {
+	if name == "" || strings.ContainsRune(name, 0) {
+		return "", fmt.Errorf("%q is no file name", name)
+	}
+	//guard:url-refused
+	if scheme, _, ok := strings.Cut(name, "://"); ok && !strings.ContainsRune(scheme, filepath.Separator) {
+		return "", fmt.Errorf("%s: %w, not %s", name, ErrScheme, scheme)
+	}
+	path, err := filepath.Abs(name)
+	if err != nil {
+		return "", err
+	}
+	return path, r.checkName(path)
+}
+
+// stat checks one file before it is opened: opening a device may do something.
+func (r *Roots) stat(path string) (fs.FileInfo, error) {
 	info, err := os.Lstat(path)
 	if err != nil {
-		return File{}, recordio.OpenError(path, err)
+		return nil, recordio.OpenError(path, err)
 	}
 	isLink := info.Mode()&fs.ModeSymlink != 0
 	if err := r.checkFile(path, isLink); err != nil {
-		return File{}, err
+		return nil, err
 	}
 	if isLink {
 		if info, err = os.Stat(path); err != nil {
-			return File{}, recordio.OpenError(path, err)
+			return nil, recordio.OpenError(path, err)
 		}
 	}
-	if err := usable(path, info); err != nil { // before it is opened: opening a device may do something
+	return info, usable(path, info)
+}
+
+// look checks one file and reads its header.
+func (r *Roots) look(path string) (File, error) {
+	if _, err := r.stat(path); err != nil {
 		return File{}, err
 	}
 	file, err := os.OpenFile(path, os.O_RDONLY|syscall.O_NONBLOCK, 0) // it may have become a FIFO
@@ -131,7 +142,8 @@ func (r *roots) look(path string) (File, error) {
 		return File{}, err
 	}
 	defer file.Close()
-	if info, err = file.Stat(); err != nil {
+	info, err := file.Stat()
+	if err != nil {
 		return File{}, err
 	}
 	if err := usable(path, info); err != nil {

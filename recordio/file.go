@@ -145,7 +145,11 @@ func (f *File) Index() ([]Index, error) {
 
 // Records yields all records of the file in order. A record is valid until the loop's body returns; its memory is used
 // again. After an error, which comes as the last pair, the file is not read further.
-func (f *File) Records() iter.Seq2[[]byte, error] {
+func (f *File) Records() iter.Seq2[[]byte, error] { return f.RecordsFrom(0, 0) }
+
+// RecordsFrom yields the records from the chunk at offset on, without the first skip of them, like Records. Of a chunk that is
+// skipped as a whole it reads the header only.
+func (f *File) RecordsFrom(offset, skip int64) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		b := bufferPool.Get().(*buffers)
 		defer b.release()
@@ -154,11 +158,25 @@ func (f *File) Records() iter.Seq2[[]byte, error] {
 			yield(nil, f.errorAt(0, err))
 			return
 		}
-		for offset := int64(0); offset < f.size; {
-			h, err := b.header(f, offset, l, HeaderSize)
+		skip, ahead := skip, int64(HeaderSize)
+		for offset := offset; offset < f.size; {
+			h, err := b.header(f, offset, l, ahead)
 			more := true
-			if err == nil {
+			switch {
+			case err != nil:
+			case skip == 0:
 				more, err = b.records(f, offset, h, l, yield)
+			case int64(h.records) > skip:
+				more, err = b.records(f, offset, h, l, func(record []byte, err error) bool {
+					//guard:records-skipped
+					if skip > 0 {
+						skip--
+						return true
+					}
+					return yield(record, err)
+				})
+			default:
+				skip -= int64(h.records)
 			}
 			if err != nil {
 				yield(nil, f.errorAt(offset, err))
@@ -167,7 +185,10 @@ func (f *File) Records() iter.Seq2[[]byte, error] {
 			if !more {
 				return
 			}
-			offset = h.index(offset, l).End()
+			offset, ahead = h.index(offset, l).End(), HeaderSize
+			if skip > 0 && h.size < smallChunk {
+				ahead = readAhead
+			}
 		}
 	}
 }

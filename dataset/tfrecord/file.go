@@ -124,24 +124,54 @@ func (s *scanner) at(f *File, err error) error {
 
 // Records yields all records of the file in order. A record is valid until the body of the loop returns; its memory is used
 // again. After an error, which comes as the last pair, the file is not read further.
-func (f *File) Records() iter.Seq2[[]byte, error] {
+func (f *File) Records() iter.Seq2[[]byte, error] { return f.RecordsFrom(0, 0, 0) }
+
+// RecordsFrom yields the records from the record at offset on, without the first skip of them, like Records. Errors count records
+// from number, which is the number of the record at offset. It does not verify the data of skipped records. In a compressed file the
+// offset must be 0.
+func (f *File) RecordsFrom(offset, number, skip int64) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		s, err := f.scan()
+		s, err := f.scanFrom(offset, number)
 		if err != nil {
 			yield(nil, err)
 			return
 		}
 		defer s.release()
-		for {
-			record, err := s.next()
+		for n := int64(0); ; n++ {
+			var record []byte
+			if n < skip {
+				err = s.skip()
+			} else {
+				s.ahead = bufferBytes
+				record, err = s.next()
+			}
 			if err == io.EOF { //nolint:errorlint // only the bare io.EOF is the end of the data
 				return
+			}
+			if n < skip && err == nil {
+				continue
 			}
 			if !yield(record, s.at(f, err)) || err != nil {
 				return
 			}
 		}
 	}
+}
+
+// scanFrom begins at a record in the middle of a file that is not compressed, or at the beginning.
+func (f *File) scanFrom(offset, number int64) (*scanner, error) {
+	c, err := f.Compression()
+	switch {
+	case err != nil:
+		return nil, err
+	case offset == 0:
+		return f.scan()
+	case c != None:
+		return nil, &Error{File: f.name, Record: number, Offset: offset, Err: fmt.Errorf("%w: expected offset 0 in a file with compression %s", recordio.ErrChanged, c)}
+	}
+	s := f.scanPart(offset, f.size)
+	s.number = number
+	return s, nil
 }
 
 // Chunk yields the records of the chunk that c describes, like Records. If the file has other records there, the last pair is an

@@ -292,3 +292,32 @@ func TestWriterErrors(t *testing.T) {
 		t.Errorf("found %v, expected an error of the compression", err)
 	}
 }
+
+func TestRecordsFromSkipsRecords(t *testing.T) {
+	all := text(500)
+	for _, c := range []tfrecord.Compression{tfrecord.None, tfrecord.Gzip, tfrecord.Zlib} {
+		f := open(write(t, c, all...))
+		for _, start := range []int{0, 1, 250, 499, 500, 501} {
+			if found, err := collect(f.RecordsFrom(0, 0, int64(start))); err != nil || !equal(found, all[min(start, len(all)):]) {
+				t.Errorf("%s, start %d: found %d records, %v", c, start, len(found), err)
+			}
+		}
+		if c != tfrecord.None {
+			if _, err := collect(f.RecordsFrom(10, 1, 0)); !errors.Is(err, recordio.ErrChanged) {
+				t.Errorf("%s: offset 10: found %v", c, err)
+			}
+			continue
+		}
+		index, err := f.Index(t.Context(), tfrecord.IndexOptions{RecordsPerChunk: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if found, err := collect(f.RecordsFrom(index[2].Offset, 200, 5)); err != nil || !equal(found, all[205:]) {
+			t.Errorf("from record 200, skip 5: found %d records, %v", len(found), err)
+		}
+		_, err = collect(f.RecordsFrom(index[2].Offset+1, 200, 0))
+		if bad, ok := errors.AsType[*tfrecord.Error](err); !ok || bad.Record != 200 || bad.Offset != index[2].Offset+1 {
+			t.Errorf("inside a record: found %v", err)
+		}
+	}
+}
