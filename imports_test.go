@@ -79,6 +79,7 @@ var house = []room{
 	// interfaces and adapters
 	{dir: "etcdstore", may: []string{"taskqueue", "ledger", "etcdstore/fence", "master/store"}},
 	{dir: "master/netrpc", may: []string{"master", "recordio", "dataset", "taskqueue", "master/netrpc/wire"}},
+	{dir: "dataset/proxy", may: []string{"recordio", "dataset", "dataset/onwire", "internal/grpcserver", "proto"}},
 	{dir: "master/grpcapi", may: []string{"master", "master/pscontrol", "dataset/onwire", "internal/grpcserver", "taskqueue", "proto"}},
 	{dir: "master/httpapi", may: []string{"master", "ledger"}},
 	{dir: "pserver/checkpoint", may: []string{"internal/safetensors", "internal/failpoint", "pserver/floats", "pserver/model", "pserver/partition", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness"}},

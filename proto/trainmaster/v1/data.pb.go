@@ -265,7 +265,7 @@ type DataFileSpec struct {
 	Format    FileFormat `protobuf:"varint,16,opt,name=format,proto3,enum=trainmaster.v1.FileFormat" json:"format,omitempty"`
 	// The file as it was indexed. Absent: the reader accepts any file at the path.
 	Stamp *FileStamp `protobuf:"bytes,17,opt,name=stamp,proto3" json:"stamp,omitempty"`
-	// The stored bytes of the records: a reader can begin there without an index. Length 0: not known.
+	// The stored bytes of the records: a reader can begin there with start_record. Length 0: not known.
 	ByteOffset    int64 `protobuf:"varint,18,opt,name=byte_offset,json=byteOffset,proto3" json:"byte_offset,omitempty"`
 	ByteLength    int64 `protobuf:"varint,19,opt,name=byte_length,json=byteLength,proto3" json:"byte_length,omitempty"`
 	unknownFields protoimpl.UnknownFields
