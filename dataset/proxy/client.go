@@ -30,7 +30,7 @@ type Client struct {
 
 const (
 	defaultBatchSize = 256
-	defaultMaxWait  = time.Minute
+	defaultMaxWait   = time.Minute
 	firstPause       = 20 * time.Millisecond // between two attempts, doubled up to mostPause
 	mostPause        = time.Second
 )

@@ -146,8 +146,13 @@ const perChunk = 10
 // formats are the kinds of files that the proxy reads.
 var formats = []string{"none", "snappy", "gzip", "tfrecord", "tfrecord-gzip"}
 
-// put writes a file in one of the formats.
+// put writes a file in one of the formats, with small chunks.
 func put(t testing.TB, path, format string, records [][]byte) {
+	t.Helper()
+	putChunks(t, path, format, perChunk, records)
+}
+
+func putChunks(t testing.TB, path, format string, perChunk int, records [][]byte) {
 	t.Helper()
 	var b bytes.Buffer
 	var w interface {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"os"
 	"syscall"
@@ -27,7 +26,8 @@ const (
 type Reader struct {
 	spec  *Spec
 	start int64
-	at    *run // that is read
+	at    *run      // that is read
+	file  *openFile // of the current run, or nil
 }
 
 // Read returns a reader that begins at a record, at most Len.
@@ -37,6 +37,7 @@ func (s *Spec) Read(start int64) *Reader { return &Reader{spec: s, start: start}
 // pair, nothing is read.
 func (r *Reader) Records(ctx context.Context) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
+		defer r.close()
 		//guard:proxy-start-record
 		skip := r.start
 		for i := r.spec.find(skip); i < len(r.spec.runs); i++ {
@@ -58,41 +59,22 @@ func (r *Reader) Check() error { return r.at.check() }
 
 // run yields the records of the current run, without the first skip of them. It returns false when the consumer stopped.
 func (r *Reader) run(ctx context.Context, skip int64, yield func([]byte, error) bool) (more bool, err error) {
-	roots, err := dataset.NewRoots(r.spec.roots)
-	if err != nil {
-		return true, err
-	}
-	if err := r.at.stat(roots); err != nil {
-		return true, err
-	}
-	file, err := os.OpenFile(r.at.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return true, recordio.OpenError(r.at.path, err)
-	}
-	defer file.Close()
-	info, err := file.Stat()
-	if err != nil {
-		return true, err
-	}
-	if err := recordio.CheckRegular(r.at.path, info.Mode()); err != nil {
+	if err := r.open(ctx); err != nil {
 		return true, err
 	}
 	n := skip
-	records, err := r.at.records(source{ctx, file}, info.Size(), skip)
-	if err == nil {
-		for record, bad := range records {
-			if err = bad; err == nil {
-				err = r.at.checkSize(n, record)
-			}
-			if err != nil {
-				break
-			}
-			if !yield(record, nil) {
-				return false, nil
-			}
-			if n++; n == r.at.count {
-				break
-			}
+	for record, bad := range r.file.records(r.at, skip) {
+		if err = bad; err == nil {
+			err = r.at.checkSize(n, record)
+		}
+		if err != nil {
+			break
+		}
+		if !yield(record, nil) {
+			return false, nil
+		}
+		if n++; n == r.at.count {
+			break
 		}
 	}
 	// A replaced file explains any error.
@@ -108,6 +90,30 @@ func (r *Reader) run(ctx context.Context, skip int64, yield func([]byte, error) 
 	return true, err
 }
 
+// open opens the file of the current run, unless the previous run has opened it: the layout of a file is read once.
+func (r *Reader) open(ctx context.Context) error {
+	if r.file != nil && r.file.path == r.at.path && r.file.format == r.at.format {
+		return r.Check()
+	}
+	r.close()
+	roots, err := dataset.NewRoots(r.spec.roots)
+	if err != nil {
+		return err
+	}
+	if err := r.at.stat(roots); err != nil {
+		return err
+	}
+	r.file, err = openRun(ctx, r.at)
+	return err
+}
+
+func (r *Reader) close() {
+	if r.file != nil {
+		r.file.Close()
+		r.file = nil
+	}
+}
+
 // checkSize refuses a record that fits no message.
 func (r *run) checkSize(n int64, record []byte) error {
 	if len(record) > MaxRecord {
@@ -117,24 +123,63 @@ func (r *run) checkSize(n int64, record []byte) error {
 	return nil
 }
 
-// records yields the records of the file from a record of the run on, to the end of the file.
-func (r *run) records(from io.ReaderAt, size, skip int64) (iter.Seq2[[]byte, error], error) {
-	skip += r.start - r.recordsOffset
-	tf := tfrecord.NewFile(from, size, r.path)
-	tf.MaxRecordBytes = MaxRecord
-	isTF := r.format == pb.FileFormat_FILE_FORMAT_TFRECORD
-	if r.format == pb.FileFormat_FILE_FORMAT_UNSPECIFIED {
-		var err error
-		if isTF, err = tf.Recognize(); err != nil {
-			return nil, err
+// openFile is an open file in one of the formats; the field of the other format is nil.
+type openFile struct {
+	*os.File
+	path     string
+	format   pb.FileFormat // of the specification
+	tfRecord *tfrecord.File
+	recordIO *recordio.File
+}
+
+// openRun opens the file of a run, which must be a regular file. Its reads end with ctx.
+func openRun(ctx context.Context, r *run) (*openFile, error) {
+	file, err := os.OpenFile(r.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
+	if err != nil {
+		return nil, recordio.OpenError(r.path, err)
+	}
+	f := &openFile{File: file, path: r.path, format: r.format}
+	if err := f.recognize(ctx); err != nil {
+		file.Close()
+		return nil, err
+	}
+	return f, nil
+}
+
+// recognize sets the format, by the first bytes of the file if it is not specified.
+func (f *openFile) recognize(ctx context.Context) error {
+	info, err := f.Stat()
+	if err == nil {
+		err = recordio.CheckRegular(f.path, info.Mode())
+	}
+	if err != nil {
+		return err
+	}
+	from := source{ctx, f.File}
+	t := tfrecord.NewFile(from, info.Size(), f.path)
+	t.MaxRecordBytes = MaxRecord
+	isTF := f.format == pb.FileFormat_FILE_FORMAT_TFRECORD
+	if f.format == pb.FileFormat_FILE_FORMAT_UNSPECIFIED {
+		if isTF, err = t.Recognize(); err != nil {
+			return err
 		}
 	}
 	if isTF {
-		return tf.RecordsFrom(r.offset, r.recordsOffset, skip), nil
+		f.tfRecord = t
+		return nil
 	}
-	file := recordio.NewFile(from, size, r.path)
-	file.MaxChunkBytes = MaxChunk
-	return file.RecordsFrom(r.offset, skip), nil
+	f.recordIO = recordio.NewFile(from, info.Size(), f.path)
+	f.recordIO.MaxChunkBytes = MaxChunk
+	return nil
+}
+
+// records yields the records from a record of the run on, to the end of the file.
+func (f *openFile) records(r *run, skip int64) iter.Seq2[[]byte, error] {
+	skip += r.start - r.recordsOffset
+	if f.tfRecord != nil {
+		return f.tfRecord.RecordsFrom(r.offset, r.recordsOffset, skip)
+	}
+	return f.recordIO.RecordsFrom(r.offset, skip)
 }
 
 // source is a file whose reads end with a context.
