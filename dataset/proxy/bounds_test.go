@@ -168,7 +168,7 @@ func TestIdleStreamExpires(t *testing.T) {
 		time.Sleep(time.Minute - 1) // of the bubble
 		end, err = s.Use(used)
 		if err != nil {
-			t.Errorf("used stream: found %v", err)
+			t.Fatalf("used stream: found %v", err)
 		}
 		end()
 		time.Sleep(time.Minute) // of the bubble

@@ -433,35 +433,49 @@ func TestRunBeyondTheEndOfAFileIsNamed(t *testing.T) {
 	}
 }
 
-// A file that is replaced after the stream was created is an error of the next call, and of a call that reads it.
+// A file that changes after the stream was created is an error of a call that reads it, and of the next call.
 func TestReplacedFileIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "a")
-	record := bytes.Repeat([]byte("x"), 100<<10)
-	put(t, path, "none", slices.Repeat([][]byte{record}, 200)) // more than the proxy reads ahead
-	spec := &pb.DataFileSpec{Path: path, NumRecord: 200, Stamp: stamp(t, path)}
+	all := slices.Repeat([][]byte{bytes.Repeat([]byte("x"), 100<<10)}, 300)
+	put(t, path, "none", all)
+	spec := &pb.DataFileSpec{Path: path, NumRecord: 300, Stamp: stamp(t, path)}
 	s := serve(t, proxy.Config{Roots: []string{dir}}, "")
-	id := s.create(spec)
-	stream, err := s.api.ReadData(t.Context(), &pb.DataBatchRequest{StreamId: id, BatchSize: 1})
-	if err == nil {
-		_, err = stream.Recv()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	put(t, path, "none", slices.Repeat([][]byte{bytes.Repeat([]byte("y"), 100<<10)}, 200))
-	if err := os.Chtimes(path, time.Time{}, time.Unix(1, 0)); err != nil {
-		t.Fatal(err)
-	}
-	for err == nil {
-		var batch *pb.DataBatchResponse
-		if batch, err = stream.Recv(); err == nil && !bytes.Equal(batch.Batch[0].Data, record) {
-			t.Fatal("received a record of the new file")
+	for name, change := range map[string]func(){
+		"another time":    func() {},
+		"another content": func() { put(t, path, "none", slices.Repeat([][]byte{bytes.Repeat([]byte("y"), 100<<10)}, 300)) },
+	} {
+		id := s.create(spec)
+		stream, err := s.api.ReadData(t.Context(), &pb.DataBatchRequest{StreamId: id, BatchSize: 1})
+		if err == nil {
+			_, err = stream.Recv()
 		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		change()
+		if err := os.Chtimes(path, time.Time{}, time.Unix(1, 0)); err != nil {
+			t.Fatal(err)
+		}
+		n := 1
+		for err == nil {
+			var batch *pb.DataBatchResponse
+			if batch, err = stream.Recv(); err == nil {
+				n++
+				if !bytes.Equal(batch.Batch[0].Data, all[0]) {
+					t.Fatalf("%s: received a record of the new file", name)
+				}
+			}
+		}
+		wants(t, err, codes.FailedPrecondition, "FILE_REPLACED", path)
+		if n > 200 { // 20 MiB; the proxy and the connection have 8 MiB of the former file
+			t.Errorf("%s: received %d records of a file that has changed", name, n)
+		}
+		_, _, err = s.read(&pb.DataBatchRequest{StreamId: id, BatchSize: 1})
+		wants(t, err, codes.FailedPrecondition, "FILE_REPLACED", path)
+		put(t, path, "none", all)
+		spec.Stamp = stamp(t, path)
 	}
-	wants(t, err, codes.FailedPrecondition, "FILE_REPLACED", path)
-	_, _, err = s.read(&pb.DataBatchRequest{StreamId: id, BatchSize: 1})
-	wants(t, err, codes.FailedPrecondition, "FILE_REPLACED", path)
 }
 
 // A link that is set after the stream was created leads nowhere.

@@ -57,7 +57,9 @@ func NewService(config Config) (*Service, error) {
 	if _, err := dataset.NewRoots(config.Roots); err != nil {
 		return nil, err
 	}
-	return &Service{config: config, streams: streams{idle: config.Idle, byID: map[int64]*stream{}}, readers: semaphore.NewWeighted(int64(config.MaxReaders))}, nil
+	//guard:proxy-reader-limit
+	readers := semaphore.NewWeighted(int64(config.MaxReaders))
+	return &Service{config: config, streams: streams{idle: config.Idle, byID: map[int64]*stream{}}, readers: readers}, nil
 }
 
 // ServerOption lets a server send the batches of a Service.
@@ -120,7 +122,6 @@ func (s *Service) admit(request *pb.DataBatchRequest, spec *Spec) error {
 	case request.BatchSize < 1:
 		return grpcserver.BadArgument("batch_size", "expected 1 or more, found %d", request.BatchSize)
 	}
-	//guard:proxy-reader-limit
 	if !s.readers.TryAcquire(1) {
 		return fmt.Errorf("%w: expected %d at most: end other calls, or increase --max-readers", ErrTooManyReaders, s.config.MaxReaders)
 	}

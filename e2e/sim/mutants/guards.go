@@ -924,7 +924,7 @@ var guards = []guard{
 		condition("$ && false"),
 		"slow clients use all memory of the data proxy"}},
 	{"F169", "dataset/proxy.TestReadersAreBounded", mutant{"readers not limited", "proxy-reader-limit",
-		condition("$ && false"),
+		value("$0(1 << 40)"),
 		"many calls use all memory of the data proxy"}},
 	{"F169", "dataset/proxy.TestNumberOfStreamsIsBounded", mutant{"streams not limited", "proxy-stream-limit",
 		text(">= maxStreams", "< 0"),
