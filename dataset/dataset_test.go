@@ -192,7 +192,6 @@ func TestDigest(t *testing.T) {
 func TestListRefuses(t *testing.T) {
 	dir := folder(t)
 	put(t, filepath.Join(dir, "bad/empty"), nil)
-	put(t, filepath.Join(dir, "bad/short"), make([]byte, 19))
 	if err := syscall.Mkfifo(filepath.Join(dir, "bad/fifo"), 0o600); err != nil {
 		t.Fatal(err)
 	}
@@ -212,7 +211,6 @@ func TestListRefuses(t *testing.T) {
 	}{
 		{"bad/missing", fs.ErrNotExist, ""},
 		{"bad/empty", recordio.ErrEmpty, ""},
-		{"bad/short", recordio.ErrTruncated, "19 of the 20 bytes"},
 		{"bad/fifo", recordio.ErrNotRegular, "FIFO"},
 		{"bad/link-to-fifo", recordio.ErrNotRegular, "FIFO"},
 		{"bad/loop1", syscall.ELOOP, ""},

@@ -2,8 +2,12 @@
 // reads the chunks of these files.
 //
 // A [Source] expands names, checks each file and computes the digest that identifies the dataset. An [Indexer] reads the
-// chunk headers of all listed files. [Difference] describes how two lists differ. [Check] reports whether a file is
+// chunks of all listed files. A [Reader] reads the records of a file or of a chunk. [Difference] describes how two lists differ. [Check] reports whether a file is
 // unchanged since it was listed.
+//
+// # Formats
+//
+// A file is RecordIO or TFRecord. Its content decides, see [Open]. A dataset may have files of both formats.
 //
 // # Guarantees
 //

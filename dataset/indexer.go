@@ -13,7 +13,7 @@ import (
 type Indexer struct {
 	// Parallel is how many files are read together; zero means four for each processor.
 	Parallel int
-	// MaxChunkBytes is that of recordio.File.
+	// MaxChunkBytes is that of recordio.File, and the MaxRecordBytes of tfrecord.File.
 	MaxChunkBytes int64
 	// Progress, if set, is called with the number of files that are done; by one goroutine at a time.
 	Progress func(done, total int)
@@ -37,7 +37,7 @@ func (x *Indexer) Index(ctx context.Context, listing Listing) ([][]recordio.Inde
 		if indexes[i] = x.remembered(version); indexes[i] != nil {
 			return nil
 		}
-		index, err := x.indexFile(version)
+		index, err := x.indexFile(ctx, version)
 		if err != nil {
 			return err
 		}
@@ -76,8 +76,8 @@ func (x *Indexer) forget() {
 	x.done = nil
 }
 
-func (x *Indexer) indexFile(v fileVersion) ([]recordio.Index, error) {
-	index, err := x.readIndex(v.path)
+func (x *Indexer) indexFile(ctx context.Context, v fileVersion) ([]recordio.Index, error) {
+	index, err := x.readIndex(ctx, v.path)
 	// A stamp that is checked afterwards proves that the read bytes are of this file. A replaced file explains any error.
 	if changed := Check(v.path, v.stamp); changed != nil {
 		return nil, changed
@@ -94,12 +94,16 @@ func (x *Indexer) indexFile(v fileVersion) ([]recordio.Index, error) {
 	return nil, fmt.Errorf("%s: %w: %d empty chunks", v.path, ErrNoRecords, len(index))
 }
 
-func (x *Indexer) readIndex(path string) ([]recordio.Index, error) {
-	file, err := recordio.Open(path)
+func (x *Indexer) readIndex(ctx context.Context, path string) ([]recordio.Index, error) {
+	file, err := Open(path)
 	if err != nil {
 		return nil, err
 	}
 	defer file.Close()
-	file.MaxChunkBytes = x.MaxChunkBytes
-	return file.Index()
+	if file.TFRecord != nil {
+		file.TFRecord.MaxRecordBytes = x.MaxChunkBytes
+	} else {
+		file.RecordIO.MaxChunkBytes = x.MaxChunkBytes
+	}
+	return file.Index(ctx)
 }

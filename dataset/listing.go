@@ -16,7 +16,7 @@ type File struct {
 	Path    string // absolute, cleaned, symlinks as they were named
 	Size    int64
 	ModTime time.Time                 // not part of the dataset's identity
-	Header  [recordio.HeaderSize]byte // the first bytes of the file: the header of its first chunk
+	Header  [recordio.HeaderSize]byte // the first bytes of the file, then zero bytes if it is shorter: the header of the first chunk of a RecordIO file
 }
 
 // Stamp is what Check compares.
@@ -35,7 +35,8 @@ type Listing struct {
 //	size     8 bytes, little-endian
 //	header   the first 20 bytes of the file
 //
-// The header has the checksum of the first chunk, so a rewritten file has another digest even with the same path and size.
+// The header of a RecordIO file has the checksum of the first chunk, so a rewritten file has another digest even with the same
+// path and size. A TFRecord file has no such checksum at its beginning: readers compare the checksum of each chunk with the index.
 // The modification time is omitted, so a copy is the same dataset.
 func Digest(files []File) [sha256.Size]byte {
 	h := sha256.New()

@@ -150,10 +150,7 @@ func (r *Roots) look(path string) (File, error) {
 		return File{}, err
 	}
 	f := File{Path: path, Size: info.Size(), ModTime: info.ModTime()}
-	if n, err := file.ReadAt(f.Header[:], 0); errors.Is(err, io.EOF) {
-		return File{}, &recordio.Error{File: path, Err: fmt.Errorf("%w: the file ends after %d of the %d bytes of a header",
-			recordio.ErrTruncated, n, recordio.HeaderSize)}
-	} else if err != nil {
+	if _, err := file.ReadAt(f.Header[:], 0); err != nil && !errors.Is(err, io.EOF) {
 		return File{}, err
 	}
 	return f, nil

@@ -16,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 
+	"trainmaster/dataset"
 	"trainmaster/dataset/convert"
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
@@ -268,7 +269,7 @@ func (j *job) wantAccuracy(least float64) {
 func records(paths []string) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
 		for _, path := range paths {
-			file, err := recordio.Open(path)
+			file, err := dataset.Open(path)
 			if err != nil {
 				yield(nil, err)
 				return

@@ -4,7 +4,7 @@ import (
 	"context"
 	"iter"
 
-	"trainmaster/recordio"
+	"trainmaster/dataset"
 )
 
 // records yields the records of several files, one after another.
@@ -19,7 +19,7 @@ func records(paths []string) iter.Seq2[[]byte, error] {
 }
 
 func fileRecords(path string, yield func([]byte, error) bool) (more bool) {
-	file, err := recordio.Open(path)
+	file, err := dataset.Open(path)
 	if err != nil {
 		yield(nil, err)
 		return false

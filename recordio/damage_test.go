@@ -140,6 +140,15 @@ func TestNeitherLayoutFits(t *testing.T) {
 	}
 }
 
+// A chunk of a TFRecord file is refused before a byte is read, also by readers of releases that know RecordIO only.
+func TestChunkOfATFRecordFileIsRefused(t *testing.T) {
+	for _, err := range recordio.NewFile(nil, 1000, "test.rec").Chunk(recordio.Index{Size: 40, Records: 2, Layout: recordio.TFRecord}) {
+		wantError(t, err, recordio.ErrMalformed, 0)
+		return
+	}
+	t.Error("expected an error")
+}
+
 // TestChunkRefusesOtherIndex reads chunks with index entries that do not match the file.
 func TestChunkRefusesOtherIndex(t *testing.T) {
 	whole := write(t, recordio.WriterOptions{RecordsPerChunk: 10}, words(30)...)

@@ -6,15 +6,17 @@ import "fmt"
 // and is stored, so that its fields are exported and only ever added to.
 type Index struct {
 	Offset      int64  // of the chunk's header in the file
-	Size        uint32 // of the payload as stored, after the HeaderSize bytes of the header
+	Size        uint32 // of the payload as stored, after the bytes of the header
 	Records     uint32
 	Compression Compression
 	Layout      Layout
-	Checksum    uint32 // of the payload as stored, from the header; 0: not known, since the index was made by an earlier release
+	// Checksum is the checksum in the header, of the payload as stored; 0: not known, since the index was made by an earlier release. A
+	// chunk of a TFRecord file has the checksum of the stored checksums of all records.
+	Checksum uint32
 }
 
 // End is the offset of the first byte after the chunk.
-func (ix Index) End() int64 { return ix.Offset + HeaderSize + int64(ix.Size) }
+func (ix Index) End() int64 { return ix.Offset + ix.Layout.HeaderBytes() + int64(ix.Size) }
 
 func (h header) index(offset int64, l Layout) Index {
 	return Index{Offset: offset, Size: h.size, Records: h.records, Compression: h.compression, Layout: l, Checksum: h.checksum}

@@ -14,6 +14,7 @@ const (
 	None   Compression = iota // records as they are
 	Snappy                    // second layout: one block; others: framed stream
 	Gzip
+	Zlib // of a TFRecord file; no chunk of a RecordIO file has it
 )
 
 var compressionNames = [...]string{None: "none", Snappy: "snappy", Gzip: "gzip"}
@@ -21,6 +22,9 @@ var compressionNames = [...]string{None: "none", Snappy: "snappy", Gzip: "gzip"}
 func (c Compression) valid() bool { return int(c) < len(compressionNames) }
 
 func (c Compression) String() string {
+	if c == Zlib {
+		return "zlib"
+	}
 	if !c.valid() {
 		return fmt.Sprintf("compression(%d)", uint8(c))
 	}
@@ -45,12 +49,25 @@ const (
 	First  Layout = 1 // CRC-32 (IEEE), compressor, size, records
 	Second Layout = 2 // records, CRC-32C, compressor, size
 	Fluid  Layout = 3 // PaddlePaddle Fluid: records, CRC-32 (IEEE), compressor, size
+
+	// TFRecord marks an [Index] of a chunk of a TFRecord file, which package dataset/tfrecord reads. A [File] refuses it, also in releases
+	// that do not know it.
+	TFRecord Layout = 4
 )
 
 var layouts = [...]Layout{First, Second, Fluid}
 
-// Valid reports whether l is a known layout.
+// Valid reports whether l is a known layout of RecordIO.
 func (l Layout) Valid() bool { return l >= First && l <= Fluid }
+
+// HeaderBytes is the number of bytes before the payload of each chunk.
+func (l Layout) HeaderBytes() int64 {
+	//guard:tfrecord-chunks-without-header
+	if l == TFRecord {
+		return 0
+	}
+	return HeaderSize
+}
 
 func (l Layout) String() string {
 	switch l {
@@ -60,11 +77,13 @@ func (l Layout) String() string {
 		return "second"
 	case Fluid:
 		return "fluid"
+	case TFRecord:
+		return "tfrecord"
 	}
 	return fmt.Sprintf("layout(%d)", uint8(l))
 }
 
-// HeaderSize is the number of bytes before the payload of each chunk, in all layouts.
+// HeaderSize is the number of bytes before the payload of each chunk, in all layouts of RecordIO.
 const HeaderSize = 20
 
 const (

@@ -36,13 +36,15 @@ type Table struct {
 
 type tableFile struct {
 	File
-	first, last int // its chunks: from first, before last
-	layout      uint8
+	first, last int   // its chunks: from first, before last
+	layout      uint8 // a recordio.Layout: it says how many bytes are before each chunk
 	compression uint8 // of all chunks, or mixedCompression
 }
 
+// header is the number of bytes before each chunk of the file.
+func (f *tableFile) header() int64 { return recordio.Layout(f.layout).HeaderBytes() }
+
 const (
-	chunkHeader      = recordio.HeaderSize
 	anchorEvery      = 64
 	mixedCompression = 0xff
 	maxRoom          = 1 << 24 // chunks that NewTable makes room for on the word of a number that was stored
@@ -114,12 +116,12 @@ func (t *Table) take(kinds []byte) {
 		t.mixed[at] = append(bytes.Repeat([]byte{f.compression}, first-f.first), kinds...)
 		f.compression = mixedCompression
 	}
-	end, records := t.end, int64(0)
+	end, header, records := t.end, f.header(), int64(0)
 	for i, size := range t.sizes[first:f.last] {
 		if (first+i)%anchorEvery == 0 {
 			t.anchors = append(t.anchors, end)
 		}
-		end += chunkHeader + int64(size)
+		end += header + int64(size)
 	}
 	for _, n := range t.records[first:f.last] {
 		records += int64(n)
@@ -213,7 +215,7 @@ func (t *Table) TaskChunks(index int) []Chunk {
 			Offset: offset, Size: t.sizes[c], Records: t.records[c],
 			Compression: recordio.Compression(compression), Layout: recordio.Layout(f.layout), Checksum: t.checksum(c),
 		}})
-		offset += chunkHeader + int64(t.sizes[c])
+		offset += f.header() + int64(t.sizes[c])
 	}
 	return chunks
 }
@@ -243,15 +245,15 @@ func (t *Table) fileOf(chunk int) int {
 
 // offset returns where a chunk begins in its file, from the nearest anchor.
 func (t *Table) offset(chunk int) int64 {
-	first := t.files[t.fileOf(chunk)].first
+	f := &t.files[t.fileOf(chunk)]
 	from, offset := chunk/anchorEvery*anchorEvery, int64(0)
-	if from > first {
+	if from > f.first {
 		offset = t.anchors[chunk/anchorEvery]
 	} else {
-		from = first
+		from = f.first
 	}
 	for c := from; c < chunk; c++ {
-		offset += chunkHeader + int64(t.sizes[c])
+		offset += f.header() + int64(t.sizes[c])
 	}
 	return offset
 }
@@ -342,23 +344,30 @@ func (t *Table) checkPart(p *Part) error {
 	case len(p.Counts) != files, len(p.Bytes) != files, len(p.ModTimes) != files, len(p.Layouts) != files:
 		return fmt.Errorf("expected columns of %d files, found %d, %d, %d and %d entries", files, len(p.Counts), len(p.Bytes), len(p.ModTimes), len(p.Layouts))
 	}
-	rest := n
+	at := 0
 	for i, path := range p.Paths {
-		if p.Counts[i] <= 0 || p.Counts[i] > rest {
-			return fmt.Errorf("file %q: expected at most %[3]d chunks, found %[2]d", path, p.Counts[i], rest)
+		if p.Counts[i] <= 0 || p.Counts[i] > n-at {
+			return fmt.Errorf("file %q: expected at most %[3]d chunks, found %[2]d", path, p.Counts[i], n-at)
 		}
-		rest -= p.Counts[i]
-		if l := recordio.Layout(p.Layouts[i]); !l.Valid() {
+		l, most := recordio.Layout(p.Layouts[i]), recordio.Gzip
+		if l == recordio.TFRecord {
+			most = recordio.Zlib
+		} else if !l.Valid() {
 			return fmt.Errorf("file %q: unknown layout %d", path, l)
 		}
-	}
-	if rest != 0 {
-		return fmt.Errorf("expected a file for each chunk, found %d chunks without one", rest)
-	}
-	for i, kind := range p.Compressions {
-		if kind > uint8(recordio.Gzip) {
-			return fmt.Errorf("chunk %d: unknown compression %d", p.First+i, kind)
+		//guard:tfrecord-checksums-required
+		if l == recordio.TFRecord && len(p.Checksums) == 0 {
+			return fmt.Errorf("file %q: expected checksums of the chunks of a TFRecord file, found none", path)
 		}
+		for c, kind := range p.Compressions[at : at+p.Counts[i]] {
+			if kind > uint8(most) {
+				return fmt.Errorf("file %q: chunk %d: unknown compression %d", path, p.First+at+c, kind)
+			}
+		}
+		at += p.Counts[i]
+	}
+	if at != n {
+		return fmt.Errorf("expected a file for each chunk, found %d chunks without one", n-at)
 	}
 	if n > 0 && t.goesOn(p.Paths[0]) {
 		last := t.files[len(t.files)-1]

@@ -21,8 +21,14 @@ type literal struct {
 	files  []File // of each chunk
 }
 
-// randomTable adds files of 1 to maxChunks chunks; some files mix compressions.
+// randomTable adds RecordIO files of 1 to maxChunks chunks; some files mix compressions.
 func randomTable(t testing.TB, r *rand.Rand, files, maxChunks int) literal {
+	t.Helper()
+	return randomTableOf(t, r, files, maxChunks, func(int) bool { return false })
+}
+
+// randomTableOf also adds TFRecord files. A compressed TFRecord file has one chunk.
+func randomTableOf(t testing.TB, r *rand.Rand, files, maxChunks int, isTFRecord func(file int) bool) literal {
 	t.Helper()
 	l := literal{table: NewTable(files)}
 	for i := range files {
@@ -31,6 +37,12 @@ func randomTable(t testing.TB, r *rand.Rand, files, maxChunks int) literal {
 		kind := recordio.Compression(r.IntN(3))
 		mixed := r.IntN(3) == 0
 		chunks := make([]recordio.Index, 1+r.IntN(maxChunks))
+		if isTFRecord(i) {
+			layout, mixed, kind = recordio.TFRecord, false, []recordio.Compression{recordio.None, recordio.Gzip, recordio.Zlib}[kind]
+			if kind != recordio.None {
+				chunks = chunks[:1]
+			}
+		}
 		offset := int64(0)
 		for c := range chunks {
 			if mixed {
@@ -88,7 +100,7 @@ func (l literal) requireSame(t *testing.T, table *Table, perTask int) {
 func TestTable(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		l := randomTable(t, r, 1+r.IntN(8), 300)
+		l := randomTableOf(t, r, 1+r.IntN(8), 300, func(int) bool { return r.IntN(2) == 0 })
 		for _, perTask := range []int{1, 2, 7, 64, 1000} {
 			l.requireSame(t, l.table, perTask)
 		}
@@ -99,7 +111,7 @@ func TestTable(t *testing.T) {
 func TestTableParts(t *testing.T) {
 	for seed := range uint64(10) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		l := randomTable(t, r, 1+r.IntN(8), 200)
+		l := randomTableOf(t, r, 1+r.IntN(8), 200, func(int) bool { return r.IntN(2) == 0 })
 		for _, size := range []int{1, 2, 63, 64, 65, 100, len(l.chunks)} {
 			table := NewTable(0)
 			for first := 0; first < len(l.chunks); first += size {
@@ -188,6 +200,23 @@ func TestTableRefusesDamagedParts(t *testing.T) {
 	}
 }
 
+// A part with TFRecord files has checksums, and only their compressions.
+func TestTableRefusesDamagedTFRecordParts(t *testing.T) {
+	l := randomTableOf(t, rand.New(rand.NewPCG(3, 3)), 4, 50, func(int) bool { return true })
+	for want, damage := range map[string]func(p *Part){
+		"expected checksums of the chunks of a TFRecord file": func(p *Part) { p.Checksums = nil },
+		"chunk 0: unknown compression 4":                      func(p *Part) { p.Compressions[0] = 4 },
+		"unknown layout 5":                                    func(p *Part) { p.Layouts[1] = 5 },
+		"chunk 0: unknown compression 3":                      func(p *Part) { p.Layouts[0], p.Compressions[0] = 1, 3 },
+	} {
+		p, table := l.table.Part(0, len(l.chunks)), NewTable(0)
+		damage(&p)
+		if err := table.AddPart(&p); err == nil || !strings.Contains(err.Error(), want) || table.Chunks() != 0 {
+			t.Errorf("found %v and %d chunks, expected %q", err, table.Chunks(), want)
+		}
+	}
+}
+
 func BenchmarkAddPart(b *testing.B) {
 	const chunks, files, part = 10_000_000, 10_000, 1 << 18
 	r := rand.New(rand.NewPCG(1, 1))
@@ -232,7 +261,7 @@ func TestIndexDigest(t *testing.T) {
 		if err := table.Add(File{Path: "before"}, []recordio.Index{{Size: 5, Records: 5, Layout: 1}}); err != nil {
 			t.Fatal(err)
 		}
-		chunks := []recordio.Index{{Size: 10, Records: 3, Layout: 1}, {Offset: chunkHeader + 10, Size: 10, Records: 3, Layout: 1}}
+		chunks := []recordio.Index{{Size: 10, Records: 3, Layout: 1}, {Offset: recordio.HeaderSize + 10, Size: 10, Records: 3, Layout: 1}}
 		change(&chunks[1])
 		if err := table.Add(File{Path: "a"}, chunks); err != nil {
 			t.Fatal(err)
@@ -251,7 +280,7 @@ func TestIndexDigest(t *testing.T) {
 func TestChecksumsDigest(t *testing.T) {
 	table := NewTable(2)
 	for i, sums := range [][]uint32{{1, 2}, {1, 2}, {1, 3}} {
-		chunks := []recordio.Index{{Size: 10, Records: 3, Layout: 1, Checksum: sums[0]}, {Offset: chunkHeader + 10, Size: 10, Records: 3, Layout: 1, Checksum: sums[1]}}
+		chunks := []recordio.Index{{Size: 10, Records: 3, Layout: 1, Checksum: sums[0]}, {Offset: recordio.HeaderSize + 10, Size: 10, Records: 3, Layout: 1, Checksum: sums[1]}}
 		if err := table.Add(File{Path: fmt.Sprint(i)}, chunks); err != nil {
 			t.Fatal(err)
 		}
@@ -282,10 +311,22 @@ func TestGoldenParts(t *testing.T) {
 	l := randomTable(t, rand.New(rand.NewPCG(9, 9)), 3, 6)
 	now := l.table.Part(0, len(l.chunks))
 	before := partBeforeChecksums{now.First, now.Paths, now.Bytes, now.ModTimes, now.Layouts, now.Counts, now.Sizes, now.Records, now.Compressions}
-	for name, part := range map[string]any{"part-1": before, "part-2": now} {
+	mixed := randomTableOf(t, rand.New(rand.NewPCG(9, 9)), 3, 6, func(file int) bool { return file != 1 })
+	unknown := literal{chunks: slices.Clone(l.chunks), files: l.files}
+	for i := range unknown.chunks {
+		unknown.chunks[i].Index.Checksum = 0
+	}
+	for name, stands := range map[string]struct {
+		part any
+		want literal
+	}{
+		"part-1": {before, unknown},
+		"part-2": {now, l},
+		"part-3": {mixed.table.Part(0, len(mixed.chunks)), mixed}, // with TFRecord files
+	} {
 		if *update {
 			var b bytes.Buffer
-			if err := gob.NewEncoder(&b).Encode(part); err != nil {
+			if err := gob.NewEncoder(&b).Encode(stands.part); err != nil {
 				t.Fatal(err)
 			}
 			golden(t, name+".gob.hex", hex.Dump(b.Bytes()))
@@ -298,13 +339,7 @@ func TestGoldenParts(t *testing.T) {
 		if err := table.AddPart(&stored); err != nil {
 			t.Fatal(err)
 		}
-		want := literal{chunks: slices.Clone(l.chunks), files: l.files}
-		for i := range want.chunks {
-			if name == "part-1" {
-				want.chunks[i].Index.Checksum = 0
-			}
-		}
-		want.requireSame(t, table, 2)
+		stands.want.requireSame(t, table, 2)
 	}
 }
 

@@ -13,11 +13,11 @@ import (
 type files struct {
 	path  string
 	stamp dataset.Stamp
-	file  *recordio.File
+	file  *dataset.Reader
 }
 
-// open returns the file at path. It returns an error if the file has changed since it was indexed.
-func (f *files) open(path string, stamp dataset.Stamp) (*recordio.File, error) {
+// open returns the file at path, to read chunks of a layout. It returns an error if the file has changed since it was indexed.
+func (f *files) open(path string, layout recordio.Layout, stamp dataset.Stamp) (*dataset.Reader, error) {
 	//guard:trainer-checks-stamp
 	if stamp != (dataset.Stamp{}) {
 		if err := dataset.Check(path, stamp); err != nil {
@@ -30,7 +30,7 @@ func (f *files) open(path string, stamp dataset.Stamp) (*recordio.File, error) {
 	if err := f.close(); err != nil {
 		return nil, err
 	}
-	file, err := recordio.Open(path)
+	file, err := dataset.OpenAs(path, layout)
 	if err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (c *Client) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
 			if at < len(stamps) {
 				stamp = stamps[at]
 			}
-			file, err := c.files.open(chunk.Path, stamp)
+			file, err := c.files.open(chunk.Path, chunk.Index.Layout, stamp)
 			if err != nil {
 				yield(nil, fmt.Errorf("task %d: %w", task.Index, err))
 				return

@@ -40,7 +40,7 @@ matches both kinds of shards.`,
 		Example: `  master model evaluate trainmaster-run/001/digits-softmax.safetensors --data data/digits`,
 		Args:    cobra.ExactArgs(1),
 	}
-	data := cmd.Flags().StringSlice("data", nil, "`prefix` of a converted dataset, or paths and globs of RecordIO files to measure on")
+	data := cmd.Flags().StringSlice("data", nil, "`prefix` of a converted dataset, or paths and globs of RecordIO or TFRecord files to measure on")
 	completePrefixes(cmd, "data")
 	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

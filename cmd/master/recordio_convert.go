@@ -40,8 +40,8 @@ The samples are permuted by --seed. With --held-out the first part of them goes 
 which training must not open: name the other shards by PREFIX-0*, not by PREFIX-*. Existing shards are kept unless
 --force is given.
 
-With --shard-format tfrecord the shards are TFRecord files with the same records, for programs that read this format. The master
-and the built-in trainers read RecordIO shards only.`,
+With --shard-format tfrecord the shards are TFRecord files with the same records. Jobs train on them, and other programs can read
+them. A shard has a chunk for each MiB.`,
 		Example: `  master recordio convert --format csv --shards 4 --held-out 0.2 testdata/digits.csv.gz data/digits
   # a table with a heading; the column "species" has the label, as a text
   master recordio convert --label species --text-labels --held-out 0.2 iris.csv data/iris
@@ -154,12 +154,13 @@ func convertTo(cmd *cobra.Command, input string, paths []string, o convert.Optio
 		return err
 	}
 	fmt.Fprintln(cmd.ErrOrStderr(), aboutDataset(result))
-	tasks := 0 // the master dispatches RecordIO files only
-	if o.ShardFormat != convert.ShardTFRecord {
-		warnOfFewTasks(cmd.ErrOrStderr(), result.Train.Chunks, result.Train.Records)
-		tasks = usualTasks(result.Train.Chunks)
-		fmt.Fprintf(cmd.ErrOrStderr(), "%s in each pass of `master run` with %d trainers\n", cli.Counted(tasks, "task"), usualTrainers)
+	remedy := smallerChunks(result.Train.Records)
+	if o.ShardFormat == convert.ShardTFRecord {
+		remedy = fmt.Sprintf(": write more shards, with --shards %d", tasksForTrainer*usualTrainers)
 	}
+	warnOfFewTasks(cmd.ErrOrStderr(), result.Train.Chunks, remedy)
+	tasks := usualTasks(result.Train.Chunks)
+	fmt.Fprintf(cmd.ErrOrStderr(), "%s in each pass of `master run` with %d trainers\n", cli.Counted(tasks, "task"), usualTrainers)
 	return cli.Render(cmd.OutOrStdout(), format, converted{result, tasks}, func(w io.Writer) {
 		fmt.Fprintln(w, "SPLIT\tRECORDS\tCHUNKS\tSHARDS\tFIRST")
 		printSplit(w, "train", result.Train)
@@ -243,15 +244,19 @@ const (
 // usualTasks returns how many tasks `master run` makes of a dataset by default.
 func usualTasks(chunks int) int { return master.Config{Trainers: usualTrainers}.Tasks(chunks) }
 
-// warnOfFewTasks writes a warning if a dataset has too few tasks for the default number of trainers.
-func warnOfFewTasks(w io.Writer, chunks, records int) {
+// smallerChunks is the remedy for few tasks from chunks whose size the writer sets; none if the records are too few.
+func smallerChunks(records int) string {
+	if smaller := records / (tasksForTrainer * usualTrainers); smaller > 0 {
+		return fmt.Sprintf(": write smaller chunks, with --records-per-chunk %d", smaller)
+	}
+	return ""
+}
+
+// warnOfFewTasks writes a warning with a remedy if a dataset has too few tasks for the default number of trainers.
+func warnOfFewTasks(w io.Writer, chunks int, remedy string) {
 	tasks := usualTasks(chunks)
 	if tasks >= tasksForTrainer*usualTrainers {
 		return
 	}
-	fmt.Fprintf(w, "warning: %s: expected at least %d for each trainer, %d for %d trainers", cli.Counted(tasks, "task"), tasksForTrainer, tasksForTrainer*usualTrainers, usualTrainers)
-	if smaller := records / (tasksForTrainer * usualTrainers); smaller > 0 {
-		fmt.Fprintf(w, ": write smaller chunks, with --records-per-chunk %d", smaller)
-	}
-	fmt.Fprintln(w)
+	fmt.Fprintf(w, "warning: %s: expected at least %d for each trainer, %d for %d trainers%s\n", cli.Counted(tasks, "task"), tasksForTrainer, tasksForTrainer*usualTrainers, usualTrainers, remedy)
 }

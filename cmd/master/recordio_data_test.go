@@ -142,8 +142,8 @@ func TestConvertToTFRecord(t *testing.T) {
 	table := textFile(t, "t.csv", strings.Repeat("1,2,0\n", 100))
 	r := runArgs(t, "recordio", "convert", "--shard-format", "tfrecord", "--compression", "gzip", "--shards", "2", "-o", "json", table, prefix)
 	r.wants(t, cli.ExitOK, "pixels: 2 features, 1 class")
-	if strings.Contains(r.stderr, "task") || !strings.Contains(r.stdout, `"tasks": 0`) {
-		t.Errorf("convert says %s%s, expected no tasks", r.stdout, r.stderr)
+	if !strings.Contains(r.stderr, "write more shards, with --shards 12") || !strings.Contains(r.stdout, `"tasks": 2`) {
+		t.Errorf("convert says %s%s, expected two tasks", r.stdout, r.stderr)
 	}
 	shard := prefix + "-00001-of-00002"
 	if checks := decode[[]tool.Verification](t, mustRecordio(t, "", "verify", "-o", "json", shard)); !checks[0].OK || checks[0].Records != 50 {

@@ -52,7 +52,7 @@ when it is complete. Existing files are kept unless --force is given.`,
 		if err != nil {
 			return err
 		}
-		warnOfFewTasks(cmd.ErrOrStderr(), result.Chunks, int(result.Records))
+		warnOfFewTasks(cmd.ErrOrStderr(), result.Chunks, smallerChunks(int(result.Records)))
 		return cli.Render(cmd.OutOrStdout(), *format, result, func(out io.Writer) {
 			fmt.Fprintf(out, "PATH\tRECORDS\tCHUNKS\tBYTES\n%s\t%d\t%d\t%d\n", recordio.DisplayName(path), result.Records, result.Chunks, result.Bytes)
 		})

@@ -50,7 +50,7 @@ again: kill one with -9 and look.
 
 With --data PREFIX the model is trained on a dataset of your own, PREFIX-00000-of-00004 and so on as 'master recordio convert'
 writes them. The numbers of features and classes come from the dataset. The model is measured on PREFIX-test-00000-of-00001
-and so on, which convert writes with --held-out. With --data GLOB the model is trained on the RecordIO files that match, except
+and so on, which convert writes with --held-out. With --data GLOB the model is trained on the files that match, except
 for held-out shards that match together with the shards to train on: these measure the model.
 
 With a command after --, each trainer is a process of that command instead of the built-in trainer. Its environment has
@@ -101,7 +101,7 @@ func (r *runFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&r.dir, "dir", admin.RunsDir, "`directory` for the directories of runs")
 	flags.StringVar(&r.resume, "resume", "", "`directory` of a run to continue, with its settings")
 	r.dataset = cli.AddChoice(cmd, "dataset", "", "what to train on", model.Digits, model.MNIST, model.Flights)
-	flags.StringVar(&r.data, "data", "", "`prefix` of a converted dataset, or a glob of RecordIO files; with --dataset mnist, the directory of its idx files")
+	flags.StringVar(&r.data, "data", "", "`prefix` of a converted dataset, or a glob of RecordIO or TFRecord files; with --dataset mnist, the directory of its idx files")
 	completePrefixes(cmd, "data")
 	r.kind = cli.AddChoice(cmd, "model", "", "what to train (auto: fm for categories, else softmax)", append([]string{autoModel}, model.Kinds()...)...)
 	r.checkOptimizer = addOptimizer(cmd, &c.Optimizer)

@@ -12,6 +12,7 @@ import (
 	"strconv"
 	"syscall"
 
+	"trainmaster/dataset"
 	"trainmaster/dataset/sample"
 	"trainmaster/recordio"
 )
@@ -88,7 +89,7 @@ func describeFiles(ctx context.Context, train, test []string) (r Result, err err
 			if ctx.Err() != nil {
 				return r, context.Cause(ctx)
 			}
-			found, err := split.add(path)
+			found, err := split.add(ctx, path)
 			if err != nil {
 				return r, err
 			}
@@ -114,13 +115,13 @@ func describeFiles(ctx context.Context, train, test []string) (r Result, err err
 }
 
 // add counts the records and chunks of a shard, and describes its first record.
-func (s *Split) add(path string) (shape sample.Shape, err error) {
-	file, err := recordio.Open(path)
+func (s *Split) add(ctx context.Context, path string) (shape sample.Shape, err error) {
+	file, err := dataset.Open(path)
 	if err != nil {
 		return shape, err
 	}
 	defer file.Close()
-	index, err := file.Index()
+	index, err := file.Index(ctx)
 	if err != nil {
 		return shape, err
 	}
@@ -143,7 +144,7 @@ func (s *Split) add(path string) (shape sample.Shape, err error) {
 // countClasses reads the labels of all records.
 func countClasses(ctx context.Context, paths []string) (classes int, err error) {
 	for _, path := range paths {
-		file, err := recordio.Open(path)
+		file, err := dataset.Open(path)
 		if err != nil {
 			return 0, err
 		}

@@ -13,7 +13,7 @@ import (
 	"trainmaster/dataset"
 )
 
-// Resolve lists the files of datasets. A name is the prefix of a conversion, or the path or glob of RecordIO files. Paths are absolute.
+// Resolve lists the files of datasets. A name is the prefix of a conversion, or the path or glob of RecordIO or TFRecord files. Paths are absolute.
 // The held-out shards of a conversion are in test, also if a glob names them together with the shards to train on. A glob that names
 // only held-out shards has all files in train.
 //

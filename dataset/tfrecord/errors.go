@@ -9,7 +9,7 @@ import (
 // Error says where in which file something is wrong.
 type Error struct {
 	File         string
-	Record       int64 // number in the file, from 0
+	Record       int64 // number in the file, from 0, or negative if it is not known
 	Offset       int64 // of its first byte; negative: Err is about the file as a whole
 	Decompressed bool  // Offset counts bytes of the decompressed data
 	Err          error
@@ -20,13 +20,17 @@ func (e *Error) Error() string {
 	if e.File != "" {
 		name = recordio.DisplayName(e.File) + ": "
 	}
-	switch {
-	case e.Offset < 0:
+	if e.Offset < 0 {
 		return fmt.Sprintf("%s%v", name, e.Err)
-	case e.Decompressed:
-		return fmt.Sprintf("%srecord %d, byte %d of the decompressed data: %v", name, e.Record, e.Offset, e.Err)
 	}
-	return fmt.Sprintf("%srecord %d, byte %d: %v", name, e.Record, e.Offset, e.Err)
+	if e.Record >= 0 {
+		name += fmt.Sprintf("record %d, ", e.Record)
+	}
+	of := ""
+	if e.Decompressed {
+		of = " of the decompressed data"
+	}
+	return fmt.Sprintf("%sbyte %d%s: %v", name, e.Offset, of, e.Err)
 }
 
 func (e *Error) Unwrap() error { return e.Err }

@@ -49,6 +49,9 @@ func (f *File) Close() error {
 // Size is the number of bytes of the file when it was opened.
 func (f *File) Size() int64 { return f.size }
 
+// Name is the name of the file in errors.
+func (f *File) Name() string { return f.name }
+
 func (f *File) limit() int64 {
 	if f.MaxRecordBytes > 0 {
 		return f.MaxRecordBytes

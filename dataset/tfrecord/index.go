@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"io"
+	"math"
 
 	"trainmaster/recordio"
 )
@@ -14,13 +15,16 @@ type Chunk struct {
 	// Offset and Size are the bytes of the chunk in the file, with lengths and checksums. A compressed file has one chunk with all its
 	// bytes.
 	Offset, Size int64
-	// First is the number of the first record in the file, from 0. Records is at least 1.
+	// First is the number of the first record in the file, from 0, or UnknownFirst. Records is at least 1.
 	First, Records int64
 	// Compression is the compression of the file.
 	Compression Compression
 	// Checksum is the CRC-32C of the stored checksums of all records.
 	Checksum uint32
 }
+
+// UnknownFirst is the First of a chunk whose records have no known number. Errors then have no record number.
+const UnknownFirst = math.MinInt64
 
 // IndexOptions set the size of chunks. The zero value means chunks of recordio.DefaultChunkBytes.
 type IndexOptions struct {

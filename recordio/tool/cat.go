@@ -8,6 +8,8 @@ import (
 	"unicode/utf8"
 
 	"sigs.k8s.io/yaml"
+
+	"trainmaster/dataset"
 )
 
 // CatRow is one record in the output of cat.
@@ -24,7 +26,7 @@ var errLimit = errors.New("the limit is reached")
 func Cat(ctx context.Context, paths []string, limit int64, show func(path string, n int64, record []byte) error) error {
 	left := limit
 	for _, path := range paths {
-		err := eachFile(ctx, []string{path}, func(path string, f file) error {
+		err := eachFile(ctx, []string{path}, func(path string, f *dataset.Reader) error {
 			n := int64(0)
 			for record, err := range f.Records() {
 				if err == nil && ctx.Err() != nil {

@@ -4,18 +4,19 @@ import (
 	"context"
 	"errors"
 
+	"trainmaster/dataset"
 	"trainmaster/dataset/tfrecord"
 	"trainmaster/recordio"
 )
 
 // eachFile opens each file and calls look. It continues after a bad file; its error has the errors of all files.
-func eachFile(ctx context.Context, paths []string, look func(path string, f file) error) error {
+func eachFile(ctx context.Context, paths []string, look func(path string, f *dataset.Reader) error) error {
 	var bad []error
 	for _, path := range paths {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		f, err := open(path)
+		f, err := dataset.Open(path)
 		if err == nil {
 			err = errors.Join(look(path, f), f.Close())
 		}
@@ -39,12 +40,12 @@ type Stat struct {
 // StatFiles reads the chunk headers of RecordIO files, and the lengths of records of TFRecord files. Its error has the errors of all files.
 func StatFiles(ctx context.Context, paths []string) (stats []Stat, err error) {
 	stats = []Stat{}
-	err = eachFile(ctx, paths, func(path string, f file) error {
-		chunks, err := f.chunks(ctx, tfrecord.IndexOptions{})
+	err = eachFile(ctx, paths, func(path string, f *dataset.Reader) error {
+		chunks, err := chunksOf(ctx, f, tfrecord.IndexOptions{})
 		if err != nil {
 			return err
 		}
-		s := Stat{Path: path, Layout: layoutTFRecord, Compression: tfrecord.None.String(), Chunks: len(chunks), Bytes: f.Size()}
+		s := Stat{Path: path, Layout: recordio.TFRecord.String(), Compression: tfrecord.None.String(), Chunks: len(chunks), Bytes: f.Size()}
 		for i, c := range chunks {
 			s.Records += c.Records
 			switch {
@@ -95,7 +96,7 @@ func VerifyFiles(ctx context.Context, paths []string) (checks []Verification, er
 
 // countRecords reads a file whole.
 func countRecords(ctx context.Context, path string) (n int64, err error) {
-	err = eachFile(ctx, []string{path}, func(_ string, f file) error {
+	err = eachFile(ctx, []string{path}, func(_ string, f *dataset.Reader) error {
 		for _, err := range f.Records() {
 			if err != nil {
 				return err
@@ -124,8 +125,8 @@ type ChunkRow struct {
 // IndexFiles lists the chunks of files. The options set the size of chunks of TFRecord files. Its error has the errors of all files.
 func IndexFiles(ctx context.Context, paths []string, o tfrecord.IndexOptions) (rows []ChunkRow, err error) {
 	rows = []ChunkRow{}
-	err = eachFile(ctx, paths, func(path string, f file) error {
-		chunks, err := f.chunks(ctx, o)
+	err = eachFile(ctx, paths, func(path string, f *dataset.Reader) error {
+		chunks, err := chunksOf(ctx, f, o)
 		for i := range chunks {
 			chunks[i].Path, chunks[i].Chunk = path, i
 		}

@@ -17,7 +17,6 @@ import (
 	"trainmaster/dataset"
 	"trainmaster/dataset/convert"
 	"trainmaster/dataset/sample"
-	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 	"trainmaster/trainer"
 	"trainmaster/trainer/model"
@@ -220,7 +219,7 @@ func (w *Worker) describe(ctx context.Context) (shape sample.Shape, err error) {
 	if err != nil {
 		return shape, fmt.Errorf("look at the dataset: %w", err)
 	}
-	file, err := recordio.Open(listing.Files[0].Path)
+	file, err := dataset.Open(listing.Files[0].Path)
 	if err != nil {
 		return shape, err
 	}

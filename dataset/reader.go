@@ -1,0 +1,126 @@
+package dataset
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"iter"
+	"math"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"trainmaster/dataset/tfrecord"
+	"trainmaster/recordio"
+)
+
+// Reader reads a file in its format. Exactly one of RecordIO and TFRecord is not nil.
+type Reader struct {
+	RecordIO *recordio.File
+	TFRecord *tfrecord.File
+
+	file io.Closer
+}
+
+// Open opens a RecordIO or TFRecord file. The content decides: the first record of a TFRecord file has a checksum of its length. A file
+// that has neither format is treated as TFRecord if its name has ".tfrecord", so that errors are about this format.
+func Open(path string) (*Reader, error) {
+	file, size, err := recordio.OpenRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	t, r := tfrecord.NewFile(file, size, path), recordio.NewFile(file, size, path)
+	recognized, err := t.Recognize()
+	if err != nil {
+		return nil, errors.Join(err, file.Close())
+	}
+	if !recognized && strings.Contains(filepath.Base(path), ".tfrecord") {
+		_, err := r.Layout()
+		recognized = err != nil
+	}
+	if recognized {
+		return &Reader{TFRecord: t, file: file}, nil
+	}
+	return &Reader{RecordIO: r, file: file}, nil
+}
+
+// OpenAs opens the file of a chunk of an index, in the format of that chunk.
+func OpenAs(path string, l recordio.Layout) (*Reader, error) {
+	file, size, err := recordio.OpenRegular(path)
+	if err != nil {
+		return nil, err
+	}
+	//guard:chunk-read-in-its-format
+	if l == recordio.TFRecord {
+		return &Reader{TFRecord: tfrecord.NewFile(file, size, path), file: file}, nil
+	}
+	return &Reader{RecordIO: recordio.NewFile(file, size, path), file: file}, nil
+}
+
+// Close closes the file.
+func (r *Reader) Close() error { return r.file.Close() }
+
+// Size is the number of bytes of the file when it was opened.
+func (r *Reader) Size() int64 {
+	if r.TFRecord != nil {
+		return r.TFRecord.Size()
+	}
+	return r.RecordIO.Size()
+}
+
+// Records yields all records of the file, as the File of its format does.
+func (r *Reader) Records() iter.Seq2[[]byte, error] {
+	if r.TFRecord != nil {
+		return r.TFRecord.Records()
+	}
+	return r.RecordIO.Records()
+}
+
+// Index lists the chunks of the file. A chunk of a TFRecord file has up to recordio.DefaultChunkBytes, or one larger record; the same
+// bytes always give the same chunks. Index ends with ctx if the file is TFRecord.
+func (r *Reader) Index(ctx context.Context) ([]recordio.Index, error) {
+	if r.TFRecord == nil {
+		return r.RecordIO.Index()
+	}
+	chunks, err := r.TFRecord.Index(ctx, tfrecord.IndexOptions{})
+	if err != nil {
+		return nil, err
+	}
+	index, err := indexOf(chunks)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %w", recordio.DisplayName(r.TFRecord.Name()), err)
+	}
+	return index, nil
+}
+
+// indexOf returns the index of a TFRecord file as that of any file.
+func indexOf(chunks []tfrecord.Chunk) ([]recordio.Index, error) {
+	index := make([]recordio.Index, len(chunks))
+	for i, c := range chunks {
+		//guard:tfrecord-chunk-size-limit
+		if c.Size > math.MaxUint32 || c.Records > math.MaxUint32 {
+			return nil, fmt.Errorf("%w: expected a chunk of less than 4 GiB and 2^32 records, found %d bytes and %d records at byte %d: split the file, or store it without compression",
+				recordio.ErrTooLarge, c.Size, c.Records, c.Offset)
+		}
+		index[i] = recordio.Index{
+			Offset: c.Offset, Size: uint32(c.Size), Records: uint32(c.Records),
+			Compression: compressions[c.Compression], Layout: recordio.TFRecord, Checksum: c.Checksum,
+		}
+	}
+	return index, nil
+}
+
+// Chunk yields the records of the chunk that ix describes, as the File of its format does. The layout of ix must be of this format.
+func (r *Reader) Chunk(ix recordio.Index) iter.Seq2[[]byte, error] {
+	if r.TFRecord == nil {
+		return r.RecordIO.Chunk(ix)
+	}
+	return r.TFRecord.Chunk(tfrecord.Chunk{
+		Offset: ix.Offset, Size: int64(ix.Size), First: tfrecord.UnknownFirst, Records: int64(ix.Records),
+		Compression: tfrecord.Compression(slices.Index(compressions, ix.Compression)), Checksum: ix.Checksum,
+	})
+}
+
+// compressions are the compressions of TFRecord files in an index.
+var compressions = []recordio.Compression{tfrecord.None: recordio.None, tfrecord.Gzip: recordio.Gzip, tfrecord.Zlib: recordio.Zlib}
