@@ -68,6 +68,7 @@ var house = []room{
 	{dir: "master/election", may: []string{"taskqueue", "master/store", "master/election/detector"}},
 	{dir: "trainer/session", may: []string{"taskqueue", "master/netrpc/wire"}},
 	{dir: "master/evaluation/metric", pure: true},
+	{dir: "master/evaluation", may: []string{"taskqueue", "master/evaluation/metric"}, pure: true},
 	{dir: "etcdstore/fence", may: []string{"taskqueue"}},
 	{dir: "master/pscontrol", may: []string{"taskqueue", "master/store", "master/component", "master/committer", "master/snapshot", "master/election/detector"}},
 	// the application
