@@ -172,7 +172,7 @@ func writeGolden(t *testing.T, name string) {
 	}
 }
 
-func readGolden(t *testing.T, name string) string {
+func readGolden(t testing.TB, name string) string {
 	t.Helper()
 	text, err := os.ReadFile("testdata/golden/" + name)
 	if err != nil {
@@ -222,7 +222,7 @@ func documented(t *testing.T, page string, b []byte) {
 }
 
 // undump is the inverse of hex.Dump.
-func undump(t *testing.T, text string) []byte {
+func undump(t testing.TB, text string) []byte {
 	t.Helper()
 	var out []byte
 	for line := range strings.Lines(text) {

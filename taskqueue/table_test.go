@@ -343,6 +343,39 @@ func TestGoldenParts(t *testing.T) {
 	}
 }
 
+// A stored part is accepted with chunks that are adjacent in their files, or refused as a whole.
+func FuzzAddPart(f *testing.F) {
+	for _, name := range []string{"part-1", "part-2", "part-3"} {
+		f.Add(undump(f, readGolden(f, name+".gob.hex")))
+	}
+	f.Fuzz(func(t *testing.T, data []byte) {
+		var p Part
+		if gob.NewDecoder(bytes.NewReader(data)).Decode(&p) != nil {
+			return
+		}
+		table := NewTable(0)
+		if err := table.AddPart(&p); err != nil {
+			if table.Chunks() != 0 || len(table.Files()) != 0 {
+				t.Errorf("%d chunks after %v, expected 0", table.Chunks(), err)
+			}
+			return
+		}
+		table.Group(3)
+		end := int64(0)
+		for task := range table.Tasks() {
+			for _, c := range table.TaskChunks(task) {
+				if c.Idx == 0 {
+					end = 0
+				}
+				if c.Index.Offset != end {
+					t.Fatalf("chunk %+v: expected offset %d", c, end)
+				}
+				end = c.Index.End()
+			}
+		}
+	})
+}
+
 // partBeforeChecksums is the first encoding of Part.
 type partBeforeChecksums struct {
 	First        int
