@@ -45,8 +45,8 @@ func TestDeterministic(t *testing.T) {
 	for _, model := range []string{"mlp", "fm"} { // with tensors, and with embedding tables
 		t.Run(model, func(t *testing.T) {
 			t.Parallel()
-			if model == "fm" {
-				withQuickProgram(t)
+			if model == "mlp" {
+				withRacedProgram(t)
 			}
 			one := trainedDeterministically(t, model, "2", map[string]string{"a": "0s", "b": "1ms", "c": "3ms"}, func(j *job) {
 				j.server()
@@ -68,7 +68,6 @@ func TestDeterministic(t *testing.T) {
 func TestDeterministicWithRollbacks(t *testing.T) {
 	t.Parallel()
 	const model, passes = "fm", 2 // with embedding tables
-	withQuickProgram(t)
 	delays := map[string]string{"a": "0s", "b": "300us", "c": "1ms"}
 	want := trainedDeterministically(t, model, "2", delays, func(*job) {}, "a", "b", "c")
 

@@ -335,14 +335,12 @@ var ownBlock = regexp.MustCompile("(?s)bin/master run --data data/digits --passe
 // The README shows the output of a run, except for figures and directories.
 func TestReadmeFirstLook(t *testing.T) {
 	t.Parallel()
-	withQuickProgram(t)
 	wantShown(t, readmeBlock, run(t, t.TempDir(), "run", "--model", "mlp"))
 }
 
 // The README shows the output of a run of the example trainer, except for figures and directories.
 func TestReadmeExampleTrainer(t *testing.T) {
 	t.Parallel()
-	withQuickProgram(t)
 	dir := t.TempDir()
 	digits(t, dir)
 	trainer := filepath.Join(dir, "examples", "trainer", "trainer")

@@ -10,6 +10,7 @@ import (
 // A standby takes over from a leader that dies or hangs, long before the lease expires. Trainers see only a pause, and no task
 // is lost or counted twice. A paused leader that resumes has lost its term.
 func TestStandbyTakesOver(t *testing.T) {
+	withRacedProgram(t)
 	for name, fault := range map[string]syscall.Signal{"kill": syscall.SIGKILL, "hang": syscall.SIGSTOP} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

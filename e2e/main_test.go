@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
+	"strings"
 	"sync"
 	"testing"
 
@@ -24,11 +25,13 @@ type build struct {
 	text []byte // output of the compiler
 }
 
-// raced has the race detector if this test binary has it; quick never has it.
+// raced has the race detector, if this test binary has it; quick does not.
 var raced, quick build
 
-// quickly contains the names of the tests that use the quick program.
-var quickly sync.Map
+// racedTests contains the names of the tests that use the raced program.
+var racedTests sync.Map
+
+var allRaced = flag.Bool("e2e.race", false, "use the program with the race detector in all tests")
 
 func TestMain(m *testing.M) {
 	if settings := os.Getenv(counterEnv); settings != "" {
@@ -52,23 +55,21 @@ func TestMain(m *testing.M) {
 	}))
 }
 
-// program returns the path of the program under test: raced, or quick after withQuickProgram.
+// program returns the path of the program under test: quick, or raced after withRacedProgram.
 func program(t testing.TB) string {
 	t.Helper()
-	if _, ok := quickly.Load(t.Name()); ok && raceDetector {
-		return quick.path(t, []string{"CGO_ENABLED=0"}, "-trimpath") // the flags of make build, whose cached packages are reused
-	}
-	if raceDetector {
+	name, _, _ := strings.Cut(t.Name(), "/")
+	_, selected := racedTests.Load(name)
+	if _, ok := racedTests.Load(t.Name()); raceDetector && (ok || selected || *allRaced) {
 		return raced.path(t, nil, "-race")
 	}
-	return raced.path(t, nil)
+	return quick.path(t, []string{"CGO_ENABLED=0"}, "-trimpath") // the flags of make build, whose cached packages are reused
 }
 
-// withQuickProgram selects the program without the race detector, which costs several times the processor time. It applies to
-// this test, not to its subtests. It is for tests of the quality of a model, if a shorter test covers the same code, and for
-// tests of the output of commands.
-func withQuickProgram(t testing.TB) {
-	quickly.Store(t.Name(), nil)
+// withRacedProgram selects the program with the race detector for a test and its subtests. It costs several times the processor time, so
+// each part of the program has it in some tests. make nightly uses it in all tests.
+func withRacedProgram(t testing.TB) {
+	racedTests.Store(t.Name(), nil)
 }
 
 func (b *build) path(t testing.TB, env []string, flags ...string) string {

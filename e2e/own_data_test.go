@@ -50,7 +50,6 @@ func TestRunOnConvertedData(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			withQuickProgram(t)
 			dir := t.TempDir()
 			if err := os.WriteFile(filepath.Join(dir, "table"), []byte(c.table), 0o600); err != nil {
 				t.Fatal(err)
@@ -79,7 +78,6 @@ func TestRunOnConvertedData(t *testing.T) {
 // Unsuitable data is refused before a run begins. Data without a held-out part is trained and not evaluated.
 func TestRunOnUnsuitableData(t *testing.T) {
 	t.Parallel()
-	withQuickProgram(t)
 	dir := t.TempDir()
 	for name, table := range map[string]string{"flowers": flowers(300), "same": strings.ReplaceAll(strings.ReplaceAll(flowers(60), "iris", "rose"), "lily", "rose")} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte(table), 0o600); err != nil {

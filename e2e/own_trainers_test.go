@@ -137,7 +137,6 @@ func TestOwnTrainersInterruptedAndResumed(t *testing.T) {
 // If the trainer command fails, or ends before the job, the run ends with the reason.
 func TestOwnTrainersThatFail(t *testing.T) {
 	t.Parallel()
-	withQuickProgram(t)
 	dir := t.TempDir()
 	prefix := prefixOf(digits(t, dir))
 	shell := func(script string) []string { return []string{"--data", prefix, "--", "sh", "-c", script} }
@@ -163,7 +162,6 @@ func TestOwnTrainersThatFail(t *testing.T) {
 // The environment of a user's trainer names the master, the job and the trainer, and with parameter servers also etcd.
 func TestOwnTrainerEnvironment(t *testing.T) {
 	t.Parallel()
-	withQuickProgram(t)
 	dir := t.TempDir()
 	prefix := prefixOf(digits(t, dir))
 	for n, c := range []struct {

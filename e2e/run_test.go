@@ -60,7 +60,6 @@ func TestRun(t *testing.T) {
 		name := strings.Join(append([]string{c.model, c.mode}, c.flags...), " ")
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			withQuickProgram(t)
 			r := job(t, c.passes)
 			if *r.Accuracy < c.accuracy || dataset == "flights" && (r.AUC == nil || *r.AUC < 0.62) {
 				t.Errorf("found %+v, expected an accuracy of at least %.2f, and with flights an area under the ROC curve of at least 0.62", r, c.accuracy)
@@ -76,6 +75,7 @@ func TestRun(t *testing.T) {
 		if raceDetector {
 			t.Run(name+" for a pass", func(t *testing.T) {
 				t.Parallel()
+				withRacedProgram(t)
 				job(t, 1)
 			})
 		}
@@ -106,7 +106,7 @@ func startRun(t testing.TB, args ...string) runJob {
 
 // passesOf returns the number of passes of a run during which faults are injected. With the race detector fewer passes are enough.
 func passesOf(usual, raced int) int {
-	if raceDetector {
+	if raceDetector && *allRaced {
 		return raced
 	}
 	return usual

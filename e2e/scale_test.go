@@ -283,6 +283,7 @@ func TestScaleUnderLoad(t *testing.T) {
 // The leader is killed during migrations. The next leader completes them, and no push is lost or counted twice.
 func TestLeaderKilledWhileBlocksMove(t *testing.T) {
 	t.Parallel()
+	withRacedProgram(t)
 	j := newJob(t)
 	master := j.master("--ps", "2")
 	j.server()
@@ -320,7 +321,6 @@ func (j *job) balanced(l *placement.Layout) bool {
 // its rows, and the accuracy is not affected.
 func TestScaleWhileTablesAreTrained(t *testing.T) {
 	t.Parallel()
-	withQuickProgram(t)
 	const passes = 3
 	j := newJob(t)
 	tasks := j.useFlights()
@@ -480,6 +480,7 @@ func (j *job) awaitSteps(more uint64) {
 // second migration. Each record is trained once per pass.
 func TestScaleSynchronous(t *testing.T) {
 	t.Parallel()
+	withRacedProgram(t)
 	const passes = 8
 	c := newCounters(t)
 	lead := func() *process {

@@ -27,6 +27,7 @@ func (j *job) stopWithTask(p *process, id string) (pass uint32) {
 // although its session and the task timeout would last for an hour.
 func TestKilledTrainer(t *testing.T) {
 	t.Parallel()
+	withRacedProgram(t)
 	const passes = 3
 	j := newJob(t)
 	master := j.master("--passes", "3", "--ps", "1", "--task-timeout-min", "1h", "--session-ttl", "1h")
@@ -88,6 +89,7 @@ func (j *job) wantReassigned(h history, id string) {
 // second time.
 func TestPausedTrainerJoinsAgain(t *testing.T) {
 	t.Parallel()
+	withRacedProgram(t)
 	const passes = 8
 	j := newJob(t)
 	master := j.master("--passes", "8", "--ps", "1", "--session-ttl", "3s")
@@ -150,11 +152,11 @@ func TestSlowTrainer(t *testing.T) {
 	t.Parallel()
 	const passes = 4
 	j := newJob(t)
-	master := j.master("--passes", "4", "--ps", "1", "--task-timeout-min", "200ms", "--task-max-failures", "1000")
+	master := j.master("--passes", "4", "--ps", "1", "--task-timeout-min", "200ms", "--task-timeout-max", "500ms", "--task-max-failures", "1000")
 	j.server()
-	fast := j.trainer("fast")
+	fast := j.trainer("fast", "--record-delay", "1ms")
 	j.awaitMidPass(1) // before the first finish, the timeout is ten minutes
-	slow := j.trainer("slow", "--record-delay", "30ms")
+	slow := j.trainer("slow", "--record-delay", "100ms")
 	fast.wantExit(0)
 	slow.wantExit(0)
 	master.wantExit(0)

@@ -22,7 +22,6 @@ const (
 // Every command refuses an unknown flag and names its --help.
 func TestUnknownFlags(t *testing.T) {
 	t.Parallel()
-	withQuickProgram(t)
 	commands := commandLines(t)
 	if len(commands) < 15 {
 		t.Fatalf("found %d commands with --help, expected at least 15: %v", len(commands), commands)
@@ -137,7 +136,6 @@ func TestBadSettings(t *testing.T) {
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
-			withQuickProgram(t)
 			o := run(t, t.TempDir(), c.args...)
 			o.wants(t, c.code, c.says...)
 			if c.code == exitUsage && !strings.Contains(o.stderr, "--help'.") {

@@ -107,7 +107,9 @@ func TestCutKeepsTrainerThatQuiescesLate(t *testing.T) {
 func TestCutBehindSlowServersKeepsTrainers(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		c := leadsWithCuts(t)
+		c.servers.mu.Lock()
 		c.servers.statesTake = beginTimeout * 9 / 10
+		c.servers.mu.Unlock()
 		c.member("late").flushes(c.ctx, beginTimeout/2)
 		c.begin()
 		time.Sleep(6 * beginTimeout)
