@@ -25,7 +25,7 @@ func (m *Master) CutWatch(ctx context.Context, ev *taskqueue.CutWatch) (place ta
 // continue. If that takes too long, done is false and the member must report again.
 func (m *Master) Flushed(ctx context.Context, ev *taskqueue.StepFlushed) (place taskqueue.StepPlace, done bool, err error) {
 	if len(ev.Positions) > maxPositions {
-		return place, false, fmt.Errorf("positions: expected at most %d, found %d", maxPositions, len(ev.Positions))
+		return place, false, invalidf("positions: expected at most %d, found %d", maxPositions, len(ev.Positions))
 	}
 	return m.stepEvent(ctx, ev.Trainer, ev)
 }

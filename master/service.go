@@ -2,6 +2,7 @@ package master
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -12,10 +13,14 @@ import (
 
 // Assignment is a dispatched task with what its trainer needs to read it.
 type Assignment struct {
+	table  *taskqueue.Table
 	Task   taskqueue.Task
 	Stamps []dataset.Stamp // of the files of Task.Chunks, in the order of their first chunk
 	Base   int64           // the record of the task to begin with
 }
+
+// Ranges returns the records of the task, by file.
+func (a *Assignment) Ranges() []taskqueue.RecordRange { return a.table.TaskRanges(a.Task.Index) }
 
 // Reply is the answer to a request for a task: a task, or none yet (ask again). The end of the job is the
 // error ErrJobFinished or ErrJobFailed.
@@ -51,7 +56,7 @@ func (m *Master) Join(ctx context.Context, id, address string) (Session, error) 
 		return Session{}, err
 	}
 	if len(address) > maxID {
-		return Session{}, fmt.Errorf("trainer address: expected at most %d characters, found %d", maxID, len(address))
+		return Session{}, invalidf("trainer address: expected at most %d characters, found %d", maxID, len(address))
 	}
 	a, err := t.Submit(ctx, &taskqueue.Join{ID: id, Address: address})
 	if err != nil {
@@ -62,14 +67,24 @@ func (m *Master) Join(ctx context.Context, id, address string) (Session, error) 
 
 const maxID = 200
 
+// ErrInvalid is wrapped by the error of a request with an invalid value.
+var ErrInvalid = errors.New("invalid request")
+
+type invalidError struct{ text string }
+
+func invalidf(format string, args ...any) error { return &invalidError{fmt.Sprintf(format, args...)} }
+
+func (e *invalidError) Error() string        { return e.text }
+func (e *invalidError) Is(target error) bool { return target == ErrInvalid }
+
 // validateID accepts what can be a part of a key and of a line in a log.
 func validateID(id string) error {
 	if id == "" || len(id) > maxID {
-		return fmt.Errorf("trainer id: expected 1 to %d characters, found %d", maxID, len(id))
+		return invalidf("trainer id: expected 1 to %d characters, found %d", maxID, len(id))
 	}
 	for _, r := range id {
 		if r <= ' ' || r == 0x7f || r == '/' || r == '\uFFFD' {
-			return fmt.Errorf("trainer id %q: expected no spaces, slashes or control characters", id)
+			return invalidf("trainer id %q: expected no spaces, slashes or control characters", id)
 		}
 	}
 	return nil
@@ -83,7 +98,7 @@ func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) 
 		return Reply{}, err
 	}
 	if max(len(r.Finished), len(r.Held)) > maxFinished {
-		return Reply{}, fmt.Errorf("finished, held: expected at most %d tasks, found %d and %d", maxFinished, len(r.Finished), len(r.Held))
+		return Reply{}, invalidf("finished, held: expected at most %d tasks, found %d and %d", maxFinished, len(r.Finished), len(r.Held))
 	}
 	a, err := t.Do(ctx, committer.Request{Event: r, Waits: len(r.Held) == 0})
 	if err != nil {
@@ -122,6 +137,7 @@ func (t *term) assignment(ctx context.Context, a taskqueue.Answer) (Reply, error
 		table := t.Table(a.Set)
 		files := table.TaskFiles(a.Index)
 		r.Assignment = &Assignment{
+			table:  table,
 			Task:   taskqueue.Task{Index: a.Index, Chunks: table.TaskChunks(a.Index), Token: a.Token},
 			Stamps: make([]dataset.Stamp, len(files)),
 			Base:   a.Base,

@@ -376,11 +376,14 @@ type PlainAsk struct {
 	Trainer     Ordinal
 	Incarnation uint64
 	Connection  string // unique name of the connection, as the roster shows it
-	Finished    bool   // with Index and, when not zero, Token
+	Finished    bool   // with Task or Index, and Token when not zero
+	Task        TaskID // 0: Index names the task
 	Index       int
 	Token       Token
 	Error       string // the task failed
 	Want        bool
+	Progress    Progress
+	Again       bool // a connection that holds a task gets the same task again: it may not have received the answer
 	Accepts     Kinds
 }
 
@@ -391,10 +394,23 @@ func (ev *PlainAsk) apply(q *Queue) Answer {
 		return a
 	}
 	t := q.known(ev.Trainer, ev.Incarnation)
-	if t != nil && ev.Finished {
+	if t != nil {
+		t.progress = ev.Progress
+	}
+	switch {
+	case !ev.Finished:
+	case ev.Task != 0:
+		a.Finishes = []FinishStatus{q.finishID(t, ev)}
+	case t != nil:
 		a.Finishes = []FinishStatus{q.finishPlain(t, ev)}
 	}
 	if !ev.Want {
+		return a
+	}
+	//guard:plain-task-given-again
+	if ev.Again && t != nil && len(t.holds) > 0 {
+		e := t.holds[0]
+		q.answerTask(e, e.holderOf(t).attempt, &a)
 		return a
 	}
 	if t == nil {
@@ -406,6 +422,20 @@ func (ev *PlainAsk) apply(q *Queue) Answer {
 	q.ask(t, 0, ev.Accepts, &a)
 	a.Ordinal, a.Incarnation = t.ordinal, t.incarnation
 	return a
+}
+
+// finishID judges a finish by the number of the task alone, as by a token: it may be of an earlier connection, or of the term of another
+// leader. t is the session of the connection, nil if it has none.
+func (q *Queue) finishID(t *trainer, ev *PlainAsk) FinishStatus {
+	tok, ok := q.tokenOf(ev.Task)
+	//guard:task-id-matches-token
+	if !ok || !ev.Token.IsZero() && ev.Token != tok {
+		return Stale
+	}
+	if ev.Error != "" {
+		return q.fail(nil, tok, ev.Error)
+	}
+	return q.finish(t, tok, 0)
 }
 
 // finishPlain counts what the connection holds, or held until it timed out, and nothing else: a

@@ -6,6 +6,9 @@ import (
 	"time"
 )
 
+// DefaultSessionTTL is the default of Options.SessionTTL.
+const DefaultSessionTTL = 15 * time.Second
+
 // Options are the settings of a queue that may change from term to term. The zero
 // value of each field means its default.
 type Options struct {
@@ -69,7 +72,7 @@ func (o Options) withDefaults() Options {
 	set(&o.TimeoutMin, 30*time.Second)
 	set(&o.TimeoutMax, time.Hour)
 	set(&o.FirstTimeout, 10*time.Minute)
-	set(&o.SessionTTL, 15*time.Second)
+	set(&o.SessionTTL, DefaultSessionTTL)
 	set(&o.Grace, 5*time.Second)
 	return o
 }

@@ -1,12 +1,61 @@
 package taskqueue
 
-import "fmt"
+import (
+	"fmt"
+
+	"trainmaster/recordio"
+)
 
 // RecordLocation is the task and the chunk of a record.
 type RecordLocation struct {
 	Task  int
 	Chunk Chunk
 	In    int // its number in the chunk, from 0
+}
+
+// RecordRange is a run of records of one file.
+type RecordRange struct {
+	File
+	Layout         recordio.Layout
+	First, Records int64 // the first record is number First of the file, from 0
+	Offset, Length int64 // of the stored bytes
+}
+
+// IsTFRecord reports whether the file is in TFRecord format. Other files are in RecordIO format.
+func (r *RecordRange) IsTFRecord() bool { return r.Layout == recordio.TFRecord }
+
+// TaskRanges returns the records of a task, 0 <= index < Tasks(): a range for each file, in their order.
+func (t *Table) TaskRanges(index int) []RecordRange {
+	first, last := index*t.chunksPerTask, min((index+1)*t.chunksPerTask, len(t.sizes))
+	at := t.fileOf(first)
+	before := t.recordsBefore(first)
+	var ranges []RecordRange
+	for ; first < last; at++ {
+		f := &t.files[at]
+		r := RecordRange{File: f.File, Layout: recordio.Layout(f.layout), First: before, Offset: t.offset(first)}
+		for ; first < min(last, f.last); first++ {
+			r.Records += int64(t.records[first])
+			r.Length += f.header() + int64(t.sizes[first])
+		}
+		ranges = append(ranges, r)
+		before = 0
+	}
+	return ranges
+}
+
+// recordsBefore returns the number of records in the file of a chunk before it, from the nearest anchor.
+func (t *Table) recordsBefore(chunk int) (n int64) {
+	first := t.files[t.fileOf(chunk)].first
+	from := chunk / anchorEvery * anchorEvery
+	if from > first {
+		n = t.counts[chunk/anchorEvery]
+	} else {
+		from = first
+	}
+	for _, records := range t.records[from:chunk] {
+		n += int64(records)
+	}
+	return n
 }
 
 // FindRecord returns the location of record n, from 0, of a file.

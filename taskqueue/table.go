@@ -27,11 +27,14 @@ type Table struct {
 	files         []tableFile
 	sizes         []uint32 // compressed payload bytes of each chunk
 	records       []uint32
-	checksums     []uint32       // of the stored payloads; nil in a table of an earlier release
-	anchors       []int64        // file offset of every anchorEvery-th chunk
-	mixed         map[int][]byte // file -> compression of each chunk, if they differ
-	end           int64          // of the last chunk in the last file
-	totalRecords  int64
+	checksums     []uint32 // of the stored payloads; nil in a table of an earlier release
+
+	anchors      []int64        // file offset of every anchorEvery-th chunk
+	counts       []int64        // records of the file before every anchorEvery-th chunk
+	mixed        map[int][]byte // file -> compression of each chunk, if they differ
+	end          int64          // of the last chunk in the last file
+	count        int64          // records of the last file
+	totalRecords int64
 }
 
 type tableFile struct {
@@ -58,6 +61,7 @@ func NewTable(chunks int) *Table {
 		sizes:         make([]uint32, 0, chunks),
 		records:       make([]uint32, 0, chunks),
 		anchors:       make([]int64, 0, (chunks+anchorEvery-1)/anchorEvery),
+		counts:        make([]int64, 0, (chunks+anchorEvery-1)/anchorEvery),
 		mixed:         map[int][]byte{},
 	}
 }
@@ -96,7 +100,7 @@ func (t *Table) startFile(f File, layout uint8) {
 		first = t.files[n-1].last
 	}
 	t.files = append(t.files, tableFile{File: f, first: first, last: first, layout: layout})
-	t.end = 0
+	t.end, t.count = 0, 0
 }
 
 // take gives the next len(kinds) chunks, whose sizes and records stand in their columns, to
@@ -116,18 +120,21 @@ func (t *Table) take(kinds []byte) {
 		t.mixed[at] = append(bytes.Repeat([]byte{f.compression}, first-f.first), kinds...)
 		f.compression = mixedCompression
 	}
-	end, header, records := t.end, f.header(), int64(0)
+	end, header, records := t.end, f.header(), t.count
 	for i, size := range t.sizes[first:f.last] {
 		if (first+i)%anchorEvery == 0 {
 			t.anchors = append(t.anchors, end)
 		}
 		end += header + int64(size)
 	}
-	for _, n := range t.records[first:f.last] {
+	for i, n := range t.records[first:f.last] {
+		if (first+i)%anchorEvery == 0 {
+			t.counts = append(t.counts, records)
+		}
 		records += int64(n)
 	}
-	t.end = end
-	t.totalRecords += records
+	t.totalRecords += records - t.count
+	t.end, t.count = end, records
 }
 
 // IndexDigest is the SHA-256 of the known facts about the chunks of a file: two files with the same digest have equally many

@@ -72,6 +72,7 @@ func (l literal) requireSame(t *testing.T, table *Table, perTask int) {
 		t.Fatalf("%d tasks of %d chunks, %d a task; expected %d of %d, %d", table.Tasks(), table.Chunks(), table.ChunksPerTask(), tasks, len(l.chunks), perTask)
 	}
 	records := int64(0)
+	before := map[string]int64{} // records of each file in the tasks before
 	for task := range tasks {
 		first, last := task*perTask, min((task+1)*perTask, len(l.chunks))
 		if got := table.TaskChunks(task); !reflect.DeepEqual(got, l.chunks[first:last]) {
@@ -81,8 +82,19 @@ func (l literal) requireSame(t *testing.T, table *Table, perTask int) {
 			t.Fatalf("task %d: files %+v, expected %+v", task, got, want)
 		}
 		n := 0
-		for _, c := range l.chunks[first:last] {
+		var ranges []RecordRange
+		for i, c := range l.chunks[first:last] {
 			n += int(c.Index.Records)
+			if k := len(ranges) - 1; k < 0 || ranges[k].Path != c.Path {
+				ranges = append(ranges, RecordRange{File: l.files[first+i], Layout: c.Index.Layout, First: before[c.Path], Offset: c.Index.Offset})
+			}
+			r := &ranges[len(ranges)-1]
+			r.Records += int64(c.Index.Records)
+			r.Length += c.Index.End() - c.Index.Offset
+			before[c.Path] += int64(c.Index.Records)
+		}
+		if got := table.TaskRanges(task); !reflect.DeepEqual(got, ranges) {
+			t.Fatalf("task %d: ranges %+v, expected %+v", task, got, ranges)
 		}
 		if got := table.TaskRecords(task); got != n {
 			t.Fatalf("task %d: %d records, expected %d", task, got, n)

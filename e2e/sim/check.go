@@ -32,9 +32,10 @@ type check struct {
 	written  time.Duration // time of the last commit's first transaction
 	verifier *taskqueue.Verifier
 
-	trained          map[delivery]bool // by clients with plain connections
-	events           map[uint64][]byte // ledger entries by commit, in histories with a ledger
-	sealed           uint64            // newest sealed commit
+	numbered         map[taskqueue.TaskID]taskqueue.Token // of plain clients
+	trained          map[delivery]bool                    // by clients with plain connections
+	events           map[uint64][]byte                    // ledger entries by commit, in histories with a ledger
+	sealed           uint64                               // newest sealed commit
 	tasks            map[taskPosition]*history
 	sessions         map[taskqueue.Ordinal]*sessionState
 	answered         map[request]dispatch
@@ -128,7 +129,7 @@ type sendState struct {
 func newCheck(w *world) *check {
 	return &check{
 		world: w, ctx: context.Background(), state: &stored{Snapshot: &taskqueue.Snapshot{}}, terms: map[int64]string{}, begin: map[int64]taskqueue.Clock{}, heard: map[int64]*termState{},
-		verifier: taskqueue.NewVerifier(), tasks: map[taskPosition]*history{}, trained: map[delivery]bool{}, events: map[uint64][]byte{}, sessions: map[taskqueue.Ordinal]*sessionState{},
+		verifier: taskqueue.NewVerifier(), tasks: map[taskPosition]*history{}, trained: map[delivery]bool{}, numbered: map[taskqueue.TaskID]taskqueue.Token{}, events: map[uint64][]byte{}, sessions: map[taskqueue.Ordinal]*sessionState{},
 		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{}, charged: map[taskqueue.Ordinal]bool{}, newest: map[taskqueue.Ordinal]*taskqueue.Request{}, fenced: map[string]bool{}, epochs: map[uint32]map[sample]int{}, stepBook: newStepBook(),
 	}
 }

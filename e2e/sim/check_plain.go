@@ -65,6 +65,10 @@ func (c *check) plainLost(next *stored, o taskqueue.Ordinal, s *sessionState) {
 func (c *check) plainAnswer(e *pendingEvent, ask *taskqueue.PlainAsk, a taskqueue.Answer) {
 	s := c.sessions[ask.Trainer]
 	for _, status := range a.Finishes {
+		if ask.Task != 0 {
+			c.verdict(taskqueue.Result{Token: c.numbered[ask.Task], Error: ask.Error}, status, e.at)
+			continue
+		}
 		h := c.tasks[taskPosition{ask.Token.Pass, ask.Token.Position}]
 		mine := h != nil && h.attempts[ask.Token.Attempt] != nil && h.attempts[ask.Token.Attempt].trainer == ask.Trainer && !h.finished && !s.lost
 		if status != taskqueue.Stale || mine && c.index(ask.Token.Pass, ask.Token.Position) == ask.Index {

@@ -17,13 +17,14 @@ type getTask struct {
 	index    int
 	token    taskqueue.Token
 	error    string
+	byID     bool // the finish names its task by a number, as over gRPC
 }
 
 // plainTimeout is the time without an answer after which a client closes its connection. A long poll takes 10 s.
 const plainTimeout = 20 * time.Second
 
-// runPlain runs the minimal client: one connection, one task at a time, no retries. It returns false
-// if the job has ended.
+// runPlain runs the minimal client: one connection, one task at a time. It does not repeat a finish, unless it names tasks by numbers. It
+// returns false if the job has ended.
 func (t *trainer) runPlain(p *process) bool {
 	var n *node
 	for _, other := range t.world.nodes {
@@ -51,13 +52,17 @@ func (t *trainer) runPlain(p *process) bool {
 
 // overConnection requests and trains tasks until the connection or the job ends.
 func (t *trainer) overConnection(p *process, c *conn) error {
-	var task taskqueue.Task
+	task := t.unsent
 	for n := 1; ; n++ {
-		request := getTask{finished: len(task.Chunks) > 0, index: task.Index, token: task.Token}
+		request := getTask{finished: len(task.Chunks) > 0, index: task.Index, token: task.Token, byID: t.habit.byID}
 		next, err := t.getTask(p, c, request)
 		if err != nil {
+			if t.habit.byID {
+				t.unsent = task
+			}
 			return err
 		}
+		t.unsent = taskqueue.Task{}
 		if t.habit.reuses {
 			overlay(&task, next)
 		} else {
@@ -74,7 +79,7 @@ func (t *trainer) overConnection(p *process, c *conn) error {
 			t.world.check.trainedTask(task)
 			continue
 		}
-		if _, err := t.getTask(p, c, getTask{finished: true, index: task.Index, token: task.Token, error: reason}); err != nil {
+		if _, err := t.getTask(p, c, getTask{finished: true, index: task.Index, token: task.Token, error: reason, byID: t.habit.byID}); err != nil {
 			return err
 		}
 		task = taskqueue.Task{}
@@ -153,6 +158,13 @@ func (n *node) serveGetTask(c *conn, r getTask, reply func(taskqueue.Task, error
 	ev := &taskqueue.PlainAsk{
 		Trainer: c.who.Ordinal, Incarnation: c.who.Incarnation, Connection: c.plain,
 		Finished: r.finished, Index: r.index, Token: r.token, Error: r.error, Want: r.error == "",
+	}
+	if r.byID {
+		ev.Again = true
+		if r.finished {
+			ev.Task, ev.Index, ev.Token = r.token.ID(), 0, taskqueue.Token{}
+			n.world.check.numbered[ev.Task] = r.token
+		}
 	}
 	c.pending = true
 	n.put(c, ev, func(a taskqueue.Answer, _ uint64, err error) {

@@ -76,6 +76,7 @@ type habit struct {
 	silent     bool             // it does not restart after a crash
 	plain      bool             // it uses plain connections
 	reuses     bool             // a plain client that reuses its reply variable
+	byID       bool             // a plain client that names tasks by numbers, and repeats a finish on its next connection
 }
 
 // trainer is the process of a trainer. It models the client around trainer/session.
@@ -90,7 +91,8 @@ type trainer struct {
 	beat     *call
 	who      wire.Trainer
 	moving   []taskqueue.Token
-	jobEnded bool // received the end of the job
+	unsent   taskqueue.Task // finished by a plain client, without an answer
+	jobEnded bool           // received the end of the job
 	hung     bool
 	died     time.Duration
 }

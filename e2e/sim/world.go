@@ -148,6 +148,7 @@ func (p *plan) plainConnections(rng *rand.Rand) {
 	for i := range 1 + rng.IntN(trainers) {
 		h := &p.habits[trainers-1-i]
 		h.plain, h.reuses = true, reuses && rng.IntN(2) == 0
+		h.byID = !h.reuses && i%2 == 0
 	}
 }
 

@@ -20,10 +20,10 @@ const (
 	maxHeaders        = 16 << 10
 	maxStreams        = 256
 	connectionTimeout = 10 * time.Second // for the HTTP/2 handshake
-	minPing           = 5 * time.Second  // clients that ping more often are disconnected
+	minPing           = 4 * time.Second  // clients that ping more often are disconnected; docs/coordinator.md recommends 5 s
 	pingAfter         = 30 * time.Second // an idle connection is probed
 	pingTimeout       = 10 * time.Second
-	idleAfter         = 5 * time.Minute // a connection without a call is closed; clients connect again with the next call
+	idleAfter         = time.Hour       // a connection without a call is closed. A trainer without a session has no call while it trains
 	stopTimeout       = 3 * time.Second // what calls under way are given at the end
 )
 

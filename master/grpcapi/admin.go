@@ -30,8 +30,11 @@ type admin struct {
 }
 
 // names refuses a call that is about another job.
-func (a *admin) names(job string) error {
-	if have := a.master.Job(); job != "" && job != have {
+func (a *admin) names(job string) error { return checkJob(a.master, job) }
+
+// checkJob returns an error if a request names another job than the master's.
+func checkJob(m *master.Master, job string) error {
+	if have := m.Job(); job != "" && job != have {
 		return fmt.Errorf("%w: expected %q, which this master serves, found %q", errOtherJob, have, job)
 	}
 	return nil

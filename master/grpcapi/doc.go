@@ -1,7 +1,10 @@
 // Package grpcapi implements the gRPC API of a master. It translates messages into calls of package master, and errors
 // into codes.
 //
-// In addition to the Admin service, the port serves the standard health service and the reflection service. The
+// The Admin service is for operators, the Coordinator service for trainers. A trainer without a session belongs to its HTTP/2 connection:
+// when the connection ends, its tasks are dispatched again.
+//
+// In addition, the port serves the standard health service and the reflection service. The
 // health service reports SERVING for "" and for each service while this master leads. With reflection, grpcurl and
 // similar tools need no .proto files.
 //

@@ -21,6 +21,7 @@ var badArgument = grpcserver.BadArgument
 
 // table gives each error its code and the reason in its ErrorInfo.
 var table = slices.Concat(grpcserver.Table{
+	{Is: master.ErrInvalid, Code: codes.InvalidArgument, Reason: "BAD_ARGUMENT"},
 	{Is: errOtherJob, Code: codes.NotFound, Reason: "OTHER_JOB"},
 
 	{Is: master.ErrStoreWentBack, Code: codes.DataLoss, Reason: "STORE_WENT_BACK"},

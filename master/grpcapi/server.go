@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"trainmaster/internal/grpcserver"
@@ -24,14 +25,17 @@ type Server struct {
 	master *master.Master
 	grpc   *grpcserver.Server
 	health *healthService
+	conns  *connections
 	speed  master.Speedometer
 }
 
 // New returns a server that does nothing until Serve.
 func New(m *master.Master, log *logrus.Entry) *Server {
-	s := &Server{master: m, grpc: grpcserver.New(table, m.Leader, log)}
+	conns := &connections{master: m, log: log}
+	s := &Server{master: m, conns: conns, grpc: grpcserver.New(table, m.Leader, log, grpc.StatsHandler(conns))}
 	pb.RegisterAdminServer(s.grpc, &admin{master: m, speed: &s.speed, began: time.Now()})
-	s.health = newHealthService(m, pb.Admin_ServiceDesc.ServiceName)
+	pb.RegisterCoordinatorServer(s.grpc, &coordinator{master: m, log: log})
+	s.health = newHealthService(m, pb.Admin_ServiceDesc.ServiceName, pb.Coordinator_ServiceDesc.ServiceName)
 	healthpb.RegisterHealthServer(s.grpc, s.health)
 	return s
 }
@@ -40,6 +44,7 @@ func New(m *master.Master, log *logrus.Entry) *Server {
 // bounded time, and closes the listener and all connections. It serves once.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	var owned sync.WaitGroup
+	defer s.conns.ending.Wait()
 	defer owned.Wait()
 	watching, stopWatching := context.WithCancel(ctx)
 	defer stopWatching()

@@ -28,7 +28,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-var services = []string{"", pb.Admin_ServiceDesc.ServiceName}
+var services = []string{"", pb.Admin_ServiceDesc.ServiceName, pb.Coordinator_ServiceDesc.ServiceName}
 
 func health(t *testing.T, conn *grpc.ClientConn, service string) healthpb.HealthCheckResponse_ServingStatus {
 	t.Helper()

@@ -123,7 +123,7 @@ func (r *Restoration) Install(version uint64, jobEpoch uint32) error {
 	return nil
 }
 
-// advanceTo gives all blocks one version. Of shards that were stopped one after the other the first may lack the last one: trainers
+// advanceTo gives all blocks one version. Of shards that were stopped one after the other the first may lack the last version: trainers
 // would wait for it, and there may be no master that knows of it.
 func (h *View) advanceTo(version uint64) {
 	for _, b := range h.blocks {

@@ -1,0 +1,124 @@
+package grpcapi
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc/stats"
+
+	"trainmaster/master"
+	"trainmaster/taskqueue"
+)
+
+const (
+	maxTrainers     = 256 // without a session, of one connection
+	lastCallTimeout = 10 * time.Second
+)
+
+// connections tracks the HTTP/2 connections of a server: it is their [stats.Handler].
+type connections struct {
+	master *master.Master
+	log    *logrus.Entry
+	ending sync.WaitGroup
+}
+
+// connection is one HTTP/2 connection, with its trainers without a session.
+type connection struct {
+	peer string // address
+	name string // unique
+
+	mu       sync.Mutex
+	trainers map[int32]*plainTrainer
+}
+
+// plainTrainer is a trainer that has not joined. When its connection ends, its task is dispatched again.
+type plainTrainer struct {
+	name string        // unique
+	busy chan struct{} // holds a token during a call: there is one at a time
+
+	ordinal     taskqueue.Ordinal // 0 before the first task
+	incarnation uint64
+	progress    taskqueue.Progress
+}
+
+type connectionKey struct{}
+
+func connectionOf(ctx context.Context) *connection {
+	return ctx.Value(connectionKey{}).(*connection) //nolint:forcetypeassert // TagConn sets it
+}
+
+// TagConn implements [stats.Handler].
+func (*connections) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Context {
+	peer := info.RemoteAddr.String()
+	return context.WithValue(ctx, connectionKey{}, &connection{peer: peer, name: fmt.Sprintf("grpc-%s-%d", peer, time.Now().UnixNano()), trainers: map[int32]*plainTrainer{}})
+}
+
+// HandleConn implements [stats.Handler]: it reports the end of a connection to the master.
+func (c *connections) HandleConn(ctx context.Context, s stats.ConnStats) {
+	if _, ended := s.(*stats.ConnEnd); ended {
+		c.ending.Go(func() { c.end(connectionOf(ctx)) })
+	}
+}
+
+// TagRPC implements [stats.Handler].
+func (*connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Context { return ctx }
+
+// HandleRPC implements [stats.Handler].
+func (*connections) HandleRPC(context.Context, stats.RPCStats) {}
+
+// end ends the sessions that began on a connection, when the calls on it have ended.
+func (c *connections) end(of *connection) {
+	of.mu.Lock()
+	defer of.mu.Unlock()
+	ctx, cancel := context.WithTimeout(context.Background(), lastCallTimeout)
+	defer cancel()
+	for _, t := range of.trainers {
+		if t.begin(ctx) != nil {
+			continue
+		}
+		//guard:grpc-connection-end
+		if t.ordinal == 0 {
+			continue
+		}
+		if err := c.master.Disconnected(ctx, t.ordinal, t.incarnation); err != nil && !errors.Is(err, master.ErrNotLeader) && !errors.Is(err, master.ErrRejoin) {
+			c.log.WithError(err).Warn("end of a connection not committed: its tasks wait for their timeout")
+		}
+	}
+}
+
+// trainer returns the trainer with a number.
+func (c *connection) trainer(id int32) (*plainTrainer, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if t := c.trainers[id]; t != nil {
+		return t, nil
+	}
+	if len(c.trainers) >= maxTrainers {
+		return nil, fmt.Errorf("%w: expected at most %d trainer_ids on a connection", taskqueue.ErrTooManySessions, maxTrainers)
+	}
+	t := &plainTrainer{name: fmt.Sprintf("%s-%d", c.name, id), busy: make(chan struct{}, 1)}
+	c.trainers[id] = t
+	return t, nil
+}
+
+// begin waits until no other call of the trainer is in progress.
+func (t *plainTrainer) begin(ctx context.Context) error {
+	select {
+	case t.busy <- struct{}{}:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// done ends a call. If the trainer got its first task, its session has begun.
+func (t *plainTrainer) done(r master.Reply) {
+	if r.Ordinal != 0 {
+		t.ordinal, t.incarnation = r.Ordinal, r.Incarnation
+	}
+	<-t.busy
+}

@@ -1,0 +1,72 @@
+package grpcapi
+
+import (
+	"math"
+
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/taskqueue"
+)
+
+// sessionOf returns the session that a request names; ordinal 0 if it names none.
+func sessionOf(in interface{ GetSession() *pb.Session }) (taskqueue.Ordinal, uint64) {
+	return taskqueue.Ordinal(in.GetSession().GetOrdinal()), in.GetSession().GetIncarnation()
+}
+
+// tokenOf returns the zero token for nil. A token that no master has sent names no task.
+func tokenOf(in *pb.Token) taskqueue.Token {
+	if in == nil {
+		return taskqueue.Token{}
+	}
+	kind := taskqueue.Kind(math.MaxUint8)
+	if k := in.GetKind(); k >= pb.TaskKind_TASK_KIND_TRAINING && k <= pb.TaskKind_TASK_KIND_PREDICTION {
+		kind = taskqueue.Kind(k - pb.TaskKind_TASK_KIND_TRAINING)
+	}
+	return taskqueue.Token{
+		Epoch: in.GetEpoch(), Kind: kind, Dataset: int(in.GetDataset()), Pass: taskqueue.Pass(in.GetPass()),
+		Position: int(min(in.GetPosition(), math.MaxInt64)), Attempt: taskqueue.Attempt(in.GetAttempt()),
+	}
+}
+
+func tokensOf(in []*pb.Token) []taskqueue.Token {
+	var list []taskqueue.Token
+	for _, t := range in {
+		list = append(list, tokenOf(t))
+	}
+	return list
+}
+
+func tokenToProto(t taskqueue.Token) *pb.Token {
+	return &pb.Token{
+		Epoch: t.Epoch, Kind: pb.TaskKind(t.Kind) + pb.TaskKind_TASK_KIND_TRAINING, Dataset: uint32(t.Dataset), Pass: uint32(t.Pass),
+		Position: uint64(t.Position), Attempt: uint32(t.Attempt),
+	}
+}
+
+// kindsOf ignores kinds that this master does not know.
+func kindsOf(in []pb.TaskKind) (k taskqueue.Kinds) {
+	for _, kind := range in {
+		if kind >= pb.TaskKind_TASK_KIND_TRAINING && kind <= pb.TaskKind_TASK_KIND_PREDICTION {
+			k |= taskqueue.KindsOf(taskqueue.Kind(kind - pb.TaskKind_TASK_KIND_TRAINING))
+		}
+	}
+	return k
+}
+
+func progressOf(in *pb.Progress) taskqueue.Progress {
+	return taskqueue.Progress{Records: in.GetRecords(), Loss: in.GetLoss()}
+}
+
+func filesToProto(ranges []taskqueue.RecordRange) *pb.DataFilesSpec {
+	out := &pb.DataFilesSpec{Files: make([]*pb.DataFileSpec, len(ranges))}
+	for i, r := range ranges {
+		format := pb.FileFormat_FILE_FORMAT_RECORDIO
+		if r.IsTFRecord() {
+			format = pb.FileFormat_FILE_FORMAT_TFRECORD
+		}
+		out.Files[i] = &pb.DataFileSpec{
+			Path: r.Path, StartRecord: r.First, NumRecord: r.Records, Format: format,
+			Stamp: &pb.FileStamp{Size: r.Size, ModifiedNanos: r.ModTime}, ByteOffset: r.Offset, ByteLength: r.Length,
+		}
+	}
+	return out
+}

@@ -1,0 +1,222 @@
+package grpcapi
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"math"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"trainmaster/master"
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/taskqueue"
+)
+
+// coordinator implements the service Coordinator.
+type coordinator struct {
+	pb.UnimplementedCoordinatorServer
+	master *master.Master
+	log    *logrus.Entry
+}
+
+// GetTask implements the service.
+func (c *coordinator) GetTask(ctx context.Context, in *pb.TrainerInfo) (*pb.TaskSpec, error) {
+	if in.GetRequest() != nil {
+		reply, err := c.next(ctx, in.GetRequest(), in, nil)
+		return taskSpec(reply, len(in.GetRequest().GetHeld()) == 0, err)
+	}
+	reply, err := c.ask(ctx, in.GetTrainerId(), &taskqueue.PlainAsk{Want: true, Accepts: kindsOf(in.GetAccepts())}, nil)
+	return taskSpec(reply, true, err)
+}
+
+// PushResult implements the service.
+func (c *coordinator) PushResult(ctx context.Context, in *pb.TaskResult) (*pb.PushResultResponse, error) {
+	if err := checkResult(in); err != nil {
+		return nil, err
+	}
+	if c.log.Logger.IsLevelEnabled(logrus.DebugLevel) {
+		c.log.WithFields(logrus.Fields{"task": in.GetTaskId(), "model": in.GetModelId(), "path": in.GetModelPath(), "loss": in.GetLoss(), "accuracy": in.GetAccuracy(), "stat": in.GetStat()}).Debug("result of a task")
+	}
+	var reply master.Reply
+	var err error
+	ask, waits := in.GetAsk(), true
+	if in.GetRequest() != nil {
+		reply, err = c.next(ctx, in.GetRequest(), ask, []taskqueue.Result{{Token: tokenOf(in.GetToken()), Error: in.GetError(), Step: in.GetStep()}})
+		waits = len(in.GetRequest().GetHeld()) == 0
+	} else {
+		reply, err = c.ask(ctx, ask.GetTrainerId(), &taskqueue.PlainAsk{
+			Finished: true, Task: taskqueue.TaskID(in.GetTaskId()), Token: tokenOf(in.GetToken()), Error: in.GetError(),
+			Want: ask != nil, Accepts: kindsOf(ask.GetAccepts()),
+		}, in)
+	}
+	if len(reply.Finishes) == 0 && err != nil {
+		return nil, err
+	}
+	out := &pb.PushResultResponse{Status: resultStatuses[reply.Finishes[0]]}
+	if ask != nil {
+		if out.Next, err = taskSpec(reply, waits, err); err != nil {
+			return nil, err
+		}
+	}
+	return out, nil
+}
+
+var resultStatuses = map[taskqueue.FinishStatus]pb.PushResultResponse_Status{
+	taskqueue.Counted: pb.PushResultResponse_STATUS_COUNTED, taskqueue.AlreadyCounted: pb.PushResultResponse_STATUS_ALREADY_COUNTED,
+	taskqueue.Stale: pb.PushResultResponse_STATUS_STALE, taskqueue.Returned: pb.PushResultResponse_STATUS_RETURNED,
+}
+
+// checkResult refuses numbers that no training gives, and a result that names no task.
+func checkResult(in *pb.TaskResult) error {
+	for field, v := range map[string]float64{
+		"loss": in.GetLoss(), "accuracy": in.GetAccuracy(), "stat.seconds": in.GetStat().GetSeconds(),
+		"stat.cpu_seconds": in.GetStat().GetCpuSeconds(), "stat.gpu_utilization": in.GetStat().GetGpuUtilization(),
+	} {
+		//guard:result-finite
+		if math.IsNaN(v) || math.IsInf(v, 0) {
+			return badArgument(field, "expected a finite number, found %v", v)
+		}
+	}
+	if n := in.GetStat().GetRecords(); n < 0 {
+		return badArgument("stat.records", "expected 0 or more, found %d", n)
+	}
+	switch {
+	case in.GetRequest() != nil && in.GetToken() == nil:
+		return badArgument("token", "expected the token of the task, because the request is of a session")
+	case in.GetRequest() == nil && in.GetTaskId() <= 0:
+		return badArgument("task_id", "expected the number of a task, found %d", in.GetTaskId())
+	}
+	return nil
+}
+
+// ask makes a call of a trainer without a session. result is its result, nil if it reports none.
+func (c *coordinator) ask(ctx context.Context, id int32, ev *taskqueue.PlainAsk, result *pb.TaskResult) (master.Reply, error) {
+	t, err := connectionOf(ctx).trainer(id)
+	if err != nil {
+		return master.Reply{}, err
+	}
+	if err := t.begin(ctx); err != nil {
+		return master.Reply{}, err
+	}
+	if result != nil && result.GetError() == "" {
+		t.progress = taskqueue.Progress{Records: t.progress.Records + result.GetStat().GetRecords(), Loss: result.GetLoss()}
+	}
+	ev.Connection, ev.Trainer, ev.Incarnation, ev.Again, ev.Progress = t.name, t.ordinal, t.incarnation, true, t.progress
+	reply, err := c.master.PlainAsk(ctx, ev)
+	t.done(reply)
+	return reply, err
+}
+
+// next is a call of a trainer with a session. info is nil if it wants no task.
+func (c *coordinator) next(ctx context.Context, in *pb.Request, info *pb.TrainerInfo, results []taskqueue.Result) (master.Reply, error) {
+	if in.GetSeq() == 0 {
+		return master.Reply{}, badArgument("request.seq", "expected request numbers from 1, found 0")
+	}
+	ev := &taskqueue.Request{
+		Trainer: taskqueue.Ordinal(in.GetSession().GetOrdinal()), Incarnation: in.GetSession().GetIncarnation(), Seq: in.GetSeq(), Ack: in.GetAck(),
+		Held: tokensOf(in.GetHeld()), Finished: results, Want: info != nil, Accepts: kindsOf(info.GetAccepts()),
+		SeenCommit: in.GetSeenCommit(), SeenProof: in.GetSeenProof(), Epoch: in.GetEpoch(), Progress: progressOf(in.GetProgress()),
+	}
+	copy(ev.JobID[:], in.GetJobId())
+	return c.master.Next(ctx, ev)
+}
+
+// prefetchPause is the time until a trainer that holds a task asks for another one again.
+const prefetchPause = time.Second
+
+// taskSpec translates the answer to a request for a task. waits reports that the master held the answer back until there was a task. The
+// end of the job is an answer.
+func taskSpec(r master.Reply, waits bool, err error) (*pb.TaskSpec, error) {
+	spec := &pb.TaskSpec{Commit: r.Commit, CommitProof: r.CommitProof}
+	switch {
+	case errors.Is(err, master.ErrJobFinished):
+		spec.Task = &pb.TaskSpec_End{End: &pb.EndTaskSpec{Reason: pb.EndTaskSpec_REASON_PASSES_DONE}}
+		return spec, nil
+	case errors.Is(err, master.ErrJobFailed):
+		spec.Task = &pb.TaskSpec_End{End: &pb.EndTaskSpec{Reason: pb.EndTaskSpec_REASON_FAILED, Text: err.Error()}}
+		return spec, nil
+	case err != nil:
+		return nil, err
+	case r.Assignment == nil:
+		wait := &pb.WaitTaskSpec{Reason: waitReasons[r.WaitFor]}
+		if !waits {
+			wait.RetryAfter = prefetchPause.Seconds()
+		}
+		spec.Task = &pb.TaskSpec_Wait{Wait: wait}
+		return spec, nil
+	}
+	token := r.Assignment.Task.Token
+	spec.TaskId, spec.Token, spec.Base = int64(token.ID()), tokenToProto(token), r.Assignment.Base
+	data := &pb.DataSpec{Data: &pb.DataSpec_Files{Files: filesToProto(r.Assignment.Ranges())}}
+	switch token.Kind {
+	case taskqueue.Evaluation:
+		spec.Task = &pb.TaskSpec_EvaluationSpec{EvaluationSpec: &pb.EvaluationTaskSpec{Data: data}}
+	case taskqueue.Prediction:
+		spec.Task = &pb.TaskSpec_PredictionSpec{PredictionSpec: &pb.PredictionTaskSpec{Data: data}}
+	default:
+		spec.Task = &pb.TaskSpec_TrainingTask{TrainingTask: &pb.TrainingTaskSpec{Data: data}}
+	}
+	return spec, nil
+}
+
+var waitReasons = map[taskqueue.WaitFor]pb.WaitTaskSpec_Reason{
+	taskqueue.WaitTask: pb.WaitTaskSpec_REASON_NO_TASK, taskqueue.WaitCommit: pb.WaitTaskSpec_REASON_COMMIT,
+	taskqueue.WaitRollback: pb.WaitTaskSpec_REASON_ROLLBACK, taskqueue.WaitCut: pb.WaitTaskSpec_REASON_CUT,
+}
+
+// Join implements the service.
+func (c *coordinator) Join(ctx context.Context, in *pb.JoinRequest) (*pb.JoinReply, error) {
+	if err := checkJob(c.master, in.GetJob()); err != nil {
+		return nil, err
+	}
+	s, err := c.master.Join(ctx, in.GetId(), cmp.Or(in.GetAddress(), connectionOf(ctx).peer))
+	if err != nil {
+		return nil, err
+	}
+	return &pb.JoinReply{
+		Session: &pb.Session{Ordinal: uint32(s.Ordinal), Incarnation: s.Incarnation}, JobId: s.JobID[:],
+		Synchronous: s.Sync, ExplicitCommits: s.Explicit, Cuts: s.Cuts, Epoch: s.Epoch, SessionTtl: cmp.Or(s.TTL, taskqueue.DefaultSessionTTL).Seconds(),
+	}, nil
+}
+
+// maxMoving is more than any trainer holds.
+const maxMoving = 16
+
+// Heartbeat implements the service.
+func (c *coordinator) Heartbeat(ctx context.Context, in *pb.HeartbeatRequest) (*pb.HeartbeatReply, error) {
+	if n := len(in.GetMoving()); n > maxMoving {
+		return nil, badArgument("moving", "expected at most %d tasks, found %d", maxMoving, n)
+	}
+	o, incarnation := sessionOf(in)
+	draining, err := c.master.Heartbeat(ctx, &taskqueue.Heartbeat{Trainer: o, Incarnation: incarnation, Moving: tokensOf(in.GetMoving()), Progress: progressOf(in.GetProgress())})
+	return &pb.HeartbeatReply{Draining: draining}, err
+}
+
+// Leave implements the service.
+func (c *coordinator) Leave(ctx context.Context, in *pb.LeaveRequest) (*pb.LeaveReply, error) {
+	o, incarnation := sessionOf(in)
+	return &pb.LeaveReply{}, c.master.Leave(ctx, o, incarnation)
+}
+
+// ReportDataset implements the service.
+func (c *coordinator) ReportDataset(ctx context.Context, in *pb.ReportDatasetRequest) (*pb.ReportDatasetReply, error) {
+	return &pb.ReportDatasetReply{}, c.master.ReportDataset(ctx, in.GetPaths())
+}
+
+// SaveModel implements the service.
+func (c *coordinator) SaveModel(ctx context.Context, in *pb.SaveModelRequest) (*pb.SaveModelReply, error) {
+	o, incarnation := sessionOf(in)
+	elected, err := c.master.SaveModel(ctx, o, incarnation)
+	return &pb.SaveModelReply{Elected: elected}, err
+}
+
+// Staged implements the service.
+func (c *coordinator) Staged(ctx context.Context, in *pb.StagedRequest) (*pb.StagedReply, error) {
+	if in.GetRecords() > math.MaxInt32 {
+		return nil, badArgument("records", "expected at most %d, found %d", math.MaxInt32, in.GetRecords())
+	}
+	o, incarnation := sessionOf(in)
+	committed, included, err := c.master.Staged(ctx, o, incarnation, in.GetVersion(), int(in.GetRecords()), in.GetEpoch())
+	return &pb.StagedReply{Committed: committed, Included: included}, err
+}
