@@ -69,6 +69,7 @@ var house = []room{
 	{dir: "trainer/session", may: []string{"taskqueue", "master/netrpc/wire"}},
 	{dir: "master/evaluation/metric", pure: true},
 	{dir: "master/evaluation", may: []string{"taskqueue", "master/evaluation/metric"}, pure: true},
+	{dir: "master/strategy", may: []string{"taskqueue", "master/evaluation", "master/evaluation/metric"}, pure: true, libraries: []string{"go.yaml.in/yaml/v3"}},
 	{dir: "etcdstore/fence", may: []string{"taskqueue"}},
 	{dir: "master/pscontrol", may: []string{"taskqueue", "master/store", "master/component", "master/committer", "master/snapshot", "master/election/detector"}},
 	// the application

@@ -1,0 +1,108 @@
+package strategy
+
+import (
+	"fmt"
+	"maps"
+	"slices"
+
+	"trainmaster/master/evaluation/metric"
+	"trainmaster/taskqueue"
+)
+
+// Strategy has the schedules and stop rules of a file.
+type Strategy struct {
+	Schedules map[string]Schedule // by hyper-parameter
+	Stop      []Rule
+}
+
+// Stats is what the caller observes.
+type Stats struct {
+	Step             uint64 // newest version of the parameters
+	Passes           uint64 // that have ended
+	Records          uint64 // trained
+	RecordsPerSecond float64
+	PeakMemoryBytes  float64
+	GPUUtilization   float64 // 0 to 1
+
+	Round   uint64          // number of the newest evaluation round that has ended; 0: none
+	Figures []metric.Figure // of that round
+}
+
+// figure returns a figure of the newest round.
+func (s *Stats) figure(name string) (float64, bool) {
+	for _, f := range s.Figures {
+		if f.Name == name {
+			return f.Value, true
+		}
+	}
+	return 0, false
+}
+
+// History is the state of a strategy. The zero value has no decisions.
+type History struct {
+	Round      uint64           `json:"round,omitempty"` // newest round that was considered
+	Parameters map[string]Value `json:"parameters,omitempty"`
+	Stopped    string           `json:"stopped,omitempty"` // reason
+}
+
+// Value is the newest value of a hyper-parameter.
+type Value struct {
+	Value      float64  `json:"value"`
+	Reductions int      `json:"reductions,omitempty"` // of a plateau
+	Best       *float64 `json:"best,omitempty"`       // figure of a plateau
+	Since      int      `json:"since,omitempty"`      // rounds without a better figure, since the best one or a reduction
+}
+
+// Decision is a new value of a hyper-parameter, or the end of the job, with the reason.
+type Decision struct {
+	Parameter string // "": end the job
+	Value     float64
+	Reason    string
+}
+
+// Decide returns the next history and what changes. now is the job clock. After the end of the job was decided, nothing changes.
+func (s *Strategy) Decide(now taskqueue.Clock, h History, stats Stats) (History, []Decision) {
+	if h.Stopped != "" {
+		return h, nil
+	}
+	var decisions []Decision
+	next := History{Round: max(h.Round, stats.Round), Parameters: map[string]Value{}}
+	for _, name := range slices.Sorted(maps.Keys(s.Schedules)) {
+		schedule := s.Schedules[name]
+		v, there := h.Parameters[name]
+		//guard:round-reduces-once
+		if schedule.Shape == Plateau && stats.Round > h.Round {
+			schedule.consider(&v, &stats)
+		}
+		value, reason := schedule.at(stats.Step, v.Reductions)
+		if !there || value != v.Value {
+			decisions = append(decisions, Decision{name, value, reason})
+		}
+		v.Value = value
+		next.Parameters[name] = v
+	}
+	for _, rule := range s.Stop {
+		if found, ok := rule.holds(now, &stats); ok {
+			next.Stopped = fmt.Sprintf("%s: %s is %v", rule, rule.Name, found)
+			decisions = append(decisions, Decision{Reason: next.Stopped})
+			break
+		}
+	}
+	return next, decisions
+}
+
+// consider counts a round for a plateau. A round without the figure counts nothing.
+func (s *Schedule) consider(v *Value, stats *Stats) {
+	figure, ok := stats.figure(s.Figure.Figure)
+	if !ok {
+		return
+	}
+	if v.Best == nil || figure != *v.Best && (figure > *v.Best) == s.Figure.Max {
+		v.Best, v.Since = &figure, 0
+		return
+	}
+	if v.Since++; v.Since >= s.Patience {
+		v.Since = 0
+		v.Reductions++
+	}
+}
