@@ -50,7 +50,7 @@ test: setup ## the core tier of tests, with the race detector; ends with the lis
 	go test ./pserver/persist -run 'TestEachPushOnce$$'
 	go test ./pserver -run KilledAtEveryStep
 	go test ./pserver/dataport -run 'AllocatesNothing$$'
-	$(TEST) -race -timeout 40m ./...
+	$(TEST) -race -timeout 40m ./e2e ./pserver ./... # the longest first
 
 .PHONY: test-one
 test-one: setup ## one package, or one test of it: make test-one PKG=./recordio RUN=TestReader

@@ -20,9 +20,11 @@ import (
 
 // notRun maps examples of --help that this test does not run to the test that covers them.
 var notRun = map[string]string{
-	"master run":                                "TestRun",
-	"master run --update-mode sync":             "TestRunResumed",
-	"master run --data data/digits --model mlp": "TestRunOnConvertedData",
+	"master run":                          "TestRun",
+	"master dataproxy --data-roots /data": "TestKilledDataProxy",
+	"master dataproxy --data-roots /data,/more --listen 10.0.0.1:8082":                        "TestKilledDataProxy",
+	"master run --update-mode sync":                                                           "TestRunResumed",
+	"master run --data data/digits --model mlp":                                               "TestRunOnConvertedData",
 	"master model evaluate trainmaster-run/001/digits-softmax.safetensors --data data/digits": "TestRunOnConvertedData",
 	"master run --data data/digits -- ./trainer":                                              "TestExampleTrainerSurvivesKills",
 	"master run --resume trainmaster-run/001":                                                 "TestRunResumed",

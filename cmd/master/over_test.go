@@ -88,13 +88,15 @@ func TestMasterOfEndedJobWarns(t *testing.T) {
 	l := doAll(t, 1)
 	lines, code := daemon(t.Context(), l.etcd)
 	logHas(t, lines, `already ended after 1 pass; to start over, choose another --job, or another --data-dir`)
+	var rest []string
 	for lines.Scan() {
+		rest = append(rest, lines.Text())
 		if strings.Contains(lines.Text(), "done: the job") {
 			t.Errorf("unexpected line: %s", lines.Text())
 		}
 	}
 	if got := <-code; got != cli.ExitOK {
-		t.Errorf("exit code %d", got)
+		t.Errorf("exit code: expected %d, found %d: %s", cli.ExitOK, got, strings.Join(rest, "\n"))
 	}
 }
 

@@ -50,7 +50,8 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	defer stopWatching()
 	owned.Go(func() { s.health.watch(watching) })
 	owned.Go(func() { s.watchSpeed(watching) })
-	return s.grpc.Serve(watching, l, s.health.Shutdown)
+	// A closed listener is an error unless the context has ended. The context watching may end after the listener.
+	return s.grpc.Serve(ctx, l, s.health.Shutdown)
 }
 
 // watchSpeed observes the reports of the trainers continuously, so that a rate is always available.

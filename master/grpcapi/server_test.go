@@ -282,3 +282,53 @@ func TestServeReportsLossOfPort(t *testing.T) {
 		t.Errorf("found %v, want an error with the address", err)
 	}
 }
+
+// ending is a context that ends before the contexts that are derived from it.
+type ending struct {
+	context.Context
+	ended chan struct{}
+}
+
+func (e *ending) Done() <-chan struct{} {
+	never := make(chan struct{})
+	return never
+}
+
+func (e *ending) Err() error {
+	select {
+	case <-e.ended:
+		return context.Canceled
+	default:
+		return nil
+	}
+}
+
+// closing is a listener that closes with the context.
+type closing struct {
+	net.Listener
+	ended chan struct{}
+}
+
+func (c *closing) Accept() (net.Conn, error) {
+	<-c.ended
+	return nil, net.ErrClosed
+}
+
+// The port closes its listeners when the context of the process ends, perhaps before contexts that are derived from it have ended. Serve
+// returns no error.
+func TestServeEndsBeforeDerivedContexts(t *testing.T) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	m, err := master.New(master.Config{Store: etcdtest.Store(t), Advertise: "127.0.0.1:1", Log: quiet()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	ended := make(chan struct{})
+	time.AfterFunc(10*time.Millisecond, func() { close(ended) })
+	if err := grpcapi.New(m, quiet()).Serve(&ending{t.Context(), ended}, &closing{l, ended}); err != nil {
+		t.Error(err)
+	}
+}
