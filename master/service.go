@@ -168,18 +168,23 @@ func (t *term) failure(ctx context.Context) error {
 	return fmt.Errorf("%w: %s", ErrJobFailed, reason)
 }
 
-// Heartbeat keeps a session alive. draining reports that the trainer gets no more tasks. If the job has failed, Heartbeat returns
-// ErrJobFailed.
-func (m *Master) Heartbeat(ctx context.Context, h *taskqueue.Heartbeat) (draining bool, err error) {
+// Orders are the requests of the master to a trainer, in the answer to a heartbeat.
+type Orders struct {
+	Draining bool              // the trainer gets no more tasks, and is to leave
+	Stops    []taskqueue.Token // dispatches to give up
+}
+
+// Heartbeat keeps a session alive. If the job has failed, it returns ErrJobFailed.
+func (m *Master) Heartbeat(ctx context.Context, h *taskqueue.Heartbeat) (Orders, error) {
 	t, err := m.leading()
 	if err != nil {
-		return false, err
+		return Orders{}, err
 	}
 	a, err := t.Submit(ctx, h)
 	if err == nil && a.Kind == taskqueue.AnswerFailed {
 		err = t.failure(ctx)
 	}
-	return a.Draining, err
+	return Orders{Draining: a.Draining, Stops: a.Stops}, err
 }
 
 // Leave ends a session in order.

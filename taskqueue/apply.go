@@ -39,10 +39,11 @@ type Answer struct {
 	Ordinal     Ordinal
 	Incarnation uint64
 	Granted     bool
-	Epoch       uint32 // epoch of the job, for a trainer that joins or stages gradients
-	Version     uint64 // of the last synchronous step
-	Included    bool   // staged gradients are in the version after theirs
-	Draining    bool   // of a heartbeat: its trainer is to leave when it has finished what it runs
+	Epoch       uint32  // epoch of the job, for a trainer that joins or stages gradients
+	Version     uint64  // of the last synchronous step
+	Included    bool    // staged gradients are in the version after theirs
+	Draining    bool    // of a heartbeat: its trainer is to leave when it has finished what it runs
+	Stops       []Token // of a heartbeat: dispatches to give up
 	Err         error
 }
 

@@ -101,11 +101,12 @@ func (q *Queue) saveTrainer(t *trainer) {
 func (q *Queue) observe(t *trainer) { t.seen, t.lostAt = q.clock, 0 }
 
 // Heartbeat keeps a session alive. A task in Moving, on which the trainer made progress,
-// gets a new soft deadline, never beyond its hard one.
+// gets a new soft deadline, never beyond its hard one. Answer.Stops has the tasks in Held that the trainer must give up.
 type Heartbeat struct {
 	Trainer     Ordinal
 	Incarnation uint64
 	Moving      []Token
+	Held        []Token
 	Progress    Progress
 }
 
@@ -131,7 +132,7 @@ func (ev *Heartbeat) apply(q *Queue) Answer {
 	if q.status == Failed {
 		return Answer{Kind: AnswerFailed}
 	}
-	return Answer{Draining: t.draining}
+	return Answer{Draining: t.draining, Stops: q.stops(t, ev.Held)}
 }
 
 // extend sets the soft deadline to now + timeout, within the hard deadline.

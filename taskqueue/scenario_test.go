@@ -28,7 +28,8 @@ var update = flag.Bool("update", false, "write the expected output of scenarios 
 //	fail NAME TOKEN TEXT           a task that could not be trained
 //	again NAME                     the last request once more
 //	request NAME [seq=N] [ack=N] [held=T,T] [want] [finished=T,T]
-//	heartbeat NAME [TOKEN...]      progress on these
+//	heartbeat NAME [TOKEN...] [held=T,T]
+//	                               progress on these; tasks to stop among the held ones
 //	time DURATION [silent=NAME,NAME] [moving=NAME:TOKEN]
 //	                               in steps of a second and ticks, with a heartbeat of each
 //	                               client but the silent ones, the moving one with progress
@@ -170,7 +171,8 @@ func (s *scenario) run(word string, args []string) string {
 		return s.cut(word, args)
 	case "heartbeat":
 		c := s.names[args[0]]
-		return s.answer(c, s.q.Apply(s.now, &Heartbeat{Trainer: c.ordinal, Incarnation: c.incarnation, Moving: s.tokens(strings.Join(args[1:], ","))}))
+		moving := slices.DeleteFunc(slices.Clone(args[1:]), func(a string) bool { return strings.HasPrefix(a, "held=") })
+		return s.answer(c, s.q.Apply(s.now, &Heartbeat{Trainer: c.ordinal, Incarnation: c.incarnation, Moving: s.tokens(strings.Join(moving, ",")), Held: s.tokens(options["held"])}))
 	case "leave":
 		c := s.names[args[0]]
 		return s.answer(c, s.q.Apply(s.now, &Leave{c.ordinal, c.incarnation}))
@@ -304,6 +306,9 @@ func (s *scenario) answer(c *client, a Answer) string {
 		parts = append(parts, "rejoin")
 	case AnswerDrained:
 		parts = append(parts, "drained")
+	}
+	for _, tok := range a.Stops {
+		parts = append(parts, "stop "+taskName(tok.Pass, tok.Position, tok.Attempt))
 	}
 	if a.Err != nil {
 		parts = append(parts, "error: "+a.Err.Error())

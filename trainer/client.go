@@ -63,6 +63,7 @@ type Client struct {
 	ready  *taskqueue.Task
 	stamps map[taskqueue.Token][]dataset.Stamp
 	wait   taskqueue.WaitFor // of the last reply
+	held   heldTasks         // empty in a job of explicit commits: a lost task ends the session there
 
 	mu       sync.Mutex
 	progress taskqueue.Progress
@@ -167,6 +168,7 @@ func (c *Client) Next(ctx context.Context, finished *taskqueue.Task) (*taskqueue
 	if err := c.collect(ctx); err != nil {
 		return nil, err
 	}
+	c.dropStopped()
 	c.dropIfDraining()
 	for c.ready == nil {
 		if err := c.Boundary(ctx); err != nil {
@@ -193,8 +195,7 @@ func (c *Client) dropIfDraining() {
 	draining := c.draining
 	c.mu.Unlock()
 	if draining && c.ready != nil && c.explicit == nil {
-		c.session.Drop(c.ready.Token)
-		delete(c.stamps, c.ready.Token)
+		c.drop(c.ready.Token)
 		c.ready = nil
 	}
 }
@@ -212,6 +213,7 @@ func (c *Client) Fail(ctx context.Context, task *taskqueue.Task, reason error) e
 // recordOutcome records that a task is finished or, with a reason, failed.
 func (c *Client) recordOutcome(task *taskqueue.Task, reason string) {
 	c.session.Finish(task.Token, reason, c.explicit.Finish(task.Token))
+	c.held.end(task.Token)
 	delete(c.stamps, task.Token)
 	c.run()
 }
@@ -248,6 +250,9 @@ func (c *Client) collect(ctx context.Context) error {
 	if task := c.session.Answered(f.reply); task != nil {
 		c.ready, c.stamps[task.Token] = task, f.reply.Stamps
 		c.explicit.Begin(task.Token, f.reply.Base)
+		if c.explicit == nil {
+			c.held.begin(task.Token)
+		}
 	}
 	return nil
 }
@@ -380,7 +385,7 @@ func (c *Client) beat() {
 		case <-ticker.C:
 		}
 		c.mu.Lock()
-		beat := wire.HeartbeatRequest{Trainer: c.who, Progress: c.progress}
+		beat := wire.HeartbeatRequest{Trainer: c.who, Progress: c.progress, Held: c.held.list()}
 		if c.moved {
 			beat.Moving, c.moved = c.running, false
 		}
@@ -394,10 +399,22 @@ func (c *Client) beat() {
 			return
 		case err != nil && c.ctx.Err() == nil:
 			c.config.Log.WithError(err).Warn("heartbeat refused") // the next request returns the same error
-		case err == nil && *reply == wire.HeartbeatDraining:
-			c.mu.Lock()
-			c.draining = true
-			c.mu.Unlock()
+		case err == nil:
+			c.obey(*reply, beat.Held)
+		}
+	}
+}
+
+// obey follows the answer to a heartbeat, which listed the tasks of held.
+func (c *Client) obey(answer int, held []taskqueue.Token) {
+	if answer&wire.HeartbeatDraining != 0 {
+		c.mu.Lock()
+		c.draining = true
+		c.mu.Unlock()
+	}
+	for i, tok := range held {
+		if answer&wire.HeartbeatStop(i) != 0 && c.held.stop(tok) {
+			c.config.Log.WithField("task", tok.String()).Info("task stopped by the master")
 		}
 	}
 }

@@ -25,6 +25,11 @@
 //
 // The client fetches the next task during training, so Next usually returns immediately.
 //
+// # Stops
+//
+// If a task times out and another trainer has received it, the master stops it. UntilStopped returns a context that ends then. A
+// trainer that does not use it trains the task in vain: its finish is "already counted".
+//
 // # Explicit commits
 //
 // In a job with explicit commits the trainers of a ring make its steps together, and save the

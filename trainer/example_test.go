@@ -44,3 +44,34 @@ func Example() {
 		done = task
 	}
 }
+
+// A trainer ends the work on a task that the master has stopped, and continues with another one.
+func ExampleClient_UntilStopped() {
+	ctx := context.Background()
+	client, err := trainer.Join(ctx, trainer.Config{ID: "trainer-0", Locate: trainer.At("127.0.0.1:8080")})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer client.Close()
+	train := func(context.Context, *taskqueue.Task) error { return nil } // returns early when its context ends
+	var done *taskqueue.Task
+	for {
+		task, err := client.Next(ctx, done)
+		if err != nil {
+			return
+		}
+		running, release := client.UntilStopped(ctx, task)
+		err = train(running, task)
+		stopped := errors.Is(context.Cause(running), trainer.ErrStopped)
+		release()
+		switch {
+		case stopped:
+			done = nil
+		case err != nil:
+			log.Print(err)
+			return
+		default:
+			done = task
+		}
+	}
+}

@@ -52,7 +52,7 @@ func kindsOf(in []pb.TaskKind) (k taskqueue.Kinds) {
 	return k
 }
 
-func progressOf(in *pb.Progress) taskqueue.Progress {
+func progressOf(in *pb.TrainerProgress) taskqueue.Progress {
 	return taskqueue.Progress{Records: in.GetRecords(), Loss: in.GetLoss()}
 }
 

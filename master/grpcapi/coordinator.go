@@ -180,17 +180,30 @@ func (c *coordinator) Join(ctx context.Context, in *pb.JoinRequest) (*pb.JoinRep
 	}, nil
 }
 
-// maxMoving is more than any trainer holds.
-const maxMoving = 16
+// maxHeld is more than any trainer holds.
+const maxHeld = 16
 
 // Heartbeat implements the service.
 func (c *coordinator) Heartbeat(ctx context.Context, in *pb.HeartbeatRequest) (*pb.HeartbeatReply, error) {
-	if n := len(in.GetMoving()); n > maxMoving {
-		return nil, badArgument("moving", "expected at most %d tasks, found %d", maxMoving, n)
+	for field, tokens := range map[string][]*pb.Token{"moving": in.GetMoving(), "held": in.GetHeld()} {
+		if n := len(tokens); n > maxHeld {
+			return nil, badArgument(field, "expected at most %d tasks, found %d", maxHeld, n)
+		}
 	}
 	o, incarnation := sessionOf(in)
-	draining, err := c.master.Heartbeat(ctx, &taskqueue.Heartbeat{Trainer: o, Incarnation: incarnation, Moving: tokensOf(in.GetMoving()), Progress: progressOf(in.GetProgress())})
-	return &pb.HeartbeatReply{Draining: draining}, err
+	orders, err := c.master.Heartbeat(ctx, &taskqueue.Heartbeat{
+		Trainer: o, Incarnation: incarnation, Moving: tokensOf(in.GetMoving()), Held: tokensOf(in.GetHeld()), Progress: progressOf(in.GetProgress()),
+	})
+	return &pb.HeartbeatReply{Draining: orders.Draining, Commands: commandsToProto(orders.Stops)}, err
+}
+
+// commandsToProto returns a command for each dispatch to stop.
+func commandsToProto(stops []taskqueue.Token) (list []*pb.Command) {
+	for _, tok := range stops {
+		stop := &pb.StopTaskRequest{TaskId: int64(tok.ID()), Token: tokenToProto(tok)}
+		list = append(list, &pb.Command{Command: &pb.Command_StopTask{StopTask: stop}})
+	}
+	return list
 }
 
 // Leave implements the service.

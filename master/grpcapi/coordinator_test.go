@@ -7,6 +7,7 @@ import (
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"trainmaster/master"
 	"trainmaster/master/mastertest"
@@ -272,7 +273,7 @@ func TestTrainerWithSession(t *testing.T) {
 		t.Errorf("joined: %v", joined)
 	}
 	request := func(seq uint64, held ...*pb.TaskSpec) *pb.Request {
-		r := &pb.Request{Session: joined.GetSession(), Seq: seq, Ack: seq, Progress: &pb.Progress{Records: 10, Loss: 0.25}}
+		r := &pb.Request{Session: joined.GetSession(), Seq: seq, Ack: seq, Progress: &pb.TrainerProgress{Records: 10, Loss: 0.25}}
 		for _, task := range held {
 			r.Held = append(r.Held, task.GetToken())
 		}
@@ -307,8 +308,18 @@ func TestTrainerWithSession(t *testing.T) {
 	if err != nil || beat.GetDraining() {
 		t.Errorf("heartbeat: %v, %v", beat, err)
 	}
-	if _, err := client.Heartbeat(t.Context(), &pb.HeartbeatRequest{Session: joined.GetSession(), Moving: make([]*pb.Token, 17)}); status.Code(err) != codes.InvalidArgument {
-		t.Errorf("heartbeat with 17 tasks: %v", err)
+	for _, many := range []*pb.HeartbeatRequest{{Moving: make([]*pb.Token, 17)}, {Held: make([]*pb.Token, 17)}} {
+		many.Session = joined.GetSession()
+		if _, err := client.Heartbeat(t.Context(), many); status.Code(err) != codes.InvalidArgument {
+			t.Errorf("heartbeat with 17 tasks: %v", err)
+		}
+	}
+	beat, err = client.Heartbeat(t.Context(), &pb.HeartbeatRequest{Session: joined.GetSession(), Held: []*pb.Token{second.GetToken(), first.GetToken()}})
+	if err != nil || len(beat.GetCommands()) != 1 {
+		t.Fatalf("heartbeat with a counted task: %v, %v", beat, err)
+	}
+	if stop := beat.GetCommands()[0].GetStopTask(); stop.GetTaskId() != first.GetTaskId() || !proto.Equal(stop.GetToken(), first.GetToken()) {
+		t.Errorf("command: %v, expected the stop of task %d, %v", stop, first.GetTaskId(), first.GetToken())
 	}
 	saver, err := client.SaveModel(t.Context(), &pb.SaveModelRequest{Session: joined.GetSession()})
 	if err != nil || !saver.GetElected() {

@@ -81,8 +81,8 @@ func TestDrain(t *testing.T) {
 		t.Fatalf("b: got %+v, expected task %d, prefetched by a", answer, prefetched.Index)
 	}
 	h := taskqueue.Heartbeat{Trainer: a.req.Trainer, Incarnation: a.req.Incarnation}
-	if draining, err := s.Heartbeat(t.Context(), &h); err != nil || !draining {
-		t.Errorf("a heartbeat of a: draining is %v, %v", draining, err)
+	if orders, err := s.Heartbeat(t.Context(), &h); err != nil || !orders.Draining {
+		t.Errorf("a heartbeat of a: %+v, %v", orders, err)
 	}
 	for _, trainer := range do(t, o.ListTrainers, &pb.ListTrainersRequest{}).Trainers {
 		if trainer.Draining != (trainer.Id == "a") {

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -179,21 +180,27 @@ func (c *connection) TaskFailed(req wire.TaskFailedRequest, _ *int) (err error) 
 	return words(c.server.Master.Fail(c.ctx, req.Ordinal, req.Incarnation, req.Token, text))
 }
 
-// maxMoving is more than any trainer holds.
-const maxMoving = 16
+// maxHeld is more than any trainer holds.
+const maxHeld = 16
 
 // Heartbeat keeps a session alive.
 func (c *connection) Heartbeat(req wire.HeartbeatRequest, reply *int) (err error) {
 	defer c.recovered("Heartbeat", &err)
-	if len(req.Moving) > maxMoving {
-		return fmt.Errorf("moving: expected at most %d tasks, found %d", maxMoving, len(req.Moving))
+	for field, tokens := range map[string][]taskqueue.Token{"moving": req.Moving, "held": req.Held} {
+		if n := len(tokens); n > maxHeld {
+			return fmt.Errorf("%s: expected at most %d tasks, found %d", field, maxHeld, n)
+		}
 	}
-	draining, err := c.server.Master.Heartbeat(c.ctx, &taskqueue.Heartbeat{
-		Trainer: req.Ordinal, Incarnation: req.Incarnation, Moving: req.Moving, Progress: req.Progress,
+	orders, err := c.server.Master.Heartbeat(c.ctx, &taskqueue.Heartbeat{
+		Trainer: req.Ordinal, Incarnation: req.Incarnation, Moving: req.Moving, Held: req.Held, Progress: req.Progress,
 	})
 	c.observe(req.Trainer, err)
-	if *reply = wire.HeartbeatGoOn; draining {
+	if *reply = wire.HeartbeatGoOn; orders.Draining {
 		*reply = wire.HeartbeatDraining
+	}
+	for _, stop := range orders.Stops {
+		//guard:netrpc-stop-names-its-task
+		*reply |= wire.HeartbeatStop(slices.Index(req.Held, stop))
 	}
 	return words(err)
 }

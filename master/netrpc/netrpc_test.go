@@ -389,17 +389,31 @@ func TestHeartbeatIsBounded(t *testing.T) {
 	a := r.Join("a")
 	c := dial(t, r.Addr)
 	for _, tt := range []struct {
-		moving int
-		want   string
+		moving, held int
+		want         string
 	}{
-		{17, "moving: expected at most 16 tasks, found 17"},
-		{3000, "moving: expected at most 16 tasks, found 3000"},
-		{16, ""},
+		{17, 0, "moving: expected at most 16 tasks, found 17"},
+		{3000, 0, "moving: expected at most 16 tasks, found 3000"},
+		{0, 17, "held: expected at most 16 tasks, found 17"},
+		{16, 16, ""},
 	} {
-		beat := wire.HeartbeatRequest{Trainer: wire.Trainer{Ordinal: a.Ordinal, Incarnation: a.Incarnation}, Moving: make([]taskqueue.Token, tt.moving)}
+		beat := wire.HeartbeatRequest{Trainer: wire.Trainer{Ordinal: a.Ordinal, Incarnation: a.Incarnation}, Moving: make([]taskqueue.Token, tt.moving), Held: make([]taskqueue.Token, tt.held)}
 		if err := c.Call("RPCServer.Heartbeat", beat, new(int)); asText(err) != tt.want {
-			t.Errorf("heartbeat of %d tasks: got %v, expected %q", tt.moving, err, tt.want)
+			t.Errorf("heartbeat of %d and %d tasks: got %v, expected %q", tt.moving, tt.held, err, tt.want)
 		}
+	}
+}
+
+// The answer to a heartbeat names each task to give up by its place in the request.
+func TestReplyNamesTaskToStop(t *testing.T) {
+	r := serve(t, 3, master.Config{})
+	a, b := r.Join("a"), r.Join("b")
+	counted, running := a.Take(t), b.Take(t)
+	a.Take(t, counted)
+	beat := wire.HeartbeatRequest{Trainer: wire.Trainer{Ordinal: b.Ordinal, Incarnation: b.Incarnation}, Held: []taskqueue.Token{running, counted, {}}}
+	var answer int
+	if err := dial(t, r.Addr).Call("RPCServer.Heartbeat", beat, &answer); err != nil || answer != wire.HeartbeatStop(1) {
+		t.Errorf("heartbeat: got %b, %v, expected %b", answer, err, wire.HeartbeatStop(1))
 	}
 }
 

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"trainmaster/taskqueue"
+	"trainmaster/trainer"
 	"trainmaster/trainer/model"
 	"trainmaster/trainer/params"
 )
@@ -68,6 +69,13 @@ type Cuts interface {
 	Used(task *taskqueue.Task, records int)
 }
 
+// Stops says when the master has stopped a task.
+type Stops interface {
+	// UntilStopped returns a context that also ends when the master stops the task, and a function that releases it. The cause is then
+	// the error ErrStopped of the package trainer.
+	UntilStopped(ctx context.Context, task *taskqueue.Task) (context.Context, context.CancelFunc)
+}
+
 // TaskReport has the results of the training of one task.
 type TaskReport struct {
 	Task       *taskqueue.Task
@@ -92,6 +100,7 @@ type Trainer struct {
 	Rows       Rows  // nil: the model has no tables
 	Steps      Steps // nil: asynchronous
 	Cuts       Cuts  // nil: none are taken
+	Stops      Stops // may be nil
 
 	Journal *Journal                                 // nil: none is kept
 	Report  func(TaskReport)                         // Called after each trained task, before the task is reported as finished. May be nil.
@@ -140,6 +149,9 @@ func (t *Trainer) Run(ctx context.Context) error {
 		}
 		finished = nil
 		report, err := s.train(ctx, task)
+		if errors.Is(err, trainer.ErrStopped) {
+			continue // with another task
+		}
 		if bad, ok := errors.AsType[*recordError](err); ok {
 			if t.Failed != nil {
 				t.Failed(task, bad)
@@ -213,7 +225,16 @@ func (s *session) train(ctx context.Context, task *taskqueue.Task) (TaskReport, 
 	if s.Cuts != nil {
 		report.Base = s.Cuts.Base(task)
 	}
+	running := ctx
+	if s.Stops != nil {
+		var release context.CancelFunc
+		running, release = s.Stops.UntilStopped(ctx, task)
+		defer release()
+	}
 	for group, err := range s.batches.of(s.Tasks.Records(task)) {
+		if err == nil && running.Err() != nil {
+			return report, context.Cause(running) // between two pushes: the outcome of a push is always known
+		}
 		if err == nil && s.Cuts != nil {
 			err = s.Cuts.Boundary(ctx)
 		}

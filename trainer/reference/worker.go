@@ -157,7 +157,7 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 		return err
 	}
 	defer servers.Close()
-	t := Trainer{ID: w.Trainer.ID, Model: m, BatchSize: recipe.BatchSize, Exchange: recipe.Exchange, Tasks: client, Parameters: servers, Rows: servers, Journal: journal}
+	t := Trainer{ID: w.Trainer.ID, Model: m, BatchSize: recipe.BatchSize, Exchange: recipe.Exchange, Tasks: client, Parameters: servers, Rows: servers, Stops: client, Journal: journal}
 	if client.Sync() {
 		t.Steps = client
 	}

@@ -69,17 +69,21 @@ type TaskFailedRequest struct {
 	Error string
 }
 
-// Answers to a heartbeat.
+// The answer to a heartbeat is a sum of these numbers and of HeartbeatStop of each task to stop.
 const (
 	HeartbeatGoOn     = 0
 	HeartbeatDraining = 1 // a task that is fetched and not begun was given to another: drop it
 )
+
+// HeartbeatStop is a part of the answer: the trainer must give up HeartbeatRequest.Held[i].
+func HeartbeatStop(i int) int { return 2 << i }
 
 // HeartbeatRequest keeps a session alive; the tasks in Moving made progress.
 type HeartbeatRequest struct {
 	Trainer
 	Moving   []taskqueue.Token
 	Progress taskqueue.Progress
+	Held     []taskqueue.Token // all tasks that the trainer has and did not report
 }
 
 // LeaveRequest ends a session in order.

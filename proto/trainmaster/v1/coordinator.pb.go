@@ -276,8 +276,8 @@ type Request struct {
 	// From JoinReply.
 	JobId []byte `protobuf:"bytes,7,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
 	// Epoch of the trainer; in jobs with explicit commits only.
-	Epoch         uint32    `protobuf:"varint,8,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Progress      *Progress `protobuf:"bytes,9,opt,name=progress,proto3" json:"progress,omitempty"`
+	Epoch         uint32           `protobuf:"varint,8,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Progress      *TrainerProgress `protobuf:"bytes,9,opt,name=progress,proto3" json:"progress,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -368,7 +368,7 @@ func (x *Request) GetEpoch() uint32 {
 	return 0
 }
 
-func (x *Request) GetProgress() *Progress {
+func (x *Request) GetProgress() *TrainerProgress {
 	if x != nil {
 		return x.Progress
 	}
@@ -428,8 +428,8 @@ func (x *Session) GetIncarnation() uint64 {
 	return 0
 }
 
-// Progress is shown by master status.
-type Progress struct {
+// TrainerProgress is shown by master status.
+type TrainerProgress struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Number of records trained in this session.
 	Records int64 `protobuf:"varint,1,opt,name=records,proto3" json:"records,omitempty"`
@@ -439,20 +439,20 @@ type Progress struct {
 	sizeCache     protoimpl.SizeCache
 }
 
-func (x *Progress) Reset() {
-	*x = Progress{}
+func (x *TrainerProgress) Reset() {
+	*x = TrainerProgress{}
 	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
 
-func (x *Progress) String() string {
+func (x *TrainerProgress) String() string {
 	return protoimpl.X.MessageStringOf(x)
 }
 
-func (*Progress) ProtoMessage() {}
+func (*TrainerProgress) ProtoMessage() {}
 
-func (x *Progress) ProtoReflect() protoreflect.Message {
+func (x *TrainerProgress) ProtoReflect() protoreflect.Message {
 	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
@@ -464,19 +464,19 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 	return mi.MessageOf(x)
 }
 
-// Deprecated: Use Progress.ProtoReflect.Descriptor instead.
-func (*Progress) Descriptor() ([]byte, []int) {
+// Deprecated: Use TrainerProgress.ProtoReflect.Descriptor instead.
+func (*TrainerProgress) Descriptor() ([]byte, []int) {
 	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{3}
 }
 
-func (x *Progress) GetRecords() int64 {
+func (x *TrainerProgress) GetRecords() int64 {
 	if x != nil {
 		return x.Records
 	}
 	return 0
 }
 
-func (x *Progress) GetLoss() float64 {
+func (x *TrainerProgress) GetLoss() float64 {
 	if x != nil {
 		return x.Loss
 	}
@@ -1545,8 +1545,10 @@ type HeartbeatRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Session *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
 	// Tasks whose records the trainer has continued to train since the last heartbeat: their deadlines move. At most 16.
-	Moving        []*Token  `protobuf:"bytes,2,rep,name=moving,proto3" json:"moving,omitempty"`
-	Progress      *Progress `protobuf:"bytes,3,opt,name=progress,proto3" json:"progress,omitempty"`
+	Moving   []*Token         `protobuf:"bytes,2,rep,name=moving,proto3" json:"moving,omitempty"`
+	Progress *TrainerProgress `protobuf:"bytes,3,opt,name=progress,proto3" json:"progress,omitempty"`
+	// All tasks that the trainer has received and not reported: at most 16. The commands of the reply are about these tasks.
+	Held          []*Token `protobuf:"bytes,16,rep,name=held,proto3" json:"held,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1595,9 +1597,16 @@ func (x *HeartbeatRequest) GetMoving() []*Token {
 	return nil
 }
 
-func (x *HeartbeatRequest) GetProgress() *Progress {
+func (x *HeartbeatRequest) GetProgress() *TrainerProgress {
 	if x != nil {
 		return x.Progress
+	}
+	return nil
+}
+
+func (x *HeartbeatRequest) GetHeld() []*Token {
+	if x != nil {
+		return x.Held
 	}
 	return nil
 }
@@ -1605,7 +1614,9 @@ func (x *HeartbeatRequest) GetProgress() *Progress {
 type HeartbeatReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// An operator drains the trainer: it gets no more tasks, and leaves.
-	Draining      bool `protobuf:"varint,1,opt,name=draining,proto3" json:"draining,omitempty"`
+	Draining bool `protobuf:"varint,1,opt,name=draining,proto3" json:"draining,omitempty"`
+	// A command is repeated until the trainer has followed it.
+	Commands      []*Command `protobuf:"bytes,16,rep,name=commands,proto3" json:"commands,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1647,6 +1658,136 @@ func (x *HeartbeatReply) GetDraining() bool {
 	return false
 }
 
+func (x *HeartbeatReply) GetCommands() []*Command {
+	if x != nil {
+		return x.Commands
+	}
+	return nil
+}
+
+// Command is a request of the master to a trainer.
+type Command struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Types that are valid to be assigned to Command:
+	//
+	//	*Command_StopTask
+	Command       isCommand_Command `protobuf_oneof:"command"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Command) Reset() {
+	*x = Command{}
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[20]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Command) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Command) ProtoMessage() {}
+
+func (x *Command) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[20]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Command.ProtoReflect.Descriptor instead.
+func (*Command) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{20}
+}
+
+func (x *Command) GetCommand() isCommand_Command {
+	if x != nil {
+		return x.Command
+	}
+	return nil
+}
+
+func (x *Command) GetStopTask() *StopTaskRequest {
+	if x != nil {
+		if x, ok := x.Command.(*Command_StopTask); ok {
+			return x.StopTask
+		}
+	}
+	return nil
+}
+
+type isCommand_Command interface {
+	isCommand_Command()
+}
+
+type Command_StopTask struct {
+	StopTask *StopTaskRequest `protobuf:"bytes,1,opt,name=stop_task,json=stopTask,proto3,oneof"`
+}
+
+func (*Command_StopTask) isCommand_Command() {}
+
+// StopTaskRequest asks a trainer to give up a task, because another trainer has it or it is counted already. The trainer reports nothing
+// about the task, and asks for another one. It ignores the request if it does not run this dispatch of the task.
+type StopTaskRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// TaskSpec.task_id. It differs between the dispatches of a task.
+	TaskId int64 `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	// TaskSpec.token of the same dispatch.
+	Token         *Token `protobuf:"bytes,16,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StopTaskRequest) Reset() {
+	*x = StopTaskRequest{}
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StopTaskRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StopTaskRequest) ProtoMessage() {}
+
+func (x *StopTaskRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StopTaskRequest.ProtoReflect.Descriptor instead.
+func (*StopTaskRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *StopTaskRequest) GetTaskId() int64 {
+	if x != nil {
+		return x.TaskId
+	}
+	return 0
+}
+
+func (x *StopTaskRequest) GetToken() *Token {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
 type LeaveRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
@@ -1656,7 +1797,7 @@ type LeaveRequest struct {
 
 func (x *LeaveRequest) Reset() {
 	*x = LeaveRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1668,7 +1809,7 @@ func (x *LeaveRequest) String() string {
 func (*LeaveRequest) ProtoMessage() {}
 
 func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1681,7 +1822,7 @@ func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveRequest.ProtoReflect.Descriptor instead.
 func (*LeaveRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{20}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *LeaveRequest) GetSession() *Session {
@@ -1699,7 +1840,7 @@ type LeaveReply struct {
 
 func (x *LeaveReply) Reset() {
 	*x = LeaveReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1711,7 +1852,7 @@ func (x *LeaveReply) String() string {
 func (*LeaveReply) ProtoMessage() {}
 
 func (x *LeaveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1724,7 +1865,7 @@ func (x *LeaveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveReply.ProtoReflect.Descriptor instead.
 func (*LeaveReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{21}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{23}
 }
 
 type ReportDatasetRequest struct {
@@ -1737,7 +1878,7 @@ type ReportDatasetRequest struct {
 
 func (x *ReportDatasetRequest) Reset() {
 	*x = ReportDatasetRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1749,7 +1890,7 @@ func (x *ReportDatasetRequest) String() string {
 func (*ReportDatasetRequest) ProtoMessage() {}
 
 func (x *ReportDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1762,7 +1903,7 @@ func (x *ReportDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportDatasetRequest.ProtoReflect.Descriptor instead.
 func (*ReportDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{22}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *ReportDatasetRequest) GetPaths() []string {
@@ -1780,7 +1921,7 @@ type ReportDatasetReply struct {
 
 func (x *ReportDatasetReply) Reset() {
 	*x = ReportDatasetReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1792,7 +1933,7 @@ func (x *ReportDatasetReply) String() string {
 func (*ReportDatasetReply) ProtoMessage() {}
 
 func (x *ReportDatasetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1805,7 +1946,7 @@ func (x *ReportDatasetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportDatasetReply.ProtoReflect.Descriptor instead.
 func (*ReportDatasetReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{23}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{25}
 }
 
 type SaveModelRequest struct {
@@ -1817,7 +1958,7 @@ type SaveModelRequest struct {
 
 func (x *SaveModelRequest) Reset() {
 	*x = SaveModelRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1829,7 +1970,7 @@ func (x *SaveModelRequest) String() string {
 func (*SaveModelRequest) ProtoMessage() {}
 
 func (x *SaveModelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1842,7 +1983,7 @@ func (x *SaveModelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveModelRequest.ProtoReflect.Descriptor instead.
 func (*SaveModelRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{24}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *SaveModelRequest) GetSession() *Session {
@@ -1861,7 +2002,7 @@ type SaveModelReply struct {
 
 func (x *SaveModelReply) Reset() {
 	*x = SaveModelReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1873,7 +2014,7 @@ func (x *SaveModelReply) String() string {
 func (*SaveModelReply) ProtoMessage() {}
 
 func (x *SaveModelReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1886,7 +2027,7 @@ func (x *SaveModelReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveModelReply.ProtoReflect.Descriptor instead.
 func (*SaveModelReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{25}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *SaveModelReply) GetElected() bool {
@@ -1910,7 +2051,7 @@ type StagedRequest struct {
 
 func (x *StagedRequest) Reset() {
 	*x = StagedRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1922,7 +2063,7 @@ func (x *StagedRequest) String() string {
 func (*StagedRequest) ProtoMessage() {}
 
 func (x *StagedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1935,7 +2076,7 @@ func (x *StagedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedRequest.ProtoReflect.Descriptor instead.
 func (*StagedRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{26}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StagedRequest) GetSession() *Session {
@@ -1978,7 +2119,7 @@ type StagedReply struct {
 
 func (x *StagedReply) Reset() {
 	*x = StagedReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1990,7 +2131,7 @@ func (x *StagedReply) String() string {
 func (*StagedReply) ProtoMessage() {}
 
 func (x *StagedReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2003,7 +2144,7 @@ func (x *StagedReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedReply.ProtoReflect.Descriptor instead.
 func (*StagedReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{27}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StagedReply) GetCommitted() uint64 {
@@ -2031,7 +2172,7 @@ type LastStepRequest struct {
 
 func (x *LastStepRequest) Reset() {
 	*x = LastStepRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[28]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2043,7 +2184,7 @@ func (x *LastStepRequest) String() string {
 func (*LastStepRequest) ProtoMessage() {}
 
 func (x *LastStepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[28]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2056,7 +2197,7 @@ func (x *LastStepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LastStepRequest.ProtoReflect.Descriptor instead.
 func (*LastStepRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{28}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *LastStepRequest) GetSession() *Session {
@@ -2086,7 +2227,7 @@ type FlushedRequest struct {
 
 func (x *FlushedRequest) Reset() {
 	*x = FlushedRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[29]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2098,7 +2239,7 @@ func (x *FlushedRequest) String() string {
 func (*FlushedRequest) ProtoMessage() {}
 
 func (x *FlushedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[29]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2111,7 +2252,7 @@ func (x *FlushedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlushedRequest.ProtoReflect.Descriptor instead.
 func (*FlushedRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{29}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *FlushedRequest) GetSession() *Session {
@@ -2152,7 +2293,7 @@ type TaskPosition struct {
 
 func (x *TaskPosition) Reset() {
 	*x = TaskPosition{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2164,7 +2305,7 @@ func (x *TaskPosition) String() string {
 func (*TaskPosition) ProtoMessage() {}
 
 func (x *TaskPosition) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2177,7 +2318,7 @@ func (x *TaskPosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskPosition.ProtoReflect.Descriptor instead.
 func (*TaskPosition) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{30}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *TaskPosition) GetToken() *Token {
@@ -2205,7 +2346,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2217,7 +2358,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2230,7 +2371,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{31}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *StepRequest) GetSession() *Session {
@@ -2263,7 +2404,7 @@ type CutWatchRequest struct {
 
 func (x *CutWatchRequest) Reset() {
 	*x = CutWatchRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2275,7 +2416,7 @@ func (x *CutWatchRequest) String() string {
 func (*CutWatchRequest) ProtoMessage() {}
 
 func (x *CutWatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2288,7 +2429,7 @@ func (x *CutWatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CutWatchRequest.ProtoReflect.Descriptor instead.
 func (*CutWatchRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{32}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *CutWatchRequest) GetSession() *Session {
@@ -2317,7 +2458,7 @@ type StepReply struct {
 
 func (x *StepReply) Reset() {
 	*x = StepReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2329,7 +2470,7 @@ func (x *StepReply) String() string {
 func (*StepReply) ProtoMessage() {}
 
 func (x *StepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2342,7 +2483,7 @@ func (x *StepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepReply.ProtoReflect.Descriptor instead.
 func (*StepReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{33}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StepReply) GetStep() uint64 {
@@ -2402,7 +2543,7 @@ type HyperParameter_Value struct {
 
 func (x *HyperParameter_Value) Reset() {
 	*x = HyperParameter_Value{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2414,7 +2555,7 @@ func (x *HyperParameter_Value) String() string {
 func (*HyperParameter_Value) ProtoMessage() {}
 
 func (x *HyperParameter_Value) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2511,7 +2652,7 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"trainer_id\x18\x01 \x01(\x05R\ttrainerId\x12(\n" +
 	"\x10trainer_model_id\x18\x02 \x01(\x03R\x0etrainerModelId\x121\n" +
 	"\arequest\x18\x10 \x01(\v2\x17.trainmaster.v1.RequestR\arequest\x122\n" +
-	"\aaccepts\x18\x11 \x03(\x0e2\x18.trainmaster.v1.TaskKindR\aaccepts\"\xae\x02\n" +
+	"\aaccepts\x18\x11 \x03(\x0e2\x18.trainmaster.v1.TaskKindR\aaccepts\"\xb5\x02\n" +
 	"\aRequest\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.trainmaster.v1.SessionR\asession\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x10\n" +
@@ -2522,12 +2663,12 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\n" +
 	"seen_proof\x18\x06 \x01(\fR\tseenProof\x12\x15\n" +
 	"\x06job_id\x18\a \x01(\fR\x05jobId\x12\x14\n" +
-	"\x05epoch\x18\b \x01(\rR\x05epoch\x124\n" +
-	"\bprogress\x18\t \x01(\v2\x18.trainmaster.v1.ProgressR\bprogress\"E\n" +
+	"\x05epoch\x18\b \x01(\rR\x05epoch\x12;\n" +
+	"\bprogress\x18\t \x01(\v2\x1f.trainmaster.v1.TrainerProgressR\bprogress\"E\n" +
 	"\aSession\x12\x18\n" +
 	"\aordinal\x18\x01 \x01(\rR\aordinal\x12 \n" +
-	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\"8\n" +
-	"\bProgress\x12\x18\n" +
+	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\"?\n" +
+	"\x0fTrainerProgress\x12\x18\n" +
 	"\arecords\x18\x01 \x01(\x03R\arecords\x12\x12\n" +
 	"\x04loss\x18\x02 \x01(\x01R\x04loss\"\xaf\x01\n" +
 	"\x05Token\x12\x14\n" +
@@ -2635,13 +2776,21 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\x04cuts\x18\x05 \x01(\bR\x04cuts\x12\x14\n" +
 	"\x05epoch\x18\x06 \x01(\rR\x05epoch\x12\x1f\n" +
 	"\vsession_ttl\x18\a \x01(\x01R\n" +
-	"sessionTtl\"\xaa\x01\n" +
+	"sessionTtl\"\xdc\x01\n" +
 	"\x10HeartbeatRequest\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.trainmaster.v1.SessionR\asession\x12-\n" +
-	"\x06moving\x18\x02 \x03(\v2\x15.trainmaster.v1.TokenR\x06moving\x124\n" +
-	"\bprogress\x18\x03 \x01(\v2\x18.trainmaster.v1.ProgressR\bprogress\",\n" +
+	"\x06moving\x18\x02 \x03(\v2\x15.trainmaster.v1.TokenR\x06moving\x12;\n" +
+	"\bprogress\x18\x03 \x01(\v2\x1f.trainmaster.v1.TrainerProgressR\bprogress\x12)\n" +
+	"\x04held\x18\x10 \x03(\v2\x15.trainmaster.v1.TokenR\x04held\"a\n" +
 	"\x0eHeartbeatReply\x12\x1a\n" +
-	"\bdraining\x18\x01 \x01(\bR\bdraining\"A\n" +
+	"\bdraining\x18\x01 \x01(\bR\bdraining\x123\n" +
+	"\bcommands\x18\x10 \x03(\v2\x17.trainmaster.v1.CommandR\bcommands\"T\n" +
+	"\aCommand\x12>\n" +
+	"\tstop_task\x18\x01 \x01(\v2\x1f.trainmaster.v1.StopTaskRequestH\x00R\bstopTaskB\t\n" +
+	"\acommand\"W\n" +
+	"\x0fStopTaskRequest\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\x03R\x06taskId\x12+\n" +
+	"\x05token\x18\x10 \x01(\v2\x15.trainmaster.v1.TokenR\x05token\"A\n" +
 	"\fLeaveRequest\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.trainmaster.v1.SessionR\asession\"\f\n" +
 	"\n" +
@@ -2720,7 +2869,7 @@ func file_trainmaster_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_trainmaster_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
 var file_trainmaster_v1_coordinator_proto_goTypes = []any{
 	(WaitTaskSpec_Reason)(0),       // 0: trainmaster.v1.WaitTaskSpec.Reason
 	(EndTaskSpec_Reason)(0),        // 1: trainmaster.v1.EndTaskSpec.Reason
@@ -2728,7 +2877,7 @@ var file_trainmaster_v1_coordinator_proto_goTypes = []any{
 	(*TrainerInfo)(nil),            // 3: trainmaster.v1.TrainerInfo
 	(*Request)(nil),                // 4: trainmaster.v1.Request
 	(*Session)(nil),                // 5: trainmaster.v1.Session
-	(*Progress)(nil),               // 6: trainmaster.v1.Progress
+	(*TrainerProgress)(nil),        // 6: trainmaster.v1.TrainerProgress
 	(*Token)(nil),                  // 7: trainmaster.v1.Token
 	(*TaskSpec)(nil),               // 8: trainmaster.v1.TaskSpec
 	(*TrainingTaskSpec)(nil),       // 9: trainmaster.v1.TrainingTaskSpec
@@ -2745,32 +2894,34 @@ var file_trainmaster_v1_coordinator_proto_goTypes = []any{
 	(*JoinReply)(nil),              // 20: trainmaster.v1.JoinReply
 	(*HeartbeatRequest)(nil),       // 21: trainmaster.v1.HeartbeatRequest
 	(*HeartbeatReply)(nil),         // 22: trainmaster.v1.HeartbeatReply
-	(*LeaveRequest)(nil),           // 23: trainmaster.v1.LeaveRequest
-	(*LeaveReply)(nil),             // 24: trainmaster.v1.LeaveReply
-	(*ReportDatasetRequest)(nil),   // 25: trainmaster.v1.ReportDatasetRequest
-	(*ReportDatasetReply)(nil),     // 26: trainmaster.v1.ReportDatasetReply
-	(*SaveModelRequest)(nil),       // 27: trainmaster.v1.SaveModelRequest
-	(*SaveModelReply)(nil),         // 28: trainmaster.v1.SaveModelReply
-	(*StagedRequest)(nil),          // 29: trainmaster.v1.StagedRequest
-	(*StagedReply)(nil),            // 30: trainmaster.v1.StagedReply
-	(*LastStepRequest)(nil),        // 31: trainmaster.v1.LastStepRequest
-	(*FlushedRequest)(nil),         // 32: trainmaster.v1.FlushedRequest
-	(*TaskPosition)(nil),           // 33: trainmaster.v1.TaskPosition
-	(*StepRequest)(nil),            // 34: trainmaster.v1.StepRequest
-	(*CutWatchRequest)(nil),        // 35: trainmaster.v1.CutWatchRequest
-	(*StepReply)(nil),              // 36: trainmaster.v1.StepReply
-	nil,                            // 37: trainmaster.v1.HyperParameter.ValuesEntry
-	(*HyperParameter_Value)(nil),   // 38: trainmaster.v1.HyperParameter.Value
-	(TaskKind)(0),                  // 39: trainmaster.v1.TaskKind
-	(*DataSpec)(nil),               // 40: trainmaster.v1.DataSpec
+	(*Command)(nil),                // 23: trainmaster.v1.Command
+	(*StopTaskRequest)(nil),        // 24: trainmaster.v1.StopTaskRequest
+	(*LeaveRequest)(nil),           // 25: trainmaster.v1.LeaveRequest
+	(*LeaveReply)(nil),             // 26: trainmaster.v1.LeaveReply
+	(*ReportDatasetRequest)(nil),   // 27: trainmaster.v1.ReportDatasetRequest
+	(*ReportDatasetReply)(nil),     // 28: trainmaster.v1.ReportDatasetReply
+	(*SaveModelRequest)(nil),       // 29: trainmaster.v1.SaveModelRequest
+	(*SaveModelReply)(nil),         // 30: trainmaster.v1.SaveModelReply
+	(*StagedRequest)(nil),          // 31: trainmaster.v1.StagedRequest
+	(*StagedReply)(nil),            // 32: trainmaster.v1.StagedReply
+	(*LastStepRequest)(nil),        // 33: trainmaster.v1.LastStepRequest
+	(*FlushedRequest)(nil),         // 34: trainmaster.v1.FlushedRequest
+	(*TaskPosition)(nil),           // 35: trainmaster.v1.TaskPosition
+	(*StepRequest)(nil),            // 36: trainmaster.v1.StepRequest
+	(*CutWatchRequest)(nil),        // 37: trainmaster.v1.CutWatchRequest
+	(*StepReply)(nil),              // 38: trainmaster.v1.StepReply
+	nil,                            // 39: trainmaster.v1.HyperParameter.ValuesEntry
+	(*HyperParameter_Value)(nil),   // 40: trainmaster.v1.HyperParameter.Value
+	(TaskKind)(0),                  // 41: trainmaster.v1.TaskKind
+	(*DataSpec)(nil),               // 42: trainmaster.v1.DataSpec
 }
 var file_trainmaster_v1_coordinator_proto_depIdxs = []int32{
 	4,  // 0: trainmaster.v1.TrainerInfo.request:type_name -> trainmaster.v1.Request
-	39, // 1: trainmaster.v1.TrainerInfo.accepts:type_name -> trainmaster.v1.TaskKind
+	41, // 1: trainmaster.v1.TrainerInfo.accepts:type_name -> trainmaster.v1.TaskKind
 	5,  // 2: trainmaster.v1.Request.session:type_name -> trainmaster.v1.Session
 	7,  // 3: trainmaster.v1.Request.held:type_name -> trainmaster.v1.Token
-	6,  // 4: trainmaster.v1.Request.progress:type_name -> trainmaster.v1.Progress
-	39, // 5: trainmaster.v1.Token.kind:type_name -> trainmaster.v1.TaskKind
+	6,  // 4: trainmaster.v1.Request.progress:type_name -> trainmaster.v1.TrainerProgress
+	41, // 5: trainmaster.v1.Token.kind:type_name -> trainmaster.v1.TaskKind
 	9,  // 6: trainmaster.v1.TaskSpec.training_task:type_name -> trainmaster.v1.TrainingTaskSpec
 	10, // 7: trainmaster.v1.TaskSpec.evaluation_spec:type_name -> trainmaster.v1.EvaluationTaskSpec
 	11, // 8: trainmaster.v1.TaskSpec.prediction_spec:type_name -> trainmaster.v1.PredictionTaskSpec
@@ -2778,13 +2929,13 @@ var file_trainmaster_v1_coordinator_proto_depIdxs = []int32{
 	15, // 10: trainmaster.v1.TaskSpec.end:type_name -> trainmaster.v1.EndTaskSpec
 	7,  // 11: trainmaster.v1.TaskSpec.token:type_name -> trainmaster.v1.Token
 	12, // 12: trainmaster.v1.TrainingTaskSpec.model:type_name -> trainmaster.v1.ModelSpec
-	40, // 13: trainmaster.v1.TrainingTaskSpec.data:type_name -> trainmaster.v1.DataSpec
+	42, // 13: trainmaster.v1.TrainingTaskSpec.data:type_name -> trainmaster.v1.DataSpec
 	13, // 14: trainmaster.v1.TrainingTaskSpec.hyper_parameter:type_name -> trainmaster.v1.HyperParameter
 	12, // 15: trainmaster.v1.EvaluationTaskSpec.model:type_name -> trainmaster.v1.ModelSpec
-	40, // 16: trainmaster.v1.EvaluationTaskSpec.data:type_name -> trainmaster.v1.DataSpec
+	42, // 16: trainmaster.v1.EvaluationTaskSpec.data:type_name -> trainmaster.v1.DataSpec
 	12, // 17: trainmaster.v1.PredictionTaskSpec.model:type_name -> trainmaster.v1.ModelSpec
-	40, // 18: trainmaster.v1.PredictionTaskSpec.data:type_name -> trainmaster.v1.DataSpec
-	37, // 19: trainmaster.v1.HyperParameter.values:type_name -> trainmaster.v1.HyperParameter.ValuesEntry
+	42, // 18: trainmaster.v1.PredictionTaskSpec.data:type_name -> trainmaster.v1.DataSpec
+	39, // 19: trainmaster.v1.HyperParameter.values:type_name -> trainmaster.v1.HyperParameter.ValuesEntry
 	0,  // 20: trainmaster.v1.WaitTaskSpec.reason:type_name -> trainmaster.v1.WaitTaskSpec.Reason
 	1,  // 21: trainmaster.v1.EndTaskSpec.reason:type_name -> trainmaster.v1.EndTaskSpec.Reason
 	17, // 22: trainmaster.v1.TaskResult.stat:type_name -> trainmaster.v1.RunStats
@@ -2796,48 +2947,52 @@ var file_trainmaster_v1_coordinator_proto_depIdxs = []int32{
 	5,  // 28: trainmaster.v1.JoinReply.session:type_name -> trainmaster.v1.Session
 	5,  // 29: trainmaster.v1.HeartbeatRequest.session:type_name -> trainmaster.v1.Session
 	7,  // 30: trainmaster.v1.HeartbeatRequest.moving:type_name -> trainmaster.v1.Token
-	6,  // 31: trainmaster.v1.HeartbeatRequest.progress:type_name -> trainmaster.v1.Progress
-	5,  // 32: trainmaster.v1.LeaveRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 33: trainmaster.v1.SaveModelRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 34: trainmaster.v1.StagedRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 35: trainmaster.v1.LastStepRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 36: trainmaster.v1.FlushedRequest.session:type_name -> trainmaster.v1.Session
-	33, // 37: trainmaster.v1.FlushedRequest.positions:type_name -> trainmaster.v1.TaskPosition
-	7,  // 38: trainmaster.v1.TaskPosition.token:type_name -> trainmaster.v1.Token
-	5,  // 39: trainmaster.v1.StepRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 40: trainmaster.v1.CutWatchRequest.session:type_name -> trainmaster.v1.Session
-	38, // 41: trainmaster.v1.HyperParameter.ValuesEntry.value:type_name -> trainmaster.v1.HyperParameter.Value
-	3,  // 42: trainmaster.v1.Coordinator.GetTask:input_type -> trainmaster.v1.TrainerInfo
-	16, // 43: trainmaster.v1.Coordinator.PushResult:input_type -> trainmaster.v1.TaskResult
-	19, // 44: trainmaster.v1.Coordinator.Join:input_type -> trainmaster.v1.JoinRequest
-	21, // 45: trainmaster.v1.Coordinator.Heartbeat:input_type -> trainmaster.v1.HeartbeatRequest
-	23, // 46: trainmaster.v1.Coordinator.Leave:input_type -> trainmaster.v1.LeaveRequest
-	25, // 47: trainmaster.v1.Coordinator.ReportDataset:input_type -> trainmaster.v1.ReportDatasetRequest
-	27, // 48: trainmaster.v1.Coordinator.SaveModel:input_type -> trainmaster.v1.SaveModelRequest
-	29, // 49: trainmaster.v1.Coordinator.Staged:input_type -> trainmaster.v1.StagedRequest
-	31, // 50: trainmaster.v1.Coordinator.LastStep:input_type -> trainmaster.v1.LastStepRequest
-	32, // 51: trainmaster.v1.Coordinator.Flushed:input_type -> trainmaster.v1.FlushedRequest
-	34, // 52: trainmaster.v1.Coordinator.Commit:input_type -> trainmaster.v1.StepRequest
-	34, // 53: trainmaster.v1.Coordinator.Rollback:input_type -> trainmaster.v1.StepRequest
-	35, // 54: trainmaster.v1.Coordinator.CutWatch:input_type -> trainmaster.v1.CutWatchRequest
-	8,  // 55: trainmaster.v1.Coordinator.GetTask:output_type -> trainmaster.v1.TaskSpec
-	18, // 56: trainmaster.v1.Coordinator.PushResult:output_type -> trainmaster.v1.PushResultResponse
-	20, // 57: trainmaster.v1.Coordinator.Join:output_type -> trainmaster.v1.JoinReply
-	22, // 58: trainmaster.v1.Coordinator.Heartbeat:output_type -> trainmaster.v1.HeartbeatReply
-	24, // 59: trainmaster.v1.Coordinator.Leave:output_type -> trainmaster.v1.LeaveReply
-	26, // 60: trainmaster.v1.Coordinator.ReportDataset:output_type -> trainmaster.v1.ReportDatasetReply
-	28, // 61: trainmaster.v1.Coordinator.SaveModel:output_type -> trainmaster.v1.SaveModelReply
-	30, // 62: trainmaster.v1.Coordinator.Staged:output_type -> trainmaster.v1.StagedReply
-	36, // 63: trainmaster.v1.Coordinator.LastStep:output_type -> trainmaster.v1.StepReply
-	36, // 64: trainmaster.v1.Coordinator.Flushed:output_type -> trainmaster.v1.StepReply
-	36, // 65: trainmaster.v1.Coordinator.Commit:output_type -> trainmaster.v1.StepReply
-	36, // 66: trainmaster.v1.Coordinator.Rollback:output_type -> trainmaster.v1.StepReply
-	36, // 67: trainmaster.v1.Coordinator.CutWatch:output_type -> trainmaster.v1.StepReply
-	55, // [55:68] is the sub-list for method output_type
-	42, // [42:55] is the sub-list for method input_type
-	42, // [42:42] is the sub-list for extension type_name
-	42, // [42:42] is the sub-list for extension extendee
-	0,  // [0:42] is the sub-list for field type_name
+	6,  // 31: trainmaster.v1.HeartbeatRequest.progress:type_name -> trainmaster.v1.TrainerProgress
+	7,  // 32: trainmaster.v1.HeartbeatRequest.held:type_name -> trainmaster.v1.Token
+	23, // 33: trainmaster.v1.HeartbeatReply.commands:type_name -> trainmaster.v1.Command
+	24, // 34: trainmaster.v1.Command.stop_task:type_name -> trainmaster.v1.StopTaskRequest
+	7,  // 35: trainmaster.v1.StopTaskRequest.token:type_name -> trainmaster.v1.Token
+	5,  // 36: trainmaster.v1.LeaveRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 37: trainmaster.v1.SaveModelRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 38: trainmaster.v1.StagedRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 39: trainmaster.v1.LastStepRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 40: trainmaster.v1.FlushedRequest.session:type_name -> trainmaster.v1.Session
+	35, // 41: trainmaster.v1.FlushedRequest.positions:type_name -> trainmaster.v1.TaskPosition
+	7,  // 42: trainmaster.v1.TaskPosition.token:type_name -> trainmaster.v1.Token
+	5,  // 43: trainmaster.v1.StepRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 44: trainmaster.v1.CutWatchRequest.session:type_name -> trainmaster.v1.Session
+	40, // 45: trainmaster.v1.HyperParameter.ValuesEntry.value:type_name -> trainmaster.v1.HyperParameter.Value
+	3,  // 46: trainmaster.v1.Coordinator.GetTask:input_type -> trainmaster.v1.TrainerInfo
+	16, // 47: trainmaster.v1.Coordinator.PushResult:input_type -> trainmaster.v1.TaskResult
+	19, // 48: trainmaster.v1.Coordinator.Join:input_type -> trainmaster.v1.JoinRequest
+	21, // 49: trainmaster.v1.Coordinator.Heartbeat:input_type -> trainmaster.v1.HeartbeatRequest
+	25, // 50: trainmaster.v1.Coordinator.Leave:input_type -> trainmaster.v1.LeaveRequest
+	27, // 51: trainmaster.v1.Coordinator.ReportDataset:input_type -> trainmaster.v1.ReportDatasetRequest
+	29, // 52: trainmaster.v1.Coordinator.SaveModel:input_type -> trainmaster.v1.SaveModelRequest
+	31, // 53: trainmaster.v1.Coordinator.Staged:input_type -> trainmaster.v1.StagedRequest
+	33, // 54: trainmaster.v1.Coordinator.LastStep:input_type -> trainmaster.v1.LastStepRequest
+	34, // 55: trainmaster.v1.Coordinator.Flushed:input_type -> trainmaster.v1.FlushedRequest
+	36, // 56: trainmaster.v1.Coordinator.Commit:input_type -> trainmaster.v1.StepRequest
+	36, // 57: trainmaster.v1.Coordinator.Rollback:input_type -> trainmaster.v1.StepRequest
+	37, // 58: trainmaster.v1.Coordinator.CutWatch:input_type -> trainmaster.v1.CutWatchRequest
+	8,  // 59: trainmaster.v1.Coordinator.GetTask:output_type -> trainmaster.v1.TaskSpec
+	18, // 60: trainmaster.v1.Coordinator.PushResult:output_type -> trainmaster.v1.PushResultResponse
+	20, // 61: trainmaster.v1.Coordinator.Join:output_type -> trainmaster.v1.JoinReply
+	22, // 62: trainmaster.v1.Coordinator.Heartbeat:output_type -> trainmaster.v1.HeartbeatReply
+	26, // 63: trainmaster.v1.Coordinator.Leave:output_type -> trainmaster.v1.LeaveReply
+	28, // 64: trainmaster.v1.Coordinator.ReportDataset:output_type -> trainmaster.v1.ReportDatasetReply
+	30, // 65: trainmaster.v1.Coordinator.SaveModel:output_type -> trainmaster.v1.SaveModelReply
+	32, // 66: trainmaster.v1.Coordinator.Staged:output_type -> trainmaster.v1.StagedReply
+	38, // 67: trainmaster.v1.Coordinator.LastStep:output_type -> trainmaster.v1.StepReply
+	38, // 68: trainmaster.v1.Coordinator.Flushed:output_type -> trainmaster.v1.StepReply
+	38, // 69: trainmaster.v1.Coordinator.Commit:output_type -> trainmaster.v1.StepReply
+	38, // 70: trainmaster.v1.Coordinator.Rollback:output_type -> trainmaster.v1.StepReply
+	38, // 71: trainmaster.v1.Coordinator.CutWatch:output_type -> trainmaster.v1.StepReply
+	59, // [59:72] is the sub-list for method output_type
+	46, // [46:59] is the sub-list for method input_type
+	46, // [46:46] is the sub-list for extension type_name
+	46, // [46:46] is the sub-list for extension extendee
+	0,  // [0:46] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_coordinator_proto_init() }
@@ -2853,7 +3008,10 @@ func file_trainmaster_v1_coordinator_proto_init() {
 		(*TaskSpec_Wait)(nil),
 		(*TaskSpec_End)(nil),
 	}
-	file_trainmaster_v1_coordinator_proto_msgTypes[35].OneofWrappers = []any{
+	file_trainmaster_v1_coordinator_proto_msgTypes[20].OneofWrappers = []any{
+		(*Command_StopTask)(nil),
+	}
+	file_trainmaster_v1_coordinator_proto_msgTypes[37].OneofWrappers = []any{
 		(*HyperParameter_Value_Number)(nil),
 		(*HyperParameter_Value_Integer)(nil),
 		(*HyperParameter_Value_Text)(nil),
@@ -2865,7 +3023,7 @@ func file_trainmaster_v1_coordinator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_coordinator_proto_rawDesc), len(file_trainmaster_v1_coordinator_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   36,
+			NumMessages:   38,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -1,0 +1,40 @@
+package e2e
+
+import (
+	"syscall"
+	"testing"
+
+	pb "trainmaster/proto/trainmaster/v1"
+)
+
+// F181: a trainer hangs during a task for longer than its timeout, while its session lasts. Another trainer receives the task. The next
+// heartbeat of the former holder stops it, also under another leader, and the former holder continues with other tasks.
+func TestTrainerThatHangsIsStopped(t *testing.T) {
+	t.Parallel()
+	const passes = 5
+	j := newJob(t)
+	flags := []string{"--passes", "5", "--ps", "1", "--task-timeout-min", "2s", "--session-ttl", "1h"}
+	master := j.master(flags...)
+	j.server()
+	a, b := j.trainer("a", "--record-delay", "20ms"), j.trainer("b")
+	j.awaitMidPass(2) // the first tasks of a job have a long timeout
+	pass := j.stopWithTask(a, "a")
+	j.awaitStatus("the pass ends without a", func(s *pb.StatusReply) bool { return s.Datasets[0].Pass > pass })
+	master.kill() // no stop can have reached a
+	next := j.master(flags...)
+	j.awaitLeader(0)
+	a.signal(syscall.SIGCONT)
+	a.awaitLog("task stopped by the master")
+	a.wantExit(0)
+	b.wantExit(0)
+	next.wantExit(0)
+	j.wantVerified(passes, tasksPerPass)
+	for position, counted := range j.history().finished {
+		for _, d := range counted {
+			if uint32(position.pass) > pass && d.trainer == "a" {
+				return // it trained tasks after the stop
+			}
+		}
+	}
+	t.Errorf("a: expected finished tasks after pass %d", pass)
+}
