@@ -62,14 +62,11 @@ type Config struct {
 	CutLimit      time.Duration // Maximum duration of a master's cut. Updates copy the state that they change until it ends. Default 10 minutes.
 
 	MaxConnections int           // Default 4096.
-	BufferBytes    int64         // For frames in transit, and the same again for memory shared with trainers on this machine. Default 256 MiB.
 	StageBytes     int64         // For staged gradients. Trainers wait when it is full. Default 4 GiB.
 	StageWait      time.Duration // Without a step for this time, gradients that do not fit are refused. Default 30 s.
 
-	HelloTimeout time.Duration // For the first frame of a connection. Default 10 s.
-	FrameTimeout time.Duration // For a payload after its header, and for a reply. Default 30 s.
-	PullWait     time.Duration // Maximum wait for a version; then the client asks again. Default 5 s.
-	InitTimeout  time.Duration // An initializer without a request for this time loses its claim. Default 30 s.
+	dataport.Limits               // BufferBytes: default 256 MiB. HelloTimeout: 10 s. FrameTimeout: 30 s. PullWait: 5 s.
+	InitTimeout     time.Duration // An initializer without a request for this time loses its claim. Default 30 s.
 
 	Log *logrus.Entry // default: the standard logger
 }
@@ -127,11 +124,6 @@ func (c *Config) Validate() error {
 		c.Log = logrus.NewEntry(logrus.StandardLogger())
 	}
 	return nil
-}
-
-// limits returns the limits of the data port.
-func (c *Config) limits() *dataport.Limits {
-	return &dataport.Limits{BufferBytes: c.BufferBytes, HelloTimeout: c.HelloTimeout, FrameTimeout: c.FrameTimeout, PullWait: c.PullWait}
 }
 
 // socketFolder returns the directory of the data socket.

@@ -17,6 +17,7 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
+	"trainmaster/pserver/dataport"
 	"trainmaster/pserver/wire"
 )
 
@@ -158,8 +159,8 @@ func TestConfigMistakesAreNamed(t *testing.T) {
 		"Registry is nil":                             {},
 		"all addresses of the machine":                {Registry: registry, Listener: everywhere},
 		`Advertise is "here": expected host`:          {Registry: registry, Advertise: "here"},
-		"BufferBytes is 5: expected at least 1048576": {Registry: registry, BufferBytes: 5},
-		"HelloTimeout is -1":                          {Registry: registry, HelloTimeout: -1},
+		"BufferBytes is 5: expected at least 1048576": {Registry: registry, Limits: dataport.Limits{BufferBytes: 5}},
+		"HelloTimeout is -1":                          {Registry: registry, Limits: dataport.Limits{HelloTimeout: -1}},
 		"choose a directory with write permission":    {Registry: registry, CheckpointDir: "/proc/checkpoints"},
 	} {
 		if _, err := pserver.New(cfg); err == nil || !strings.Contains(err.Error(), want) {

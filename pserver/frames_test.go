@@ -14,6 +14,7 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
+	"trainmaster/pserver/dataport"
 	"trainmaster/pserver/floats"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
@@ -253,7 +254,7 @@ func badGradientsAreRefused(t *testing.T, addr string, c *params.Client) {
 
 // F60: whatever comes, it is answered or cut off, in bounded memory, and the server serves on.
 func TestMalformedFramesCloseTheConnection(t *testing.T) {
-	bothWays(t, pserver.Config{HelloTimeout: 3 * time.Second}, malformedFramesCloseTheConnection)
+	bothWays(t, pserver.Config{Limits: dataport.Limits{HelloTimeout: 3 * time.Second}}, malformedFramesCloseTheConnection)
 }
 
 func malformedFramesCloseTheConnection(t *testing.T, addr string, c *params.Client) {
@@ -313,7 +314,7 @@ func isTimeout(err error) bool {
 
 // F64: a peer that stalls inside a frame is cut off, and too many peers are turned away.
 func TestSlowAndManyPeers(t *testing.T) {
-	limits := pserver.Config{FrameTimeout: 2 * time.Second, HelloTimeout: 2 * time.Second, MaxConnections: 8} // a busy machine takes its time
+	limits := pserver.Config{MaxConnections: 8, Limits: dataport.Limits{HelloTimeout: 2 * time.Second, FrameTimeout: 2 * time.Second}} // a busy machine takes its time
 	bothWays(t, limits, slowAndManyPeers)
 }
 

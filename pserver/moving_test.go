@@ -11,6 +11,7 @@ import (
 	"trainmaster/master/psclient"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
+	"trainmaster/pserver/dataport"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
 	"trainmaster/trainer/params"
@@ -228,7 +229,7 @@ func TestJoiningWhileThereAreFewerServers(t *testing.T) {
 
 // Each pull of a block that has moved is answered with the refusal, and no answer keeps a buffer of the server.
 func TestPullsOfMovedBlocks(t *testing.T) {
-	b := startServers(t, 2, pserver.Config{DataSocket: pserver.SocketOff, BufferBytes: wire.MaxPayload})
+	b := startServers(t, 2, pserver.Config{DataSocket: pserver.SocketOff, Limits: dataport.Limits{BufferBytes: wire.MaxPayload}})
 	c := connect(t, b, params.Config{Mode: params.Async})
 	values := tensors(constant(1))
 	mustInit(t, c, values)

@@ -25,6 +25,7 @@ import (
 	"trainmaster/pserver/dataport"
 	"trainmaster/pserver/persist"
 	core "trainmaster/pserver/shard"
+	"trainmaster/pserver/wire"
 )
 
 // ErrLeaseLost is returned when the lease is lost. The server ends immediately, since another server may own the index.
@@ -133,7 +134,7 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 	if s.socket != nil {
 		port.Join(s.socket)
 	}
-	data := dataport.New(port.Branch(dataport.Preface), s.cfg.limits(), shard, s.socket, log)
+	data := dataport.New(port.Branch(wire.Magic), &s.cfg.Limits, shard, s.socket, log)
 	calls := port.Branch(portsplit.HTTP2)
 	service := s.controlServer(shard, checkpoints, data, log)
 	group, groupCtx := errgroup.WithContext(context.WithoutCancel(ctx))
@@ -151,7 +152,6 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 		superseded = checkpoints.Superseded()
 		group.Go(func() error { return checkpoints.AwaitSet(groupCtx, claim) })
 	}
-	retired := false
 	group.Go(func() error {
 		select {
 		case <-claim.Lost():
@@ -160,7 +160,6 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 		case <-superseded:
 			return checkpoint.ErrSuperseded
 		case err := <-shard.Over():
-			retired = err == nil
 			return cmp.Or(err, core.ErrRetired)
 		case <-groupCtx.Done():
 			return nil
@@ -188,7 +187,7 @@ func (s *Server) serve(ctx context.Context, claim Claim) error {
 		return nil
 	})
 	err = group.Wait()
-	if retired && errors.Is(err, core.ErrRetired) {
+	if errors.Is(err, core.ErrRetired) {
 		log.Info("parameter server ended: all its blocks were moved to others")
 		return nil
 	}

@@ -20,6 +20,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/pserver/dataport"
 	"trainmaster/trainer/params"
 )
 
@@ -471,7 +472,7 @@ func setOntoAnotherNumberOfServers(t *testing.T, g *storageBackend) {
 func TestPushesWaitForFirstSet(t *testing.T) {
 	b := newBook(1)
 	b.noLeader = true
-	startServer(t, b, 0, pserver.Config{CheckpointDir: t.TempDir(), PullWait: 10 * time.Millisecond})
+	startServer(t, b, 0, pserver.Config{CheckpointDir: t.TempDir(), Limits: dataport.Limits{PullWait: 10 * time.Millisecond}})
 	start, grads := small(random(1)), small(random(2))
 	c := connect(t, b, params.Config{Mode: params.Async, Optimizer: heavy, Incarnation: 7})
 	mustInit(t, c, clone(start))

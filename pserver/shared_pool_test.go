@@ -11,6 +11,7 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
+	"trainmaster/pserver/dataport"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/sharedmem"
 	"trainmaster/pserver/wire"
@@ -84,7 +85,7 @@ func TestSharedMemory(t *testing.T) {
 func TestSharedMemoryIsBounded(t *testing.T) {
 	before := mappings(t)
 	b := newBook(1)
-	startServer(t, b, 0, pserver.Config{DataSocket: socketFolder(t), BufferBytes: 9 << 20}) // twice 4 MiB, and some
+	startServer(t, b, 0, pserver.Config{DataSocket: socketFolder(t), Limits: dataport.Limits{BufferBytes: 9 << 20}}) // twice 4 MiB, and some
 	var clients []*params.Client
 	for i := range 4 {
 		c, log := connectLogged(t, b, 0)

@@ -106,7 +106,7 @@ func (r *reference) push(t testing.TB, ordinal uint32, step uint64, ids []int64,
 		batch.IDs, batch.Values = append(batch.IDs, id), append(batch.Values, grads[k*dim:(k+1)*dim]...)
 	}
 	for _, batch := range batches {
-		if _, err := r.Update(batch, r.trainers[ordinal], table.Step{Number: step, Scale: 1}); err != nil {
+		if _, err := r.Update(batch, r.trainers[ordinal], table.Step{Number: step, Scale: 1}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -441,7 +441,7 @@ func (s *server) push(c *dataConn, step uint64, ids []int64) error {
 	if err := s.table.Check(rows); err != nil {
 		s.breaks("a push fits", "%v", err)
 	}
-	_, err := s.table.Update(rows, by, table.Step{Number: step, Scale: 1})
+	_, err := s.table.Update(rows, by, table.Step{Number: step, Scale: 1}, nil)
 	return err
 }
 

@@ -91,15 +91,6 @@ func checkKept(addrs []string, servers []*pb.DescribeReply) error {
 	return nil
 }
 
-// keepAlike refuses servers of which only some keep checkpoints: the job would have none any more.
-func (c *Client) keepAlike(ctx context.Context, addrs []string) error {
-	servers, err := c.brief(ctx, addrs)
-	if err != nil {
-		return err
-	}
-	return checkKept(addrs, servers)
-}
-
 // cut is a consistent point of all parameter servers.
 type cut struct {
 	client  *Client

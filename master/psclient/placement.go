@@ -1,6 +1,7 @@
 package psclient
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,8 +9,8 @@ import (
 
 	"trainmaster/master/pscontrol"
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/onwire"
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/placement/onwire"
 )
 
 // What moves in one step: pushes to it wait for that long.
@@ -42,7 +43,7 @@ func (c *Client) describe(ctx context.Context, addrs []string, index, servers in
 			return fmt.Errorf("it %w", pscontrol.ErrServerNotReady)
 		}
 		d.model, d.bytes = reply.GetModel(), reply.GetTableBytes()
-		d.table, err = onwire.FromProto(reply.GetPlacement())
+		d.table, err = onwire.PlacementFromProto(reply.GetPlacement())
 		return err
 	})
 	return d, err
@@ -183,10 +184,11 @@ func (c *Client) checkGoal(ctx context.Context, addrs []string, layout *placemen
 			return missing(i, layout.Goal)
 		}
 	}
-	if layout.Goal > layout.Shards {
-		return c.keepAlike(ctx, addrs[:layout.Goal])
+	if layout.Goal <= layout.Shards {
+		return nil
 	}
-	return nil
+	servers, err := c.brief(ctx, addrs[:layout.Goal])
+	return cmp.Or(err, checkKept(addrs, servers)) // the job would have no checkpoints any more if only some kept them
 }
 
 // Plan implements [pscontrol.Servers].

@@ -8,8 +8,8 @@ import (
 	"testing"
 
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/onwire"
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/placement/onwire"
 )
 
 func (s *server) SetPlacement(_ context.Context, r *pb.SetPlacementRequest) (*pb.SetPlacementReply, error) {
@@ -27,7 +27,7 @@ func TestPlacementReachesSourceAfterDestination(t *testing.T) {
 	}
 	source, destination := serve(t), serve(t)
 	for _, s := range []*server{source, destination} {
-		s.described = &pb.DescribeReply{State: pb.DescribeReply_STATE_READY, Model: &pb.ParameterModel{Shards: 2}, Placement: onwire.ToProto(placed)}
+		s.described = &pb.DescribeReply{State: pb.DescribeReply_STATE_READY, Model: &pb.ParameterModel{Shards: 2}, Placement: onwire.PlacementToProto(placed)}
 	}
 	var calls []string // the client calls one server at a time
 	refuse := errors.New("busy")

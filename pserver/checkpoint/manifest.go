@@ -134,10 +134,10 @@ func (m *Manifest) check() (*placement.Table, error) {
 		if rows.Full == nil {
 			return nil, fmt.Errorf("it names no full segment of table %q", table.Sparse[k].Name)
 		}
-		for _, s := range rows.Segments() {
-			if err := s.check(m.Optimizer); err != nil {
-				return nil, err
-			}
+	}
+	for _, s := range m.segments() {
+		if err := s.check(m.Optimizer); err != nil {
+			return nil, err
 		}
 	}
 	for _, name := range files {
@@ -148,13 +148,19 @@ func (m *Manifest) check() (*placement.Table, error) {
 	return table, nil
 }
 
+// segments returns the segments of all tables.
+func (m *Manifest) segments() (list []*Segment) {
+	for _, rows := range m.Rows {
+		list = append(list, rows.Segments()...)
+	}
+	return list
+}
+
 // Bytes returns the size of all files, with the files of the segments.
 func (m *Manifest) Bytes() int64 {
 	n := (&Segment{Files: m.Files}).Bytes()
-	for _, rows := range m.Rows {
-		for _, s := range rows.Segments() {
-			n += s.Bytes()
-		}
+	for _, s := range m.segments() {
+		n += s.Bytes()
 	}
 	return n
 }

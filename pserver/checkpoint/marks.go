@@ -52,11 +52,14 @@ func (w *Writer) Marks(m *Marks, metadata map[string]string) error {
 }
 
 func fromUint64(name string, values []uint64, shape ...int) safetensors.Tensor {
-	data := make([]byte, 0, 8*len(values))
-	for _, v := range values {
-		data = binary.LittleEndian.AppendUint64(data, v)
-	}
+	data, _ := binary.Append(nil, binary.LittleEndian, values)
 	return safetensors.Tensor{Info: safetensors.Info{Name: name, DType: safetensors.U64, Shape: shape}, Data: data}
+}
+
+func toUint64(t safetensors.Tensor) []uint64 {
+	values := make([]uint64, len(t.Data)/8)
+	binary.Decode(t.Data, binary.LittleEndian, values) //nolint:errcheck // it fails without enough bytes only
+	return values
 }
 
 // Marks reads pushes.safetensors.
@@ -71,11 +74,7 @@ func (c *Checkpoint) Marks() (*Marks, error) {
 			err = errors.Join(err, fmt.Errorf("%s: no tensor %q with dtype %s and %d elements", PushesFile, name, safetensors.U64, elements))
 			return nil
 		}
-		values := make([]uint64, len(tensors[i].Data)/8)
-		for j := range values {
-			values[j] = binary.LittleEndian.Uint64(tensors[i].Data[8*j:])
-		}
-		return values
+		return toUint64(tensors[i])
 	}
 	blocks := len(c.Share.Blocks)
 	m := &Marks{Versions: read(blockVersions, blocks), Updates: read(blockUpdates, blocks)}

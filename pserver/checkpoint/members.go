@@ -43,13 +43,8 @@ func (s Store) Members(ctx context.Context, set *Set) (list Members, err error) 
 		if err != nil {
 			return list, fmt.Errorf("shard %d of %v: checkpoint %v: %w", p.Shard, set, p.Generation, err)
 		}
-		dirs := []Segment{{p.String(), append(slices.Clone(c.Manifest.Files), Entry{ManifestFile, 0, p.SHA256})}}
-		for _, rows := range c.Manifest.Rows {
-			for _, segment := range rows.Segments() {
-				dirs = append(dirs, *segment)
-			}
-		}
-		for _, dir := range dirs {
+		own := &Segment{p.String(), append(slices.Clone(c.Manifest.Files), Entry{ManifestFile, 0, p.SHA256})}
+		for _, dir := range append([]*Segment{own}, c.Manifest.segments()...) {
 			for _, e := range dir.Files {
 				if list, err = s.member(ctx, list, path.Join(shard.name, dir.Name, e.Name), e.SHA256); err != nil {
 					return list, err

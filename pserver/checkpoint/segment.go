@@ -74,12 +74,10 @@ func (f Folder) within(ctx context.Context, dir string) files {
 
 // verifySegments compares all files of the segments with the manifest.
 func (c *Checkpoint) verifySegments() error {
-	for _, rows := range c.Manifest.Rows {
-		for _, s := range rows.Segments() {
-			for _, e := range s.Files {
-				if err := e.verify(c.within(s.Name)); err != nil {
-					return fmt.Errorf("segment %s: %w", s.Name, err)
-				}
+	for _, s := range c.Manifest.segments() {
+		for _, e := range s.Files {
+			if err := e.verify(c.within(s.Name)); err != nil {
+				return fmt.Errorf("segment %s: %w", s.Name, err)
 			}
 		}
 	}
@@ -113,11 +111,9 @@ func (f Folder) PruneSegments(ctx context.Context, used []string) error {
 		if err != nil {
 			return nil //nolint:nilerr // see above
 		}
-		for _, rows := range m.Rows {
-			//guard:named-segment-kept
-			for _, s := range rows.Segments() {
-				named[s.Name] = true
-			}
+		//guard:named-segment-kept
+		for _, s := range m.segments() {
+			named[s.Name] = true
 		}
 	}
 	for _, name := range names {

@@ -111,17 +111,15 @@ func (r *tableReader) open(c *Checkpoint, k int, s *Segment) error {
 	if err := errs[0]; err != nil {
 		return err
 	}
-	data := make([]byte, 16*len(r.held))
-	if _, err := io.ReadFull(counts, data); err != nil {
+	var err error
+	if r.counts, err = readNumbers[uint64](counts, 2*len(r.held)); err != nil {
 		return err
 	}
 	var totals [2]int
-	for i := range 2 * len(r.held) {
-		n := binary.LittleEndian.Uint64(data[8*i:])
+	for i, n := range r.counts {
 		if n > math.MaxInt32 {
 			return fmt.Errorf("%s: slot %d has %d rows", partFile(countsPart), r.held[i%len(r.held)], n)
 		}
-		r.counts = append(r.counts, n)
 		totals[i/len(r.held)] += int(n)
 	}
 	rows := totals[0]
@@ -162,9 +160,7 @@ func (r *tableReader) readSlots(from files, name string) error {
 		if t.DType != safetensors.U64 {
 			return fmt.Errorf("%s: tensor %q has dtype %s: expected %s", name, t.Name, t.DType, safetensors.U64)
 		}
-		for at := 0; at < len(t.Data); at += 8 {
-			r.slots[t.Name] = append(r.slots[t.Name], binary.LittleEndian.Uint64(t.Data[at:]))
-		}
+		r.slots[t.Name] = toUint64(t)
 		if t.Name == slotSteps && len(t.Shape) == 2 {
 			r.trainers = t.Shape[0]
 		}
@@ -197,18 +193,18 @@ func (r *tableReader) total(name string) (n int) {
 func (r *tableReader) next(i int) (m *table.Image, err error) {
 	n := int(r.counts[i])
 	m = &table.Image{LiveRows: n, Values: make([]float32, n*r.dim*len(r.values))}
-	if m.IDs, err = readIDs(r.ids, n); err != nil {
+	if m.IDs, err = readNumbers[int64](r.ids, n); err != nil {
 		return nil, err
 	}
 	m.Unchanged = make([]byte, r.counts[len(r.held)+i])
 	if _, err := io.ReadFull(r.unchanged, m.Unchanged); err != nil {
 		return nil, err
 	}
-	if m.Versions, err = readUint32(r.versions, n); err != nil {
+	if m.Versions, err = readNumbers[uint32](r.versions, n); err != nil {
 		return nil, err
 	}
 	if r.updates != nil {
-		if m.Updates, err = readUint32(r.updates, n); err != nil {
+		if m.Updates, err = readNumbers[uint32](r.updates, n); err != nil {
 			return nil, err
 		}
 	}
@@ -270,26 +266,8 @@ func (r *tableReader) take(name string, n int) []uint64 {
 	return list[:n]
 }
 
-func readUint32(from io.Reader, n int) ([]uint32, error) {
-	data := make([]byte, 4*n)
-	if _, err := io.ReadFull(from, data); err != nil {
-		return nil, err
-	}
-	values := make([]uint32, n)
-	for i := range values {
-		values[i] = binary.LittleEndian.Uint32(data[4*i:])
-	}
-	return values, nil
-}
-
-func readIDs(from io.Reader, n int) ([]int64, error) {
-	data := make([]byte, 8*n)
-	if _, err := io.ReadFull(from, data); err != nil {
-		return nil, err
-	}
-	ids := make([]int64, n)
-	for i := range ids {
-		ids[i] = int64(binary.LittleEndian.Uint64(data[8*i:]))
-	}
-	return ids, nil
+// readNumbers reads n little-endian numbers.
+func readNumbers[T uint32 | uint64 | int64](from io.Reader, n int) ([]T, error) {
+	values := make([]T, n)
+	return values, binary.Read(from, binary.LittleEndian, values)
 }

@@ -72,21 +72,17 @@ func (w *Writer) CreateTable(k int, cfg table.Config, o optimizer.Config, sizes 
 
 // Add writes a slot. Slots must be added in ascending order.
 func (t *TableWriter) Add(slot uint32, m *table.Image) error {
-	t.bytes = t.bytes[:0]
-	for _, id := range m.IDs {
-		t.bytes = binary.LittleEndian.AppendUint64(t.bytes, uint64(id))
-	}
-	if _, err := t.ids.Write(t.bytes); err != nil {
+	if err := t.write(t.ids, m.IDs); err != nil {
 		return err
 	}
 	if _, err := t.unchanged.Write(m.Unchanged); err != nil {
 		return err
 	}
-	if err := t.writeUint32(t.versions, m.Versions); err != nil {
+	if err := t.write(t.versions, m.Versions); err != nil {
 		return err
 	}
 	if t.updates != nil {
-		if err := t.writeUint32(t.updates, m.Updates); err != nil {
+		if err := t.write(t.updates, m.Updates); err != nil {
 			return err
 		}
 	}
@@ -124,12 +120,11 @@ func (t *TableWriter) noteSlot(slot uint32, m *table.Image) {
 	}
 }
 
-func (t *TableWriter) writeUint32(f *File, values []uint32) error {
-	t.bytes = t.bytes[:0]
-	for _, v := range values {
-		t.bytes = binary.LittleEndian.AppendUint32(t.bytes, v)
+// write writes a list of numbers.
+func (t *TableWriter) write(f *File, numbers any) (err error) {
+	if t.bytes, err = binary.Append(t.bytes[:0], binary.LittleEndian, numbers); err == nil {
+		_, err = f.Write(t.bytes)
 	}
-	_, err := f.Write(t.bytes)
 	return err
 }
 

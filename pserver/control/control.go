@@ -12,9 +12,8 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "trainmaster/proto/trainmaster/v1"
-	modelwire "trainmaster/pserver/model/onwire"
+	"trainmaster/pserver/onwire"
 	"trainmaster/pserver/persist"
-	placewire "trainmaster/pserver/placement/onwire"
 	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
 )
@@ -86,7 +85,7 @@ func (c *Service) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.
 	if request.GetBrief() {
 		return reply, nil
 	}
-	reply.Model, reply.Placement = modelwire.ToProto(h.Model()), placewire.ToProto(h.Model().Placement)
+	reply.Model, reply.Placement = onwire.ModelToProto(h.Model()), onwire.PlacementToProto(h.Model().Placement)
 	return reply, nil
 }
 
@@ -107,7 +106,7 @@ func (c *Service) InitParameters(_ context.Context, request *pb.InitParametersRe
 	if err := checkEpoch(c.shard, request.GetJobEpoch()); err != nil {
 		return nil, err
 	}
-	m, err := modelwire.FromProto(request.GetModel())
+	m, err := onwire.ModelFromProto(request.GetModel())
 	if err != nil {
 		return nil, status.Error(codes.InvalidArgument, err.Error())
 	}
@@ -130,16 +129,12 @@ func (c *Service) InitParameters(_ context.Context, request *pb.InitParametersRe
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "shard %d: %v", c.shard.Index(), err)
 	}
-	reply := &pb.InitParametersReply{Holder: holder, Placement: placewire.ToProto(c.shard.View().Model().Placement)}
-	switch outcome {
-	case core.OutcomeReady:
-		reply.Outcome = pb.InitParametersReply_OUTCOME_READY
-	case core.OutcomeWait:
-		reply.Outcome = pb.InitParametersReply_OUTCOME_WAIT
-	case core.OutcomeClaimed:
-		reply.Outcome = pb.InitParametersReply_OUTCOME_CLAIMED
-	}
-	return reply, nil
+	return &pb.InitParametersReply{Holder: holder, Placement: onwire.PlacementToProto(c.shard.View().Model().Placement), Outcome: outcomes[outcome]}, nil
+}
+
+var outcomes = [...]pb.InitParametersReply_Outcome{
+	core.OutcomeReady: pb.InitParametersReply_OUTCOME_READY, core.OutcomeWait: pb.InitParametersReply_OUTCOME_WAIT,
+	core.OutcomeClaimed: pb.InitParametersReply_OUTCOME_CLAIMED,
 }
 
 // FinishInit implements the service.

@@ -7,7 +7,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "trainmaster/proto/trainmaster/v1"
-	modelwire "trainmaster/pserver/model/onwire"
+	"trainmaster/pserver/onwire"
 	"trainmaster/pserver/persist"
 )
 
@@ -36,7 +36,7 @@ func (c *Service) BeginCut(_ context.Context, request *pb.BeginCutRequest) (*pb.
 		return nil, statusOf(err)
 	}
 	m := c.shard.View().Model()
-	return &pb.BeginCutReply{Version: version, Mode: modelwire.ModeToProto(m), PlacementEpoch: m.Placement.Epoch}, nil
+	return &pb.BeginCutReply{Version: version, Mode: onwire.ModeToProto(m), PlacementEpoch: m.Placement.Epoch}, nil
 }
 
 // WriteCut implements the service.

@@ -11,7 +11,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/migrate"
 	"trainmaster/pserver/model"
-	modelwire "trainmaster/pserver/model/onwire"
+	"trainmaster/pserver/onwire"
 	"trainmaster/pserver/placement"
 )
 
@@ -38,7 +38,7 @@ func (c *Service) SetPlacement(_ context.Context, request *pb.SetPlacementReques
 	}
 	var m *model.Model
 	if request.GetModel() != nil {
-		if m, err = modelwire.FromProto(request.GetModel()); err != nil {
+		if m, err = onwire.ModelFromProto(request.GetModel()); err != nil {
 			return nil, status.Error(codes.InvalidArgument, err.Error())
 		}
 	}

@@ -8,6 +8,7 @@ import (
 	"google.golang.org/grpc/status"
 
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/migrate"
 	"trainmaster/pserver/placement"
 	core "trainmaster/pserver/shard"
 )
@@ -41,4 +42,13 @@ func checkEpoch(s *core.Shard, epoch uint32) error {
 		return status.Errorf(codes.Aborted, "trainer has job epoch %d, shard %d is still at %d", epoch, s.Index(), at)
 	}
 	return status.Errorf(codes.OutOfRange, "trainer has job epoch %d, shard %d is at %d: the job was rolled back", epoch, s.Index(), at)
+}
+
+// Retire implements the service.
+func (c *Service) Retire(_ context.Context, request *pb.RetireRequest) (*pb.RetireReply, error) {
+	r := request.GetRetired()
+	if len(r.GetJob()) == 0 {
+		return nil, status.Error(codes.InvalidArgument, "job is empty: expected the id of the job whose trainers are retired")
+	}
+	return &pb.RetireReply{}, statusOf(c.shard.Retire(request.GetTerm(), migrate.RetirementFromProto(r), request.Version))
 }

@@ -12,9 +12,6 @@ import (
 	core "trainmaster/pserver/shard"
 )
 
-// Preface is what a data connection starts with: wire.Magic.
-const Preface = "TMPS"
-
 // Limits bound connections and their memory.
 type Limits struct {
 	BufferBytes  int64         // for frames in transit, and the same again for memory shared with trainers on this machine
@@ -32,14 +29,13 @@ type Listener struct {
 	socket     *Socket // nil: there is none
 	buffers    *buffers
 	sharedPool sharedPool
-	stop       sync.Once
-	stopped    chan struct{}
 
-	mu     sync.Mutex
-	closed bool          // refuses connections between pause and resume
-	cut    chan struct{} // closed to end the connections that are open now
-	open   map[net.Conn]struct{}
-	conns  sync.WaitGroup
+	mu      sync.Mutex
+	stopped bool
+	paused  bool          // refuses connections until resume
+	cut     chan struct{} // closed to end the connections that are open now
+	open    map[net.Conn]struct{}
+	conns   sync.WaitGroup
 }
 
 // New serves the data connections of a listener; socket is what the shard offers to trainers on this machine, nil: none.
@@ -47,7 +43,7 @@ func New(listener net.Listener, limits *Limits, shard *core.Shard, socket *Socke
 	return &Listener{
 		listener: listener, limits: limits, shard: shard, log: log, socket: socket, buffers: newBuffers(limits.BufferBytes),
 		sharedPool: sharedPool{most: limits.BufferBytes},
-		stopped:    make(chan struct{}), cut: make(chan struct{}), open: map[net.Conn]struct{}{},
+		cut:        make(chan struct{}), open: map[net.Conn]struct{}{},
 	}
 }
 
@@ -82,12 +78,7 @@ func (d *Listener) Run() error {
 func (d *Listener) enter(nc net.Conn) (stop <-chan struct{}, ok bool) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
-	select {
-	case <-d.stopped:
-		return nil, false
-	default:
-	}
-	if d.closed {
+	if d.stopped || d.paused {
 		return nil, false
 	}
 	d.open[nc] = struct{}{}
@@ -105,26 +96,24 @@ func (d *Listener) leave(nc net.Conn) {
 
 // Stop closes all connections and returns when all of them have ended.
 func (d *Listener) Stop() {
-	d.stop.Do(func() {
-		d.mu.Lock()
-		defer d.mu.Unlock()
-		close(d.stopped)
-		d.cutLocked()
-	})
+	d.mu.Lock()
+	d.stopped = true
+	d.cutLocked()
+	d.mu.Unlock()
 	d.conns.Wait()
 }
 
 // Pause closes all connections and refuses new connections until resume. It returns when all connections have ended.
 func (d *Listener) Pause() (resume func()) {
 	d.mu.Lock()
-	d.closed = true
+	d.paused = true
 	d.cutLocked()
 	d.mu.Unlock()
 	d.conns.Wait()
 	return func() {
 		d.mu.Lock()
 		defer d.mu.Unlock()
-		d.closed = false
+		d.paused = false
 	}
 }
 

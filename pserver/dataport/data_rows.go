@@ -74,17 +74,15 @@ func (c *conn) checkRows(buf *buffer, index *wire.Index) (f rowFrame, fault *wir
 	if buf != nil {
 		payload = buf.bytes[:head.Length]
 	}
-	var err error
-	if buf.isShared() || head.Op == wire.LookupRows {
-		f.rows, err = wire.ParseShared(payload, dim, index)
-	} else {
-		f.rows, err = wire.ParseRows(payload, dim)
+	if !buf.isShared() && head.Op != wire.LookupRows {
+		index = nil
 	}
-	if err != nil {
+	var err error
+	if f.rows, err = wire.ParseRows(payload, dim, index); err != nil {
 		return f, wire.Faultf(wire.BadRows, "%v for table %q: %v", head.Op, cfg.Name, err)
 	}
 	switch err := t.Check(&f.rows.Batch); {
-	case errors.Is(err, core.ErrNotHeld):
+	case errors.Is(err, table.ErrNotHeld):
 		return f, wire.Faultf(wire.NoSuchSlot, "%v at shard %d: %v", head.Op, c.shard.Index(), err)
 	case err != nil:
 		return f, wire.Faultf(wire.BadRows, "%v: %v", head.Op, err)

@@ -16,13 +16,13 @@ func (c *conn) scanRows(buf *buffer, r *reply) *wire.Fault {
 		return wire.Faultf(wire.NoSuchTable, "%v for table %d: the model has %d", head.Op, head.Block, len(h.Tables()))
 	case buf != nil:
 		return wire.Faultf(wire.BadLength, "%v with a payload of %d bytes", head.Op, head.Length)
-	case head.Argument >= core.Slots || head.Step > math.MaxUint32:
-		return wire.Faultf(wire.Malformed, "%v from row %d of slot %d: expected a slot below %d", head.Op, head.Step, head.Argument, core.Slots)
+	case head.Argument >= table.Slots || head.Step > math.MaxUint32:
+		return wire.Faultf(wire.Malformed, "%v from row %d of slot %d: expected a slot below %d", head.Op, head.Step, head.Argument, table.Slots)
 	}
 	t := h.Tables()[head.Block]
 	rows := scans.Get().(*table.Batch)
 	defer scans.Put(rows)
-	slot, row, refused := h.Scan(int(head.Block), head.Argument, uint32(head.Step), wire.MaxBatch, rows)
+	next, refused := h.Scan(int(head.Block), table.Place{Slot: head.Argument, Row: uint32(head.Step)}, wire.MaxBatch, rows)
 	if refused != nil {
 		return faultOf(refused)
 	}
@@ -34,7 +34,7 @@ func (c *conn) scanRows(buf *buffer, r *reply) *wire.Fault {
 	copy(laid.Spans, rows.Spans)
 	copy(laid.IDs, rows.IDs)
 	copy(laid.Values, rows.Values)
-	r.head.DType, r.head.Argument, r.head.Step = wire.RowBatch, slot, uint64(row)
+	r.head.DType, r.head.Argument, r.head.Step = wire.RowBatch, next.Slot, uint64(next.Row)
 	r.head.Version = core.ClampVersion(c.shard.Version())
 	r.attach(payload)
 	return nil

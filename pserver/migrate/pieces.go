@@ -94,5 +94,5 @@ func retirementToProto(r *shard.Retirement) *pb.Retirement {
 		return nil
 	}
 	job, _ := hex.DecodeString(r.Job) // as NewRetirement's caller, or a checkpoint with its digest, has it
-	return &pb.Retirement{Job: job, Floor: r.Floor, Spared: r.SparedList()}
+	return &pb.Retirement{Job: job, Floor: r.Floor, Spared: r.Spared}
 }

@@ -48,7 +48,7 @@ func piecesOf(t *testing.T) (s *core.Shard, id partition.ID, pieces []*pb.Partit
 		for range 1 + seen%2 { // every second one is not admitted yet
 			step++
 			batch := table.Batch{Spans: []table.Span{{Slot: slot, Rows: 1}}, IDs: []int64{row}, Values: make([]float32, wide.Dim)}
-			if _, err := h.Tables()[0].Update(&batch, who.Trainer, table.Step{Number: step, Scale: 1}); err != nil {
+			if _, err := h.Tables()[0].Update(&batch, who.Trainer, table.Step{Number: step, Scale: 1}, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -122,7 +122,7 @@ func TestPiecesThatAreRefused(t *testing.T) {
 		if (want == "") != (err == nil) || err != nil && !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", want, err)
 		}
-		if taken := s.Taken() > 0; taken != (want == "") {
+		if taken := s.HasTaken(); taken != (want == "") {
 			t.Errorf("%q: taken %v", want, taken)
 		}
 		if _, err := s.Settle(1, placement.LayoutOf(s.View().Model().Placement, 2), nil, time.Now()); err != nil { // it drops what was taken

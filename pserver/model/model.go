@@ -2,7 +2,7 @@
 //
 // A [Model] names the tensors and tables of embeddings with their placement, the optimizer, the update mode and the staleness
 // bound. A model never changes: the With methods return copies, which share what is equal. The package
-// does no I/O. Package onwire converts a model to protobuf.
+// does no I/O. Package pserver/onwire converts a model to protobuf.
 //
 // New and the With methods return an error if settings contradict each other. [Model.Differ] names the first difference between
 // two models, for a trainer that joins with other settings.

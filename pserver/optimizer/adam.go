@@ -11,8 +11,7 @@ type adam struct {
 	decoupledDecay float32 // AdamW's decay
 }
 
-func (*adam) Slots() []string        { return []string{"exp_avg", "exp_avg_sq"} }
-func (*adam) Start([]float32, State) {}
+func (*adam) Slots() []string { return []string{"exp_avg", "exp_avg_sq"} }
 
 func (o *adam) Apply(params, grad []float32, state State, step Step) {
 	o.shape(params, grad)

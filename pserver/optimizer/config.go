@@ -135,9 +135,9 @@ func (c Config) rule(l *level) Rule {
 	case SGD:
 		return &sgd{g, c.LearningRate}
 	case Momentum:
-		return &momentum{g, c.LearningRate, c.Momentum}
+		return &momentum{g, loopMomentum, c.LearningRate, c.Momentum}
 	case Nesterov:
-		return &nesterov{g, c.LearningRate, c.Momentum}
+		return &momentum{g, loopNesterov, c.LearningRate, c.Momentum}
 	case Adagrad:
 		return &adagrad{g, c.LearningRate, c.Epsilon, c.InitialAccumulator}
 	case Adam:

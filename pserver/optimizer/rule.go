@@ -31,6 +31,9 @@ type shaping struct {
 	decay float32
 }
 
+// Start leaves the state of most rules at 0.
+func (shaping) Start([]float32, State) {}
+
 func (s shaping) shape(params, grad []float32) {
 	if s.clip != 0 {
 		s.run(loopClamp, numbers{limit: s.clip}, grad, grad, State{})

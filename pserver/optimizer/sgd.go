@@ -5,8 +5,7 @@ type sgd struct {
 	rate float32
 }
 
-func (*sgd) Slots() []string        { return nil }
-func (*sgd) Start([]float32, State) {}
+func (*sgd) Slots() []string { return nil }
 
 func (o *sgd) Apply(params, grad []float32, state State, step Step) {
 	o.shape(params, grad)
@@ -19,17 +18,18 @@ func sgdPlain(k numbers, params, grad []float32, _ State) {
 	}
 }
 
+// momentum is SGD with momentum, classical or Nesterov's.
 type momentum struct {
 	shaping
+	loop           loop
 	rate, momentum float32
 }
 
-func (*momentum) Slots() []string        { return []string{"momentum"} }
-func (*momentum) Start([]float32, State) {}
+func (*momentum) Slots() []string { return []string{"momentum"} }
 
 func (o *momentum) Apply(params, grad []float32, state State, step Step) {
 	o.shape(params, grad)
-	o.run(loopMomentum, numbers{rate: -(o.rate * step.Scale), momentum: o.momentum}, params, grad, state)
+	o.run(o.loop, numbers{rate: -(o.rate * step.Scale), momentum: o.momentum}, params, grad, state)
 }
 
 func momentumPlain(k numbers, params, grad []float32, state State) {
@@ -39,19 +39,6 @@ func momentumPlain(k numbers, params, grad []float32, state State) {
 		velocity[i] = v
 		params[i] += float32(k.rate * v)
 	}
-}
-
-type nesterov struct {
-	shaping
-	rate, momentum float32
-}
-
-func (*nesterov) Slots() []string        { return []string{"momentum"} }
-func (*nesterov) Start([]float32, State) {}
-
-func (o *nesterov) Apply(params, grad []float32, state State, step Step) {
-	o.shape(params, grad)
-	o.run(loopNesterov, numbers{rate: -(o.rate * step.Scale), momentum: o.momentum}, params, grad, state)
 }
 
 func nesterovPlain(k numbers, params, grad []float32, state State) {

@@ -91,7 +91,11 @@ func (c *Checkpoints) write(ctx context.Context, g checkpoint.Generation, h *cor
 		return 0, "", err
 	}
 	w.Worked = throttle.worked
-	if err = c.writeFiles(ctx, w, h, cut); err == nil {
+	meta := map[string]string{"format": "pt", "shard": strconv.Itoa(c.shard.Index()), "version": strconv.FormatUint(cut.Version, 10)}
+	if err = c.writeBlocks(ctx, w, h, cut, meta); err == nil {
+		err = c.writeTables(w, h, cut, meta)
+	}
+	if err == nil {
 		// An update that began before the first check can be part of the cut. The copies waited for that update, so its overflow is noted.
 		//guard:checkpoint-checks-overflow
 		err = c.shard.CheckOverflow()
@@ -100,7 +104,9 @@ func (c *Checkpoints) write(ctx context.Context, g checkpoint.Generation, h *cor
 		m := checkpoint.NewManifest(h.Model().Optimizer, h.Model().Staleness, h.Model().Mode(), h.Model().Placement)
 		m.Shard, m.Set, m.Version, m.JobEpoch = c.shard.Index(), set, cut.Version, cut.JobEpoch
 		m.Job, m.JobID = c.job.Name, c.job.ID
-		m.Retired = storedRetirement(&cut.Retired)
+		if cut.Retired.Job != "" {
+			m.Retired = new(checkpoint.Retired(cut.Retired))
+		}
 		if bytes, digest, err = w.Finish(ctx, m); err == nil {
 			for k := range m.Rows {
 				c.history(h)[k].wrote(m.Rows[k], cut.Tables[k])
@@ -111,15 +117,6 @@ func (c *Checkpoints) write(ctx context.Context, g checkpoint.Generation, h *cor
 		w.Abandon(ctx, err)
 	}
 	return bytes, digest, err
-}
-
-// writeFiles writes all files but the manifest.
-func (c *Checkpoints) writeFiles(ctx context.Context, w *checkpoint.Writer, h *core.View, cut *core.Cut) error {
-	meta := map[string]string{"format": "pt", "shard": strconv.Itoa(c.shard.Index()), "version": strconv.FormatUint(cut.Version, 10)}
-	if err := c.writeBlocks(ctx, w, h, cut, meta); err != nil {
-		return err
-	}
-	return c.writeTables(w, h, cut, meta)
 }
 
 func (c *Checkpoints) writeBlocks(ctx context.Context, w *checkpoint.Writer, h *core.View, cut *core.Cut, meta map[string]string) error {
@@ -133,14 +130,20 @@ func (c *Checkpoints) writeBlocks(ctx context.Context, w *checkpoint.Writer, h *
 		return err
 	}
 	c.folder.Points.Observe("headers written")
-	marks := newMarks(h, cut)
-	for local, b := range h.Blocks() {
+	marks := &checkpoint.Marks{}
+	for _, t := range cut.Trainers {
+		marks.Trainers = append(marks.Trainers, checkpoint.Trainer{Ordinal: t.Ordinal(), Incarnation: t.Incarnation()})
+	}
+	for _, b := range h.Blocks() {
 		i := b.Collect(cut)
 		_, err := weights.Write(floats.Bytes(i.Params))
 		for slot := 0; err == nil && slot < len(i.State)/b.Len; slot++ {
 			_, err = states[slot].Write(floats.Bytes(i.State[slot*b.Len : (slot+1)*b.Len]))
 		}
-		setMarks(marks, local, i)
+		marks.Versions, marks.Updates = append(marks.Versions, i.Version), append(marks.Updates, i.Updates)
+		for t, step := range i.Applied {
+			marks.Trainers[t].Applied = append(marks.Trainers[t].Applied, step)
+		}
 		b.Recycle(i)
 		if err = cmp.Or(err, ctx.Err()); err != nil {
 			return err
@@ -148,28 +151,4 @@ func (c *Checkpoints) writeBlocks(ctx context.Context, w *checkpoint.Writer, h *
 		c.folder.Points.Observe("block written")
 	}
 	return w.Marks(marks, meta)
-}
-
-// newMarks allocates the marks at a cut.
-func newMarks(h *core.View, c *core.Cut) *checkpoint.Marks {
-	m := &checkpoint.Marks{Versions: make([]uint64, len(h.Blocks())), Updates: make([]uint64, len(h.Blocks()))}
-	for _, t := range c.Trainers {
-		m.Trainers = append(m.Trainers, checkpoint.Trainer{Ordinal: t.Ordinal(), Incarnation: t.Incarnation(), Applied: make([]uint64, len(h.Blocks()))})
-	}
-	return m
-}
-
-func setMarks(m *checkpoint.Marks, local int, i *core.Image) {
-	m.Versions[local], m.Updates[local] = i.Version, i.Updates
-	for t, step := range i.Applied {
-		m.Trainers[t].Applied[local] = step
-	}
-}
-
-// storedRetirement is what a checkpoint says.
-func storedRetirement(r *core.Retirement) *checkpoint.Retired {
-	if r.Job == "" {
-		return nil
-	}
-	return &checkpoint.Retired{Job: r.Job, Floor: r.Floor, Spared: r.SparedList()}
 }

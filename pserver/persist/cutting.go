@@ -13,6 +13,7 @@ import (
 	"trainmaster/pserver/model"
 	"trainmaster/pserver/placement"
 	core "trainmaster/pserver/shard"
+	"trainmaster/pserver/table"
 )
 
 // The errors of a cut that is not open.
@@ -59,7 +60,7 @@ func (c *Checkpoints) BeginCut(number, term uint64, jobEpoch uint32) (version ui
 	c.latest = latestCut{number: number, changes: c.shard.Changes()} // before the cut: an update between the two asks for another set
 	c.statusMu.Unlock()
 	open := &masterCut{number: number, term: term, view: c.shard.View()}
-	open.cut = c.takeCut()
+	open.cut = c.shard.StartCut(func(h *core.View, table int, number uint64) *table.Cut { return c.history(h)[table].since(number) })
 	open.expire = time.AfterFunc(c.cutLimit, func() { c.expire(open) })
 	c.open = open
 	return open.cut.Version, nil

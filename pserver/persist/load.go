@@ -3,7 +3,6 @@ package persist
 import (
 	"cmp"
 	"fmt"
-	"slices"
 
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/model"
@@ -47,7 +46,7 @@ func fillFrom(s *core.Shard, parts []*checkpoint.Checkpoint, job JobState, moved
 		}
 		if stored := part.Manifest.Retired; stored != nil && !job.otherLife(man) { // incarnations differ within one life only
 			//guard:retired-restored
-			r.Retire(core.NewRetirement(stored.Job, stored.Floor, stored.Spared))
+			r.Retire(core.Retirement(*stored))
 		}
 	}
 	if err := r.CheckComplete(); err != nil {
@@ -65,53 +64,62 @@ func fillFrom(s *core.Shard, parts []*checkpoint.Checkpoint, job JobState, moved
 
 // takePart takes what this shard holds of one checkpoint, and counts the slots by table.
 func takePart(r *core.Restoration, c *checkpoint.Checkpoint, slots []int) error {
-	if slices.ContainsFunc(c.Share.Blocks, func(b placement.Block) bool { return r.Holds(b.ID) }) {
-		if err := loadBlocks(r, c); err != nil {
-			return err
-		}
-	}
-	roster, err := loadMarks(r, c)
-	for k, t := range r.Tables() {
-		if err != nil {
-			break
-		}
-		var n int
-		n, err = c.Table(k, t, roster)
-		slots[k] += n
-	}
-	return err
-}
-
-// loadBlocks takes parameters and state of the blocks that this shard holds.
-func loadBlocks(r *core.Restoration, c *checkpoint.Checkpoint) error {
-	if err := c.Weights(func(_ int, b placement.Block) []float32 { return r.Params(b.ID) }); err != nil {
+	images, err := readBlocks(r, c)
+	if err != nil {
 		return err
 	}
-	for slot := range c.Slots {
-		if err := c.Slot(slot, func(_ int, b placement.Block) []float32 { return r.State(b.ID, slot) }); err != nil {
+	marks, err := c.Marks()
+	if err != nil {
+		return err
+	}
+	roster := make([]*partition.Trainer, len(marks.Trainers))
+	for k, t := range marks.Trainers {
+		roster[k] = r.Trainer(t.Ordinal, t.Incarnation).Trainer
+	}
+	for i, image := range images {
+		image.Version, image.Updates = marks.Versions[i], marks.Updates[i]
+		for _, t := range marks.Trainers {
+			image.Applied = append(image.Applied, t.Applied[i])
+		}
+		if err := r.Put(c.Share.Blocks[i].ID, image, roster); err != nil {
 			return err
 		}
+	}
+	for k, t := range r.Tables() {
+		n, err := c.Table(k, t, roster)
+		if err != nil {
+			return err
+		}
+		slots[k] += n
 	}
 	return nil
 }
 
-// loadMarks takes the versions of the blocks that this shard holds, their numbers of updates, and what was applied of each trainer. roster are the trainers of the checkpoint, in its order.
-func loadMarks(r *core.Restoration, c *checkpoint.Checkpoint) (roster []*partition.Trainer, err error) {
-	marks, err := c.Marks()
-	if err != nil {
-		return nil, err
-	}
-	for _, t := range marks.Trainers {
-		known := r.Trainer(t.Ordinal, t.Incarnation)
-		roster = append(roster, known.Trainer)
-		for i, b := range c.Share.Blocks {
-			r.SetApplied(known, b.ID, t.Applied[i])
+// readBlocks reads parameters and state of the blocks that this shard holds, by index in the share of the checkpoint.
+func readBlocks(r *core.Restoration, c *checkpoint.Checkpoint) (map[int]*core.Image, error) {
+	images := map[int]*core.Image{}
+	for i, b := range c.Share.Blocks {
+		if r.Holds(b.ID) {
+			images[i] = &core.Image{Params: make([]float32, b.Len), State: make([]float32, len(c.Slots)*b.Len)}
 		}
 	}
-	for i, b := range c.Share.Blocks {
-		r.SetCounts(b.ID, marks.Versions[i], marks.Updates[i])
+	read := func(from func(func(int, placement.Block) []float32) error, part func(*core.Image, int) []float32) error {
+		return from(func(i int, b placement.Block) []float32 {
+			if images[i] == nil {
+				return nil
+			}
+			return part(images[i], b.Len)
+		})
 	}
-	return roster, nil
+	if len(images) == 0 {
+		return nil, nil
+	}
+	err := read(c.Weights, func(i *core.Image, _ int) []float32 { return i.Params })
+	for slot := 0; err == nil && slot < len(c.Slots); slot++ {
+		err = read(func(into func(int, placement.Block) []float32) error { return c.Slot(slot, into) },
+			func(i *core.Image, n int) []float32 { return i.State[slot*n : (slot+1)*n] })
+	}
+	return images, err
 }
 
 // missingSlots says which table has slots that were in no checkpoint, nil if none.

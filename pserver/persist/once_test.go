@@ -329,7 +329,11 @@ func (n *node) retire() {
 			spared = append(spared, c.incarnation)
 		}
 	}
-	n.must(n.shard.Retire(n.shard.Term(), core.NewRetirement("6a6f62", uint64(len(n.crew))+1, spared), nil))
+	term := uint64(0) // of the newest leader
+	for n.shard.Follows(term) != nil {
+		term++
+	}
+	n.must(n.shard.Retire(term, core.NewRetirement("6a6f62", uint64(len(n.crew))+1, spared), nil))
 	n.told = true
 	n.forget(over)
 	if known := len(n.shard.Trainers()); known > 3 {

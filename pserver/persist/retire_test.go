@@ -127,8 +127,8 @@ func TestWhoMayRetire(t *testing.T) {
 			t.Errorf("%s: a retired trainer: %v", what, fault)
 		}
 	}
-	if s.Term() != 7 {
-		t.Errorf("the shard is at term %d, expected 7", s.Term())
+	if s.Follows(7) != nil || s.Follows(6) == nil {
+		t.Errorf("expected a shard at term 7, found %v, %v", s.Follows(7), s.Follows(6))
 	}
 }
 
@@ -153,7 +153,7 @@ func TestRetiredTrainerIsFenced(t *testing.T) {
 		t.Errorf("a push to a block: %v, expected it to be fenced", fault)
 	}
 	rows := table.Batch{Spans: []table.Span{{Slot: table.SlotOf(5), Rows: 1}}, IDs: []int64{5}, Values: []float32{1, 1}}
-	if n, err := h.Tables()[0].Update(&rows, gone.Trainer, table.Step{Number: 1, Scale: 1}); err == nil || n != 0 {
+	if n, err := h.Tables()[0].Update(&rows, gone.Trainer, table.Step{Number: 1, Scale: 1}, nil); err == nil || n != 0 {
 		t.Errorf("a push to a row: %d applied, %v: expected it to be refused", n, err)
 	}
 }

@@ -53,7 +53,7 @@ func bytesOfCheckpoints(b *testing.B, rows int, dim, checkpoints, changed int, e
 		for _, id := range ids {
 			step++
 			batch := table.Batch{Spans: []table.Span{{Slot: table.SlotOf(id), Rows: 1}}, IDs: []int64{id}, Values: make([]float32, dim)}
-			if _, err := h.Tables()[0].Update(&batch, who.Trainer, table.Step{Number: step, Scale: 1}); err != nil {
+			if _, err := h.Tables()[0].Update(&batch, who.Trainer, table.Step{Number: step, Scale: 1}, nil); err != nil {
 				b.Fatal(err)
 			}
 		}

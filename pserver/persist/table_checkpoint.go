@@ -42,11 +42,6 @@ func (c *Checkpoints) history(h *core.View) []rowHistory {
 	return c.rows
 }
 
-// takeCut fixes the moment of a checkpoint.
-func (c *Checkpoints) takeCut() *core.Cut {
-	return c.shard.StartCut(func(h *core.View, table int, number uint64) *table.Cut { return c.history(h)[table].since(number) })
-}
-
 // wrote notes the segments of a checkpoint.
 func (r *rowHistory) wrote(rows checkpoint.Rows, cut *table.Cut) {
 	if rows.Delta == nil {

@@ -87,7 +87,7 @@ func (s *tableShard) push(t testing.TB, ordinal uint32, step uint64, k int, seed
 		if tbl.Check(&batch) != nil {
 			continue
 		}
-		n, err := tbl.Update(&batch, who.Trainer, table.Step{Number: step, Scale: 1})
+		n, err := tbl.Update(&batch, who.Trainer, table.Step{Number: step, Scale: 1}, nil)
 		if err != nil {
 			t.Fatal(err)
 		}

@@ -76,14 +76,16 @@ func New(tensors []Tensor, shards int, tables ...table.Config) (*Table, error) {
 	if shards < 1 || shards > MaxShards {
 		return nil, fmt.Errorf("%d shards: expected 1 to %d", shards, MaxShards)
 	}
-	t := &Table{Epoch: 1, Shards: shards, Tensors: slices.Clone(tensors)}
+	t := &Table{Epoch: 1, Shards: shards, Tensors: slices.Clone(tensors), Sparse: slices.Clone(tables)}
 	slices.SortFunc(t.Tensors, func(a, b Tensor) int { return cmp.Compare(a.Name, b.Name) })
 	if err := checkTensors(t.Tensors); err != nil {
 		return nil, err
 	}
-	var err error
-	if t.Sparse, err = sortTables(tables); err != nil {
-		return nil, err
+	slices.SortFunc(t.Sparse, func(a, b table.Config) int { return cmp.Compare(a.Name, b.Name) })
+	for i := range t.Sparse {
+		if err := t.Sparse[i].Validate(); err != nil {
+			return nil, err
+		}
 	}
 	t.placeSlots()
 	if err := t.checkTables(); err != nil {

@@ -1,7 +1,6 @@
 package placement
 
 import (
-	"cmp"
 	"encoding/binary"
 	"fmt"
 	"math"
@@ -30,18 +29,6 @@ func (t *Table) HeldSlots(table, shard int) (slots []uint32) {
 		}
 	}
 	return slots
-}
-
-// sortTables sorts tables by name, and fills their defaults in.
-func sortTables(tables []table.Config) ([]table.Config, error) {
-	tables = slices.Clone(tables)
-	slices.SortFunc(tables, func(a, b table.Config) int { return cmp.Compare(a.Name, b.Name) })
-	for i := range tables {
-		if err := tables[i].Validate(); err != nil {
-			return nil, err
-		}
-	}
-	return tables, nil
 }
 
 func (t *Table) checkTables() error {

@@ -48,7 +48,11 @@ func (s *Shard) Commit(jobEpoch uint32, version uint64, contributors []Contribut
 	if err := s.apply(h, version, contributors, scale); err != nil {
 		return now, err
 	}
-	s.prune(version, contributors)
+	keep := make(map[uint64]bool, len(contributors))
+	for _, c := range contributors {
+		keep[c.Incarnation] = true
+	}
+	s.stages.prune(version, keep) // memory of the contributors is used again
 	return version, nil
 }
 
@@ -75,15 +79,6 @@ func (s *Shard) apply(h *View, version uint64, contributors []Contributor, scale
 	s.Counters.Committed.Add(1)
 	s.advanceTo(version)
 	return nil
-}
-
-// prune drops the stages that version made useless.
-func (s *Shard) prune(version uint64, contributors []Contributor) {
-	keep := make(map[uint64]bool, len(contributors))
-	for _, c := range contributors {
-		keep[c.Incarnation] = true
-	}
-	s.stages.prune(version, keep)
 }
 
 // contributions finds the stages, locked, whether or not there is an error. It finds all of them before it locks the first: the lock

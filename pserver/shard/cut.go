@@ -2,20 +2,13 @@ package shard
 
 import (
 	"slices"
-	"sync/atomic"
 
 	"trainmaster/pserver/table"
 )
 
-// cuts makes consistent images of a shard while updates continue. A cut has, of each block, the updates before its start and none after
-// it. The first update of a block after the start preserves the block (copy on write). The writer of the checkpoint copies the other
-// blocks.
-type cuts struct {
-	current atomic.Pointer[Cut] // nil: no checkpoint is being written
-	number  uint64              // of the last cut; one checkpoint is written at a time
-}
-
-// Cut is a consistent state of the shard.
+// Cut is a consistent state of the shard, of which images are made while updates continue. A cut has, of each block, the updates before
+// its start and none after it. The first update of a block after the start preserves the block (copy on write). The writer of the
+// checkpoint copies the other blocks.
 type Cut struct {
 	number   uint64
 	view     *View
@@ -33,12 +26,6 @@ type Image struct {
 	Updates uint64
 	Version uint64
 	Applied []uint64 // by cut.trainers
-}
-
-// take is called with the block's lock held.
-func (i *Image) take(b *Block, c *Cut) {
-	i.begin(b, c)
-	i.keep(b, 0, b.Len)
 }
 
 // begin is called with the block's lock held. The values follow, by keep.
@@ -76,18 +63,18 @@ func (s *Shard) StartCut(since func(h *View, table int, number uint64) *table.Cu
 	defer s.commitMu.Unlock()
 	s.mu.Lock() // no trainer joins, and pushes, between the roster and the moment
 	defer s.mu.Unlock()
-	s.cuts.number++
+	s.cuts++
 	c := &Cut{
-		number: s.cuts.number, view: s.view.Load(), Version: s.version.Load(), JobEpoch: s.jobEpoch.Load(), Trainers: s.rosterLocked(), Retired: s.retired,
+		number: s.cuts, view: s.view.Load(), Version: s.version.Load(), JobEpoch: s.jobEpoch.Load(), Trainers: s.rosterLocked(), Retired: s.retired,
 	}
 	c.Tables = s.cutTables(c, since)
-	s.cuts.current.Store(c)
+	s.cut.Store(c)
 	return c
 }
 
 // EndCut drops the preserved images that were not collected.
 func (s *Shard) EndCut(h *View) {
-	s.cuts.current.Store(nil)
+	s.cut.Store(nil)
 	for _, b := range h.blocks {
 		b.Lock()
 		if b.image != nil {
@@ -103,7 +90,7 @@ func (s *Shard) EndCut(h *View) {
 // preserveLocked is called before any change of a block, with its lock held. The image that it returns has to keep all
 // elements, each before it changes; nil: no cut wants them.
 func (s *Shard) preserveLocked(b *Block) *Image {
-	c := s.cuts.current.Load()
+	c := s.cut.Load()
 	if c == nil || b.cut == c.number {
 		return nil
 	}

@@ -9,20 +9,6 @@ func (s *Shard) Trainers() []*Trainer {
 	return s.rosterLocked()
 }
 
-// Term is the term of the newest leader that called.
-func (s *Shard) Term() uint64 {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return s.migration.term
-}
-
-// Taken counts the partitions that other shards gave and that wait for their placement.
-func (s *Shard) Taken() int {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	return len(s.migration.taken)
-}
-
 // HasCutRoom reports whether each block has the memory of a copy for a cut.
 func (h *View) HasCutRoom() bool {
 	return !slices.ContainsFunc(h.blocks, func(b *Block) bool {

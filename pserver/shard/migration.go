@@ -215,7 +215,8 @@ func (h *View) reader(id partition.ID) func(*Piece) {
 		b := h.byID[id.Number]
 		return func(p *Piece) {
 			p.Block, p.Last = &Image{}, true
-			p.Block.take(b, &Cut{})
+			p.Block.begin(b, &Cut{})
+			p.Block.keep(b, 0, b.Len)
 		}
 	}
 	t := h.tables[id.Table-1]

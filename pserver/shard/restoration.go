@@ -27,31 +27,13 @@ func (s *Shard) Restore(m *model.Model) *Restoration {
 // Holds reports whether the block is of this shard.
 func (r *Restoration) Holds(id uint64) bool { return r.view.byID[id] != nil }
 
-// Params returns the memory of the parameters of a block, without values; nil if the block is of another shard.
-func (r *Restoration) Params(id uint64) []float32 {
+// Put sets the content of a block of this shard, with the last applied steps of the roster.
+func (r *Restoration) Put(id uint64, i *Image, roster []*partition.Trainer) error {
 	b := r.view.byID[id]
-	if b == nil {
-		return nil
+	for k, t := range roster {
+		b.SetStep(t, i.Applied[k])
 	}
-	b.params = make([]float32, b.Len)
-	b.state = make([]float32, len(r.view.model.Rule.Slots())*b.Len)
-	return b.params
-}
-
-// State returns the memory of one slice of the optimizer state of a block, after Params; nil if the block is of another shard.
-func (r *Restoration) State(id uint64, slot int) []float32 {
-	b := r.view.byID[id]
-	if b == nil {
-		return nil
-	}
-	return b.state[slot*b.Len : (slot+1)*b.Len]
-}
-
-// SetCounts sets the version and the number of updates of a block, unless the block is of another shard.
-func (r *Restoration) SetCounts(id, version, updates uint64) {
-	if b := r.view.byID[id]; b != nil {
-		b.version, b.updates = version, updates
-	}
+	return b.restore(i, r.view.model.Rule)
 }
 
 // Trainer finds or makes an incarnation of a trainer. The shard keeps the newest one: the applied steps of an older one are needed
@@ -67,13 +49,6 @@ func (r *Restoration) Trainer(ordinal uint32, incarnation uint64) *Trainer {
 		r.trainers[ordinal] = fresh
 	}
 	return fresh
-}
-
-// SetApplied sets the last step of a trainer that a block has, unless the block is of another shard.
-func (r *Restoration) SetApplied(t *Trainer, id, step uint64) {
-	if b := r.view.byID[id]; b != nil {
-		b.SetStep(t.Trainer, step)
-	}
 }
 
 // Tables are the tables of the shard, for the rows.

@@ -3,7 +3,6 @@ package shard
 import (
 	"errors"
 	"fmt"
-	"maps"
 	"slices"
 )
 
@@ -13,11 +12,12 @@ import (
 type Retirement struct {
 	Job    string // whose incarnations they are; "": none was retired
 	Floor  uint64
-	spared map[uint64]bool // never changed
+	Spared []uint64 // of these, incarnations that are not retired, ascending
 }
 
 func (r *Retirement) over(incarnation uint64) bool {
-	return incarnation < r.Floor && !r.spared[incarnation]
+	_, spared := slices.BinarySearch(r.Spared, incarnation)
+	return incarnation < r.Floor && !spared
 }
 
 // after reports whether r is newer than other, of the same job.
@@ -70,12 +70,5 @@ func (s *Shard) dropLocked(fence func(*Trainer)) (n int) {
 
 // NewRetirement returns the retirement of the incarnations of a job below floor, except the spared ones.
 func NewRetirement(job string, floor uint64, spared []uint64) Retirement {
-	r := Retirement{Job: job, Floor: floor, spared: make(map[uint64]bool, len(spared))}
-	for _, incarnation := range spared {
-		r.spared[incarnation] = true
-	}
-	return r
+	return Retirement{job, floor, slices.Sorted(slices.Values(spared))}
 }
-
-// SparedList is the spared incarnations in order.
-func (r *Retirement) SparedList() []uint64 { return slices.Sorted(maps.Keys(r.spared)) }

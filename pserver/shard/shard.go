@@ -2,6 +2,7 @@ package shard
 
 import (
 	"fmt"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -53,7 +54,8 @@ type Shard struct {
 	// commitMu serializes commits and the start of a cut, so that a cut
 	// of a synchronous shard is of one version.
 	commitMu sync.Mutex
-	cuts     cuts
+	cut      atomic.Pointer[Cut] // nil: no checkpoint is being written
+	cuts     uint64              // number of the last cut; one checkpoint is written at a time
 
 	migration migration
 	over      chan error // receives once: nil when this shard is no longer of the job
@@ -280,16 +282,6 @@ func (s *Shard) Put(h *View, b *Block, incarnation uint64, values Values, now ti
 	return nil
 }
 
-// Unfilled is a block without parameters, nil if there is none.
-func (h *View) Unfilled() *Block {
-	for _, b := range h.blocks {
-		if !b.filled() {
-			return b
-		}
-	}
-	return nil
-}
-
 // Finish makes the parameters visible. If keepsSets, pushes to an asynchronous shard wait until Open.
 func (s *Shard) Finish(incarnation uint64, keepsSets bool) error {
 	s.mu.Lock()
@@ -301,8 +293,8 @@ func (s *Shard) Finish(incarnation uint64, keepsSets bool) error {
 		return fmt.Errorf("%w: incarnation %d does not hold the claim to initialize shard %d", ErrNotClaimed, incarnation, s.index)
 	}
 	h := s.view.Load()
-	if b := h.Unfilled(); b != nil {
-		return fmt.Errorf("%w: shard %d has no parameters yet for %s", ErrIncomplete, s.index, b.Name())
+	if i := slices.IndexFunc(h.blocks, func(b *Block) bool { return !b.filled() }); i >= 0 {
+		return fmt.Errorf("%w: shard %d has no parameters yet for %s", ErrIncomplete, s.index, h.blocks[i].Name())
 	}
 	//guard:first-set-before-pushes
 	if keepsSets && !h.model.Sync {

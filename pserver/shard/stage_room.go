@@ -41,15 +41,15 @@ func (s *Shard) CheckStageRoom(m *model.Model) error {
 // withRoom stages gradients. Without memory for them it frees the stages of earlier versions; more is the rows of tables among them, in
 // bytes. If the gradients of all trainers do not fit, the trainer waits: perhaps a step is made without it. If none is made for
 // StageWait, the answer is NoRoom, and the stage of the trainer is dropped: the other trainers can continue without it.
-func (s *Shard) withRoom(h *View, t *Trainer, more int64, arrived time.Time, stage func() *Refusal) *Refusal {
-	refused := stage()
+func (s *Shard) withRoom(h *View, t *Trainer, more int64, arrived time.Time, attempt func() *Refusal) *Refusal {
+	refused := attempt()
 	if refused == nil || refused.Reason != Full {
 		return refused
 	}
 	s.stages.prune(s.version.Load(), nil)
 	//guard:retirement-drops-stages
 	s.dropUnnamed()
-	if refused = stage(); refused == nil || refused.Reason != Full {
+	if refused = attempt(); refused == nil || refused.Reason != Full {
 		return refused
 	}
 	live := map[uint64]bool{}
@@ -73,7 +73,7 @@ func (s *Shard) withRoom(h *View, t *Trainer, more int64, arrived time.Time, sta
 	if now.since.Sub(since.since) < s.StageWait {
 		return refused
 	}
-	s.stages.drop(t.Incarnation())
+	s.stages.dropIf(func(g *stage) bool { return g.incarnation == t.Incarnation() })
 	return Refuse(NoRoom, "shard %d: expected at most %d bytes of staged gradients (--stage-bytes), found %d trainers with %d bytes each and %d bytes of rows: start the parameter servers with a greater --stage-bytes, or the job with fewer trainers",
 		s.index, s.stages.limit, trainers, need, rows+more)
 }
@@ -108,11 +108,6 @@ func (st *stages) dropIf(match func(*stage) bool) {
 			delete(st.byIncarnation, g.incarnation)
 		}
 	})
-}
-
-// drop drops the stage of one incarnation.
-func (st *stages) drop(incarnation uint64) {
-	st.dropIf(func(g *stage) bool { return g.incarnation == incarnation })
 }
 
 // held counts the live trainers that have a stage, and the bytes of rows in those stages.

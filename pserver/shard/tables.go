@@ -7,24 +7,10 @@ import (
 	"trainmaster/pserver/table"
 )
 
-// Slots is the number of slots of a table.
-const Slots = table.Slots
-
-// ErrNotHeld is the error of a batch with a slot that another shard owns.
-var ErrNotHeld = table.ErrNotHeld
-
-// newTables makes the shard's share of a model's tables of embeddings, without rows.
-func (s *Shard) newTables(m *model.Model) []*table.Table {
-	list := make([]*table.Table, len(m.Placement.Sparse))
-	for k := range list {
-		list[k] = s.newTable(m, k, m.Placement.HeldSlots(k, s.index))
-	}
-	return list
-}
-
+// newTable makes a share of a table of embeddings, without rows.
 func (s *Shard) newTable(m *model.Model, k int, held []uint32) *table.Table {
 	return table.New(m.Placement.Sparse[k], m.Optimizer, held, func() *table.Cut {
-		if c := s.cuts.current.Load(); c != nil {
+		if c := s.cut.Load(); c != nil {
 			return c.Tables[k]
 		}
 		return nil
@@ -34,7 +20,9 @@ func (s *Shard) newTable(m *model.Model, k int, held []uint32) *table.Table {
 // newView is a view of a model, with its tables.
 func (s *Shard) newView(m *model.Model) *View {
 	h := newView(m, s.index)
-	h.tables = s.newTables(m)
+	for k := range m.Placement.Sparse {
+		h.tables = append(h.tables, s.newTable(m, k, m.Placement.HeldSlots(k, s.index)))
+	}
 	return h
 }
 
@@ -96,13 +84,12 @@ func (s *Shard) Lookup(h *View, by *Trainer, number int, rows *table.Batch, dst 
 }
 
 // Scan copies rows of a table from a position on, at most limit bytes, and returns the next position.
-func (h *View) Scan(number int, slot, row uint32, limit int, rows *table.Batch) (nextSlot, nextRow uint32, refused *Refusal) {
-	t := h.tables[number]
-	next, err := t.Scan(table.Place{Slot: slot, Row: row}, limit, rows)
+func (h *View) Scan(number int, from table.Place, limit int, rows *table.Batch) (next table.Place, refused *Refusal) {
+	next, err := h.tables[number].Scan(from, limit, rows)
 	if err != nil {
-		return 0, 0, refusalOf(err, nil)
+		return next, refusalOf(err, nil)
 	}
-	return next.Slot, next.Row, nil
+	return next, nil
 }
 
 // PushRows applies gradients to each slot that does not have the trainer's step, and counts these slots. A refusal can follow
@@ -122,7 +109,7 @@ func (s *Shard) PushRows(h *View, t *Trainer, number int, u Update, rows *table.
 	if bound := h.model.Staleness; bound.Policy == staleness.Scale {
 		weight = bound.Weight
 	}
-	applied, err := tbl.UpdateStale(rows, t.Trainer, step, weight)
+	applied, err := tbl.Update(rows, t.Trainer, step, weight)
 	s.seeTable(tbl, "step", step.Number)
 	if err != nil {
 		return applied, refusalOf(err, t)

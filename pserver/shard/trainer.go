@@ -38,7 +38,7 @@ func (s *Shard) newTrainerLocked(ordinal uint32, incarnation uint64) *Trainer {
 	for _, t := range s.trainers {
 		used[t.Number()] = true
 	}
-	if c := s.cuts.current.Load(); c != nil {
+	if c := s.cut.Load(); c != nil {
 		for _, t := range c.Trainers {
 			used[t.Number()] = true
 		}

@@ -43,7 +43,7 @@ func (m *deltaModel) push() {
 	}
 	batch, _ := grouped(ids, slices.Clone(grads), m.cfg.Dim)
 	m.want.push(ids, grads, m.column, m.step, 1)
-	if _, err := m.table.Update(&batch, m.column, Step{m.step, 1}); err != nil {
+	if _, err := m.table.Update(&batch, m.column, Step{m.step, 1}, nil); err != nil {
 		m.Fatal(err)
 	}
 }

@@ -241,7 +241,7 @@ func compare(t *testing.T, cfg Config, o optimizer.Config) {
 		}
 		scale := 1 + float32(r.IntN(2))
 		want.push(ids, grads, columns[who], steps[who], scale)
-		if _, err := table.Update(&batch, columns[who], Step{steps[who], scale}); err != nil {
+		if _, err := table.Update(&batch, columns[who], Step{steps[who], scale}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if err := differ(table, want, sometimes); err != nil {
@@ -355,12 +355,12 @@ func TestShardsMakeNoDifference(t *testing.T) {
 				}
 			}
 			batch, _ := grouped(mine, g, 4)
-			if _, err := part.Update(&batch, trainer(0), Step{step, 1}); err != nil {
+			if _, err := part.Update(&batch, trainer(0), Step{step, 1}, nil); err != nil {
 				t.Fatal(err)
 			}
 		}
 		batch, _ := grouped(ids, grads, 4)
-		if _, err := whole.Update(&batch, column, Step{step, 1}); err != nil {
+		if _, err := whole.Update(&batch, column, Step{step, 1}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}

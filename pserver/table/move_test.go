@@ -99,7 +99,7 @@ func TestMovedSlotsAreTheNaiveOnes(t *testing.T) {
 						}
 					}
 					rows, _ := grouped(here, theirs, 2)
-					n, err := table.Update(&rows, columns[i][who], Step{steps[who], 1})
+					n, err := table.Update(&rows, columns[i][who], Step{steps[who], 1}, nil)
 					if err != nil {
 						t.Fatal(err)
 					}
@@ -146,7 +146,7 @@ func TestMemoryOfSlotsThatLeft(t *testing.T) {
 	ids, others = ids[:3*chunkRows], others[:3*chunkRows]
 	push := func(to *Table, ids []int64) {
 		batch, _ := grouped(ids, slices.Repeat([]float32{1}, 4*len(ids)), 4)
-		if _, err := to.Update(&batch, trainer(0), Step{1, 1}); err != nil {
+		if _, err := to.Update(&batch, trainer(0), Step{1, 1}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -176,7 +176,7 @@ func TestSlotsOnTheirWay(t *testing.T) {
 	batch := func() (c *partition.Trainer, err error) {
 		rows, _ := grouped([]int64{id}, []float32{1}, 1)
 		c = trainer(0)
-		_, err = table.Update(&rows, c, Step{1, 1})
+		_, err = table.Update(&rows, c, Step{1, 1}, nil)
 		return c, err
 	}
 	if _, err := batch(); err != nil {

@@ -16,7 +16,7 @@ import (
 func fillSlot(t *testing.T, table *Table, column *partition.Trainer, ids []int64) {
 	t.Helper()
 	r, _ := grouped(ids, make([]float32, len(ids)*table.cfg.Dim), table.cfg.Dim)
-	if n, err := table.Update(&r, column, Step{Number: 1, Scale: 1}); n != 1 || err != nil {
+	if n, err := table.Update(&r, column, Step{Number: 1, Scale: 1}, nil); n != 1 || err != nil {
 		t.Fatal(n, err)
 	}
 }
@@ -33,7 +33,7 @@ func TestFirstUpdateAfterFullCutCopiesItsRowsOnly(t *testing.T) {
 	current.Store(cut)
 	r, _ := grouped([]int64{ids[5], ids[2499], ids[5], ids[2600], ids[2999]}, make([]float32, 5*4), 4)
 	for step := range uint64(2) {
-		if _, err := table.Update(&r, column, Step{Number: 2 + step, Scale: 1}); err != nil {
+		if _, err := table.Update(&r, column, Step{Number: 2 + step, Scale: 1}, nil); err != nil {
 			t.Fatal(err)
 		}
 		if p := table.slots[9].saved; len(p.kept) != 2 || cut.keeps != 2 || len(p.candidates) != 2 {
@@ -76,7 +76,7 @@ func TestCollectDuringUpdatesReturnsStateAtCut(t *testing.T) {
 				if what == twin {
 					c = second
 				}
-				if _, err := what.Update(&batch, c, Step{step, 1}); err != nil {
+				if _, err := what.Update(&batch, c, Step{step, 1}, nil); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -124,7 +124,7 @@ func TestUpdateByEndedTrainer(t *testing.T) {
 	table, column := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros}, plain, noCut), trainer(0)
 	batch, _ := grouped([]int64{1}, []float32{1}, 1)
 	column.End()
-	if _, err := table.Update(&batch, column, Step{1, 1}); !errors.Is(err, partition.ErrEnded) || table.Rows() != 0 {
+	if _, err := table.Update(&batch, column, Step{1, 1}, nil); !errors.Is(err, partition.ErrEnded) || table.Rows() != 0 {
 		t.Errorf("%v, and %d rows", err, table.Rows())
 	}
 }
@@ -135,14 +135,14 @@ func TestFullSlot(t *testing.T) {
 	s := table.slots[SlotOf(1)]
 	s.liveRows = maxRows // as if
 	batch, _ := grouped([]int64{1}, []float32{1}, 1)
-	if _, err := table.Update(&batch, column, Step{1, 1}); !errors.Is(err, ErrFull) || s.end != 0 {
+	if _, err := table.Update(&batch, column, Step{1, 1}, nil); !errors.Is(err, ErrFull) || s.end != 0 {
 		t.Errorf("%v, and %d rows", err, s.end)
 	}
 	if err := table.CheckRoom(SlotOf(1), 1); !errors.Is(err, ErrFull) {
 		t.Error(err)
 	}
 	s.liveRows = 0
-	if n, err := table.Update(&batch, column, Step{1, 1}); err != nil || n != 1 {
+	if n, err := table.Update(&batch, column, Step{1, 1}, nil); err != nil || n != 1 {
 		t.Errorf("the step that was refused is taken for a repetition: %d slots, %v", n, err)
 	}
 }
@@ -177,7 +177,7 @@ func TestConcurrency(t *testing.T) {
 			for step := uint64(1); step <= steps; step++ {
 				for range 2 { // the second is a repetition
 					batch, _ := grouped(all, slices.Repeat([]float32{-1}, ids*dim), dim)
-					if _, err := table.Update(&batch, column, Step{step, 1}); err != nil {
+					if _, err := table.Update(&batch, column, Step{step, 1}, nil); err != nil {
 						t.Error(err)
 					}
 				}
@@ -260,7 +260,7 @@ func TestFullAndChangesRestore(t *testing.T) {
 			want.push(some, grads, column, step, 1)
 			for _, to := range tables {
 				batch, _ := grouped(some, grads, 2)
-				if _, err := to.Update(&batch, trainer(0), Step{step, 1}); err != nil {
+				if _, err := to.Update(&batch, trainer(0), Step{step, 1}, nil); err != nil {
 					t.Fatal(err)
 				}
 			}
@@ -424,7 +424,7 @@ func BenchmarkTable(b *testing.B) {
 			column := trainer(0)
 			began := processorTime(b)
 			for i := 0; b.Loop(); i++ {
-				if _, err := table.Update(&batches[i%len(batches)], column, Step{uint64(i) + 1, 1}); err != nil {
+				if _, err := table.Update(&batches[i%len(batches)], column, Step{uint64(i) + 1, 1}, nil); err != nil {
 					b.Fatal(err)
 				}
 			}
@@ -448,7 +448,7 @@ func TestCutIsAMoment(t *testing.T) {
 	table, column := newTable(t, Config{Name: "t", Dim: 1, Init: Zeros}, plain, current.Load), trainer(0)
 	push := func(step uint64) {
 		batch, _ := grouped([]int64{1}, []float32{-1}, 1)
-		if _, err := table.Update(&batch, column, Step{step, 1}); err != nil {
+		if _, err := table.Update(&batch, column, Step{step, 1}, nil); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -487,7 +487,7 @@ func TestUpdateBySlowTrainerKeepsRow(t *testing.T) {
 	update := func(of *Table, c map[*Table]*partition.Trainer, step uint64, id int64) {
 		t.Helper()
 		r, _ := grouped([]int64{id}, []float32{-1}, 1)
-		if n, err := of.Update(&r, c[of], Step{Number: step, Scale: 1}); n != 1 || err != nil {
+		if n, err := of.Update(&r, c[of], Step{Number: step, Scale: 1}, nil); n != 1 || err != nil {
 			t.Fatal(n, err)
 		}
 	}
@@ -570,7 +570,7 @@ func TestChosenIDsAreSpreadByTheKey(t *testing.T) {
 			if err := table.Check(&r); err != nil {
 				t.Fatal(err)
 			}
-			if _, err := table.Update(&r, column, Step{Number: 1, Scale: 1}); err != nil {
+			if _, err := table.Update(&r, column, Step{Number: 1, Scale: 1}, nil); err != nil {
 				t.Fatal(err)
 			}
 			got := make([]float32, len(ids))

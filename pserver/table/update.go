@@ -23,14 +23,9 @@ func (s *slot) missed(by *partition.Trainer) uint64 {
 
 // Update applies the gradients of a checked batch for a trainer's step, slot by slot, and overwrites the gradients. It skips slots
 // that have the step; applied is the number of the others. After [partition.ErrFrozen], [partition.ErrMoved] or ErrNotFinite some
-// slots may have the step.
-func (t *Table) Update(rows *Batch, by *partition.Trainer, step Step) (applied int, err error) {
-	return t.UpdateStale(rows, by, step, nil)
-}
-
-// UpdateStale is Update with another factor for the learning rate: the weight of the number of updates of a slot by others since the
-// trainer looked up rows of it, see Lookup. No weight is 1.
-func (t *Table) UpdateStale(rows *Batch, by *partition.Trainer, step Step, weight func(staleness uint64) float32) (applied int, err error) {
+// slots may have the step. weight is another factor for the learning rate, by the number of updates of a slot by others since the
+// trainer looked up rows of it, see Lookup; nil: 1.
+func (t *Table) Update(rows *Batch, by *partition.Trainer, step Step, weight func(staleness uint64) float32) (applied int, err error) {
 	sc := scratches.Get().(*scratch)
 	defer scratches.Put(sc)
 	k := 0

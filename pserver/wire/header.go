@@ -8,6 +8,8 @@ import (
 )
 
 const (
+	// Magic is the start of each frame and of each data connection.
+	Magic = "TMPS"
 	// HeaderSize is the size of an encoded header in bytes.
 	HeaderSize = 64
 	// MaxPayload is the maximum payload of a frame in bytes: one block.
@@ -15,12 +17,9 @@ const (
 	// Version is the format that this package writes, and the only one it reads.
 	Version = 1
 
-	magic     = 0x53504d54 // "TMPS" read little-endian
+	magic     = 0x53504d54 // Magic read little-endian
 	crcOffset = 60
 )
-
-// Magic is the start of each frame and of each data connection.
-var Magic = [4]byte{'T', 'M', 'P', 'S'}
 
 // Op is the operation of a frame.
 type Op uint8
@@ -63,6 +62,8 @@ const (
 	RowBatch DType = 3 // Rows
 )
 
+var dtypeNames = [...]string{Bytes: "bytes", Float32: "float32", BFloat16: "bfloat16", RowBatch: "rows"}
+
 // Size is the size of an element in bytes.
 func (d DType) Size() int {
 	switch d {
@@ -75,15 +76,8 @@ func (d DType) Size() int {
 }
 
 func (d DType) String() string {
-	switch d {
-	case Bytes:
-		return "bytes"
-	case Float32:
-		return "float32"
-	case BFloat16:
-		return "bfloat16"
-	case RowBatch:
-		return "rows"
+	if d <= RowBatch {
+		return dtypeNames[d]
 	}
 	return fmt.Sprintf("dtype %d", uint8(d))
 }
@@ -138,7 +132,7 @@ func (h *Header) Encode(raw *[HeaderSize]byte) {
 func (h *Header) Decode(raw *[HeaderSize]byte) error {
 	le := binary.LittleEndian
 	if got := le.Uint32(raw[0:]); got != magic {
-		return Faultf(Malformed, "frame starts with % x, expected % x (%q)", raw[:4], Magic[:], Magic[:])
+		return Faultf(Malformed, "frame starts with % x, expected % x (%q)", raw[:4], Magic, Magic)
 	}
 	if raw[4] != Version {
 		return Faultf(Malformed, "frame has version %d: expected %d", raw[4], Version)

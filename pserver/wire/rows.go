@@ -58,17 +58,10 @@ func Number(payload []byte, part, parts uint32) {
 
 // ParseRows reads a payload, which is aligned to 8 bytes and shared with the result; dim is 0 in a lookup.
 // It fails unless the slots ascend without duplicates. Values may be anything.
-func ParseRows(payload []byte, dim int) (r Rows, err error) { return parseRows(payload, dim, nil) }
-
-// ParseShared reads a payload that its sender can still change. Each byte of the spans and the ids is read once, into index,
-// and the copies are checked and returned. The values remain in payload.
-func ParseShared(payload []byte, dim int, index *Index) (r Rows, err error) {
-	r, err = parseRows(payload, dim, index)
-	r.Shared = true
-	return r, err
-}
-
-func parseRows(payload []byte, dim int, own *Index) (r Rows, err error) {
+//
+// With an index, the sender can still change the payload: each byte of the spans and the ids is read once, into the index, and the copies
+// are checked and returned. The values remain in payload.
+func ParseRows(payload []byte, dim int, own *Index) (r Rows, err error) {
 	if len(payload) < rowsHead {
 		return r, fmt.Errorf("payload has %d bytes: expected at least %d", len(payload), rowsHead)
 	}
@@ -87,7 +80,7 @@ func parseRows(payload []byte, dim int, own *Index) (r Rows, err error) {
 	//guard:shared-ids-copied
 	if own != nil {
 		own := table.BatchIn(own.copyOf(payload[rowsHead:RowsSize(int(spans), int(rows), 0)]), int(spans), int(rows), 0)
-		r.Spans, r.IDs = own.Spans, own.IDs
+		r.Spans, r.IDs, r.Shared = own.Spans, own.IDs, true
 	}
 	sum := uint64(0)
 	last := uint32(math.MaxUint32)

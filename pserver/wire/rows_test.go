@@ -30,7 +30,7 @@ func TestRowsRoundTrip(t *testing.T) {
 	if len(payload) != RowsSize(2, 3, 2) || len(payload) != 16+2*8+3*(8+8) {
 		t.Fatalf("%d bytes", len(payload))
 	}
-	r, err := ParseRows(payload, 2)
+	r, err := ParseRows(payload, 2, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -52,7 +52,7 @@ func TestParseRowsRefuses(t *testing.T) {
 		"4 rows togethe":  func(b []byte) []byte { b[20] = 2; return b },
 		"4294967295 slo":  func(b []byte) []byte { copy(b, []byte{255, 255, 255, 255}); return b },
 	} {
-		if _, err := ParseRows(change(sampleRows()), 2); err == nil || !strings.Contains(err.Error(), want) {
+		if _, err := ParseRows(change(sampleRows()), 2, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v", want, err)
 		}
 	}
@@ -68,7 +68,7 @@ func FuzzRows(f *testing.F) {
 			return
 		}
 		b = aligned(b)
-		r, err := ParseRows(b, dim)
+		r, err := ParseRows(b, dim, nil)
 		if err != nil {
 			return
 		}

@@ -41,9 +41,6 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	}, addrs)}, nil
 }
 
-// Shards is the number of parameter servers.
-func (c *Client) Shards() int { return c.shards.Len() }
-
 // Close closes the connections. It must not run during another call.
 func (c *Client) Close() error { return c.shards.Close() }
 

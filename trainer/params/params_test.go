@@ -19,6 +19,7 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
+	"trainmaster/pserver/dataport"
 	"trainmaster/trainer/params"
 )
 
@@ -359,7 +360,7 @@ func TestContextEndsAWait(t *testing.T) {
 
 // A pull in mode sync waits for its version, and its context can end that too.
 func TestContextEndsAWaitForAVersion(t *testing.T) {
-	addrs, _ := startShards(t, 2, pserver.Config{PullWait: 50 * time.Millisecond})
+	addrs, _ := startShards(t, 2, pserver.Config{Limits: dataport.Limits{PullWait: 50 * time.Millisecond}})
 	c := connect(t, config(addrs, params.Sync))
 	values := tensors(1)
 	if err := c.Init(within(t), values); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"fmt"
 	"io"
 	"io/fs"
 	"net/url"
@@ -139,4 +140,14 @@ func (b *bucket) dropUploads(ctx context.Context, dir string) error {
 		}
 	}
 	return nil
+}
+
+// failed names the operation, the object, the cause and the remedy.
+func (b *bucket) failed(do, key string, err error) error {
+	if objectstore.IsNotFound(err) {
+		return fmt.Errorf("%s %s: %w", do, b.URL(key), fs.ErrNotExist)
+	}
+	action, err := objectstore.Explain(err)
+	//guard:unavailable-is-not-damaged
+	return fmt.Errorf("%w: %s %s: %s: %w", checkpoint.ErrUnavailable, do, b.At(key), action, err)
 }

@@ -19,7 +19,7 @@ const maxControlMessage = 64 << 20
 
 // Call finds the server of the shard and calls its control port once. The call ends when the address no longer serves
 // the shard. The error names the shard.
-func Call[R any](ctx context.Context, l *Link, call func(context.Context, pb.ParameterServerClient) (R, error)) (reply R, err error) {
+func Call[Q, R any](ctx context.Context, l *Link, method func(pb.ParameterServerClient, context.Context, Q, ...grpc.CallOption) (R, error), request Q) (reply R, err error) {
 	if l.replaced() {
 		l.drop()
 	}
@@ -32,7 +32,7 @@ func Call[R any](ctx context.Context, l *Link, call func(context.Context, pb.Par
 	}
 	bound, release := l.bound(ctx)
 	defer release()
-	if reply, err = call(bound, control); err == nil {
+	if reply, err = method(control, bound, request); err == nil {
 		return reply, nil
 	}
 	if l.replaced() {
@@ -53,9 +53,7 @@ func Call[R any](ctx context.Context, l *Link, call func(context.Context, pb.Par
 
 // Describe asks the server for its state and placement.
 func (l *Link) Describe(ctx context.Context) (*pb.DescribeReply, error) {
-	return Call(ctx, l, func(ctx context.Context, control pb.ParameterServerClient) (*pb.DescribeReply, error) {
-		return control.Describe(ctx, &pb.DescribeRequest{})
-	})
+	return Call(ctx, l, pb.ParameterServerClient.Describe, &pb.DescribeRequest{})
 }
 
 // Placement asks the server for its placement; nil if the server cannot be asked.

@@ -7,9 +7,9 @@ import (
 	"slices"
 
 	pb "trainmaster/proto/trainmaster/v1"
-	"trainmaster/pserver/optimizer/onwire"
+	"trainmaster/pserver/model"
+	"trainmaster/pserver/onwire"
 	"trainmaster/pserver/placement"
-	tablewire "trainmaster/pserver/table/onwire"
 	"trainmaster/pserver/wire"
 	"trainmaster/trainer/params/link"
 	"trainmaster/trainer/params/plan"
@@ -97,12 +97,11 @@ func (set *Set) claim(ctx context.Context) (claimed []*shard, holder *uint32, er
 		return nil, nil, err
 	}
 	id := &set.cfg.Link.Stream
-	request := &pb.InitParametersRequest{Model: set.modelToProto(), Ordinal: id.Ordinal, Incarnation: id.Incarnation, JobEpoch: set.cfg.Link.JobEpoch}
+	m := &model.Model{Optimizer: set.cfg.Optimizer, Sync: set.cfg.Sync, Staleness: set.cfg.Staleness, Placement: set.table}
+	request := &pb.InitParametersRequest{Model: onwire.ModelToProto(m), Ordinal: id.Ordinal, Incarnation: id.Incarnation, JobEpoch: set.cfg.Link.JobEpoch}
 	for _, s := range set.shards {
 		request.Index, request.TableKey = uint32(s.Index), key.toProto()
-		reply, err := link.Call(ctx, s.Link, func(ctx context.Context, control pb.ParameterServerClient) (*pb.InitParametersReply, error) {
-			return control.InitParameters(ctx, request)
-		})
+		reply, err := link.Call(ctx, s.Link, pb.ParameterServerClient.InitParameters, request)
 		if err != nil {
 			return nil, nil, err
 		}
@@ -128,32 +127,10 @@ func (set *Set) claim(ctx context.Context) (claimed []*shard, holder *uint32, er
 func (set *Set) finish(ctx context.Context, claimed []*shard) error {
 	request := &pb.FinishInitRequest{Incarnation: set.cfg.Link.Stream.Incarnation}
 	for _, s := range claimed {
-		if _, err := link.Call(ctx, s.Link, func(ctx context.Context, control pb.ParameterServerClient) (*pb.FinishInitReply, error) {
-			return control.FinishInit(ctx, request)
-		}); err != nil {
+		if _, err := link.Call(ctx, s.Link, pb.ParameterServerClient.FinishInit, request); err != nil {
 			return err
 		}
 	}
 	set.cfg.Link.Log.WithField("shards", len(claimed)).Info("parameters initialized")
 	return nil
-}
-
-func (set *Set) modelToProto() *pb.ParameterModel {
-	m := &pb.ParameterModel{
-		Optimizer: onwire.ToProto(set.cfg.Optimizer),
-		Mode:      pb.UpdateMode_UPDATE_MODE_ASYNC, Shards: uint32(len(set.shards)),
-		Staleness: &pb.StalenessBound{Policy: set.cfg.Staleness.Policy, Limit: set.cfg.Staleness.Limit},
-		Tables:    tablewire.ToProto(set.cfg.Tables),
-	}
-	if set.cfg.Sync {
-		m.Mode = pb.UpdateMode_UPDATE_MODE_SYNC
-	}
-	for _, t := range set.declared {
-		tensor := &pb.ParameterTensor{Name: t.Name}
-		for _, d := range t.Shape {
-			tensor.Shape = append(tensor.Shape, int64(d))
-		}
-		m.Tensors = append(m.Tensors, tensor)
-	}
-	return m
 }

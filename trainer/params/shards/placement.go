@@ -7,37 +7,36 @@ import (
 	"slices"
 
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/pserver/onwire"
 	"trainmaster/pserver/placement"
-	"trainmaster/pserver/placement/onwire"
 	"trainmaster/pserver/table"
 	"trainmaster/trainer/params/link"
 )
 
 // takePlacement compares a server's table with the one known here, and takes a later one over.
 func (set *Set) takePlacement(p *pb.ParameterPlacement) error {
-	theirs, err := onwire.FromProto(p)
+	theirs, err := onwire.PlacementFromProto(p)
 	if err != nil {
 		return fmt.Errorf("the server's placement: %w", err)
 	}
-	set.takeKeys(theirs.Sparse)
+	if mine := set.table.Sparse; len(mine) > 0 && len(theirs.Sparse) > 0 && mine[0].Key == (table.Key{}) { // not known yet
+		set.setKey(theirs.Sparse[0].Key)
+	}
 	if theirs.Digest() == set.table.Digest() {
 		return nil
 	}
-	sameModel := slices.Equal(theirs.Sparse, set.table.Sparse) && slices.EqualFunc(theirs.Tensors, set.table.Tensors, func(a, b placement.Tensor) bool {
-		return a.Name == b.Name && slices.Equal(a.Shape, b.Shape)
-	})
-	switch {
-	case !sameModel || theirs.Epoch == set.table.Epoch:
-		return fmt.Errorf("the server's placement is not the one computed here: %s", difference(theirs, set.table))
-	case theirs.Epoch > set.table.Epoch:
+	if what := difference(theirs, set.table); what != "" {
+		return fmt.Errorf("the server's placement is not the one computed here: %s", what)
+	}
+	if theirs.Epoch > set.table.Epoch {
 		set.usePlacement(theirs)
 	}
 	return fmt.Errorf("%w: the server's placement has epoch %d", link.ErrMoved, theirs.Epoch)
 }
 
-// difference says in words where a server's table differs from the one computed here.
+// difference says in words where a server's table differs from the one computed here; "": in the epoch, or in the owners of blocks and slots.
 func difference(theirs, mine *placement.Table) string {
-	if theirs.Shards != mine.Shards || len(theirs.Tensors) != len(mine.Tensors) || len(theirs.Sparse) != len(mine.Sparse) {
+	if theirs.Epoch == mine.Epoch && theirs.Shards != mine.Shards || len(theirs.Tensors) != len(mine.Tensors) || len(theirs.Sparse) != len(mine.Sparse) {
 		return fmt.Sprintf("expected %d tensors and %d tables on %d shards, found %d and %d on %d",
 			len(mine.Tensors), len(mine.Sparse), mine.Shards, len(theirs.Tensors), len(theirs.Sparse), theirs.Shards)
 	}
@@ -55,21 +54,10 @@ func difference(theirs, mine *placement.Table) string {
 			return fmt.Sprintf("expected the table %+v, found %+v", want, got)
 		}
 	}
-	if theirs.Epoch != mine.Epoch {
-		return fmt.Sprintf("expected epoch %d, found %d", mine.Epoch, theirs.Epoch)
+	if theirs.Epoch == mine.Epoch {
+		return "some blocks or slots are on other shards"
 	}
-	return "some blocks or slots are on other shards"
-}
-
-// takeKeys takes over the keys by which the ids of tables are hashed, where none is known yet.
-func (set *Set) takeKeys(theirs []table.Config) {
-	mine := slices.Clone(set.table.Sparse)
-	for k := range mine {
-		if k < len(theirs) && mine[k].Key == (table.Key{}) {
-			mine[k].Key = theirs[k].Key
-		}
-	}
-	set.table.Sparse = mine
+	return ""
 }
 
 // usePlacement gives every shard the blocks of a later table. Blocks keep their state, so that a call

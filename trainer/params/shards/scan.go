@@ -89,7 +89,7 @@ func scanFrame(call *RowCall, from table.Place, rows *wire.Rows, next *table.Pla
 				return fmt.Errorf("%v reply continues at row %d of slot %d: expected a row after row %d of slot %d",
 					head.Op, next.Row, next.Slot, from.Row, from.Slot)
 			}
-			*rows, err = wire.ParseRows(payload, call.table.Dim)
+			*rows, err = wire.ParseRows(payload, call.table.Dim, nil)
 			return err
 		},
 	}

@@ -69,9 +69,6 @@ func New(cfg Config, addrs []string) *Set {
 	return set
 }
 
-// Len returns the number of shards.
-func (set *Set) Len() int { return len(set.shards) }
-
 // Blocks returns the blocks of the model by id, with their payloads of the current call.
 func (set *Set) Blocks() []plan.Block { return set.blocks }
 

@@ -8,7 +8,7 @@ import (
 )
 
 // Every field arrives as it was.
-func TestThereAndBack(t *testing.T) {
+func TestOptimizerThereAndBack(t *testing.T) {
 	var full optimizer.Config
 	for i, s := range full.Settings() {
 		value := strconv.Itoa(i + 1)
@@ -20,7 +20,7 @@ func TestThereAndBack(t *testing.T) {
 		}
 	}
 	for _, c := range []optimizer.Config{{}, {Kind: optimizer.Adam, Beta2: 0.999, Epsilon: 1e-8}, full} {
-		if got := FromProto(ToProto(c)); got != c {
+		if got := optimizerFromProto(optimizerToProto(c)); got != c {
 			t.Errorf("%v arrives as %v", c, got)
 		}
 	}
