@@ -2,6 +2,7 @@ package psclient_test
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"testing"
 
@@ -10,23 +11,24 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
-// Each server with a value that is not finite, or without a usable checkpoint, is reported, also if another index has
-// no server.
-func TestFaultsNameServers(t *testing.T) {
+// The states have the faults of each server and what its stages need, also if another server has no answer. The placement, which can be
+// large, is not read.
+func TestStatesNameFaultsWithoutThePlacement(t *testing.T) {
 	a, b := serve(t), serve(t)
-	c := &psclient.Client{Registered: func(context.Context) ([]string, error) { return []string{a.addr, "", b.addr}, nil }}
+	c := &psclient.Client{Present: func(context.Context) ([]string, error) { return []string{a.addr, "", b.addr}, nil }}
 	t.Cleanup(c.Close)
-	if faults, err := c.Faults(within(t)); faults != (pscontrol.Faults{}) || err != nil {
-		t.Errorf("without faults: got %+v, %v", faults, err)
+	a.described = &pb.DescribeReply{State: pb.DescribeReply_STATE_READY}
+	b.described = &pb.DescribeReply{Overflow: "w is +Inf", Unrestored: "set 7 is damaged", StageNeed: 60, StageRows: 30, StageLimit: 200}
+	want := []pscontrol.ServerState{
+		{Present: true, Ready: true}, {}, {Present: true, Overflow: "w is +Inf", Unrestored: "set 7 is damaged", StageNeed: 90, StageLimit: 200},
 	}
-	b.described = &pb.DescribeReply{Overflow: "w is +Inf", Unrestored: "set 7 is damaged"}
-	want := pscontrol.Faults{Overflow: "parameter server 2: w is +Inf", Unrestored: "parameter server 2: set 7 is damaged"}
-	if faults, err := c.Faults(within(t)); faults != want || err != nil {
-		t.Errorf("found %+v, %v", faults, err)
+	if states, err := c.States(within(t)); !slices.Equal(states, want) || err != nil {
+		t.Errorf("expected %+v, found %+v, %v", want, states, err)
 	}
 	a.stop()
-	if faults, err := c.Faults(within(t)); faults != want || err == nil {
-		t.Errorf("one server without an answer: got %+v, %v", faults, err)
+	want[0] = pscontrol.ServerState{}
+	if states, err := c.States(within(t)); !slices.Equal(states, want) || err == nil {
+		t.Errorf("one server without an answer: expected %+v, found %+v, %v", want, states, err)
 	}
 	if a.whole+b.whole > 0 {
 		t.Errorf("expected no request for a placement, found %d", a.whole+b.whole)
@@ -37,10 +39,11 @@ func TestFaultsNameServers(t *testing.T) {
 func TestErrorsNameTheIndexOfTheServer(t *testing.T) {
 	gone := serve(t)
 	gone.stop()
-	c := &psclient.Client{Registered: func(context.Context) ([]string, error) { return []string{"", "", gone.addr}, nil }}
+	addrs := func(context.Context) ([]string, error) { return []string{"", "", gone.addr}, nil }
+	c := &psclient.Client{Present: addrs, Registered: addrs}
 	t.Cleanup(c.Close)
-	_, faults := c.Faults(within(t))
-	for what, err := range map[string]error{"faults": faults, "retire": c.Retire(within(t), 1, [16]byte{}, 1, nil, nil)} {
+	_, states := c.States(within(t))
+	for what, err := range map[string]error{"states": states, "retire": c.Retire(within(t), 1, [16]byte{}, 1, nil, nil)} {
 		if want := "parameter server 2 (" + gone.addr + ")"; err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%s: expected an error about %s, found %v", what, want, err)
 		}

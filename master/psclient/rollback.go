@@ -22,7 +22,8 @@ func (c *Client) States(ctx context.Context) ([]pscontrol.ServerState, error) {
 	for i, s := range servers {
 		states[i] = pscontrol.ServerState{
 			Present: s != nil, Ready: s.GetState() == pb.DescribeReply_STATE_READY, Epoch: s.GetRewound(), LastCut: s.GetLastCut(),
-			KeepsCheckpoints: s.GetKeepsCheckpoints(), WantsSet: s.GetWantsSet(), Unrestored: s.GetUnrestored(),
+			KeepsCheckpoints: s.GetKeepsCheckpoints(), WantsSet: s.GetWantsSet(), Unrestored: s.GetUnrestored(), Overflow: s.GetOverflow(),
+			StageNeed: s.GetStageNeed() + s.GetStageRows(), StageLimit: s.GetStageLimit(), //guard:stage-room-of-rows
 		}
 	}
 	return states, err

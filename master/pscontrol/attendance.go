@@ -29,8 +29,8 @@ type attendance struct {
 
 // attendance returns the component that frees the indices of dead servers.
 func (c *Control) attendance() component.Component {
-	return &part{Control: c, name: "attendance", prepare: func(_ context.Context, t *term) (func(context.Context) error, error) {
-		return (&attendance{c.config.Registry, c.config.Log, func() { t.Post(component.ServersChanged{}) }}).run, nil
+	return &part{Control: c, name: "attendance", run: func(ctx context.Context, t *term, _ *component.Mailbox) error {
+		return (&attendance{c.config.Registry, c.config.Log, func() { t.Post(component.ServersChanged{}) }}).run(ctx)
 	}}
 }
 
@@ -69,31 +69,30 @@ func (a *attendance) watch(ctx context.Context, s store.Server, evict func(befor
 	renewed := 0   // evictions in a row that found it renewing its claim
 	redials := 0   // quick redials left after a broken connection
 	for ctx.Err() == nil {
+		rest := detector.Interval
 		conn, err := dialer.DialContext(ctx, "tcp", s.Addr)
 		switch {
 		case err == nil:
 			known, redials, renewed = true, attendRedials, 0
 			began := time.Now()
 			awaitEnd(ctx, conn)
-			if time.Since(began) < detector.Interval { // a full port closes it each time
-				pause(ctx, detector.Interval)
+			if time.Since(began) >= detector.Interval { // a full port closes it each time
+				rest = 0
 			}
 		//guard:dead-server-evicted
 		case known && errors.Is(err, syscall.ECONNREFUSED):
 			//guard:eviction-repeated
 			if !evict(renewed) {
-				pause(ctx, detector.Interval)
-			} else if renewed++; renewed < renewedLooks {
-				pause(ctx, renewedPause)
-			} else {
-				pause(ctx, detector.Interval)
+				break
+			}
+			if renewed++; renewed < renewedLooks {
+				rest = renewedPause
 			}
 		case redials > 0:
 			redials--
-			pause(ctx, attendPause)
-		default:
-			pause(ctx, detector.Interval)
+			rest = attendPause
 		}
+		pause(ctx, rest)
 	}
 }
 

@@ -82,19 +82,16 @@ func (checkpointDue) Key() taskqueue.EffectKey { return taskqueue.EffectKey{Kind
 
 // cadence returns the component that says when a checkpoint is due. The checkpoints component takes it and retries.
 func (c *Control) cadence() component.Component {
-	return &part{Control: c, name: "checkpoint cadence", prepare: func(_ context.Context, t *term) (func(context.Context) error, error) {
-		kinds := []taskqueue.EffectKind{taskqueue.OnPassClosed, onCheckpointDone}
-		if c.config.CheckpointEvery.Steps > 0 {
-			kinds = append(kinds, taskqueue.OnStepCommitted)
-		}
-		box := t.Effects(kinds...)
-		return func(ctx context.Context) error { return t.keepCadence(ctx, box) }, nil
-	}}
+	kinds := []taskqueue.EffectKind{taskqueue.OnPassClosed, onCheckpointDone}
+	if c.config.CheckpointEvery.Steps > 0 {
+		kinds = append(kinds, taskqueue.OnStepCommitted)
+	}
+	return &part{Control: c, name: "checkpoint cadence", on: kinds, run: keepCadence}
 }
 
 // keepCadence posts checkpointDue when a checkpoint is due. The first set is due immediately: without a set, servers that are all lost
 // could return with parameters of different versions.
-func (t *term) keepCadence(ctx context.Context, box *component.Mailbox) error {
+func keepCadence(ctx context.Context, t *term, box *component.Mailbox) error {
 	every := t.config.CheckpointEvery
 	var last checkpointDone
 	for rest := time.Duration(-1); ; {

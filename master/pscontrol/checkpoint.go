@@ -55,7 +55,6 @@ type CheckpointStatus struct {
 type checkpointer struct {
 	term      *term
 	rollbacks *rollbacks // cuts of data and parameters; nil: the checkpoints have the parameters alone
-	log       *logrus.Entry
 
 	busy     component.Semaphore // held during a checkpoint, a rollback or a migration
 	failed   bool                // the files of an incomplete set may remain on the disks
@@ -78,9 +77,9 @@ const (
 )
 
 func newCheckpointer(t *term) *checkpointer {
-	c := &checkpointer{term: t, log: t.config.Log, busy: component.NewSemaphore(), failed: true, datasets: described{}}
+	c := &checkpointer{term: t, busy: component.NewSemaphore(), failed: true, datasets: described{}}
 	if t.config.Cuts {
-		c.rollbacks = &rollbacks{checkpointer: c, placed: t.scaler.committed}
+		c.rollbacks = &rollbacks{checkpointer: c}
 	}
 	return c
 }
@@ -95,13 +94,12 @@ func (c *Control) Checkpoints() []component.Component {
 	default:
 		list = append(list, c.cadence())
 	}
-	return append(list, &part{Control: c, name: "checkpoints", prepare: func(_ context.Context, t *term) (func(context.Context) error, error) {
-		kinds := []taskqueue.EffectKind{onCheckpointDue, component.OnServersChanged}
-		if c.config.Cuts {
-			kinds = append(kinds, taskqueue.OnBarrierHeld, taskqueue.OnCheckpointDue, taskqueue.OnRollbackDue)
-		}
-		box := t.Effects(kinds...)
-		return func(ctx context.Context) error { return t.checkpoints.run(ctx, box) }, nil
+	kinds := []taskqueue.EffectKind{onCheckpointDue, component.OnServersChanged}
+	if c.config.Cuts {
+		kinds = append(kinds, taskqueue.OnBarrierHeld, taskqueue.OnCheckpointDue, taskqueue.OnRollbackDue)
+	}
+	return append(list, &part{Control: c, name: "checkpoints", on: kinds, run: func(ctx context.Context, t *term, box *component.Mailbox) error {
+		return t.checkpoints.run(ctx, box)
 	}})
 }
 
@@ -139,7 +137,7 @@ func (c *checkpointer) run(ctx context.Context, box *component.Mailbox) error {
 		if steps.Release { // of a leader that died, or etcd refused it
 			if err := c.release(ctx); err != nil {
 				//guard:refused-release-retried
-				c.log.WithError(err).Warn("trainers not released after a cut, retrying")
+				c.term.config.Log.WithError(err).Warn("trainers not released after a cut, retrying")
 				clock.Sleep(ctx, checkpointRetry)
 			}
 			rest = 0
@@ -184,12 +182,8 @@ func (c *checkpointer) release(ctx context.Context) error {
 		return err
 	}
 	defer c.busy.Release()
-	var due taskqueue.StepsDue
-	if err := c.term.Read(ctx, func(q *taskqueue.Queue) { due = q.StepsDue() }); err != nil {
+	if due, err := read(ctx, c.term, (*taskqueue.Queue).StepsDue); err != nil || !due.Release {
 		return err
-	}
-	if !due.Release {
-		return nil
 	}
 	return c.rollbacks.event(ctx, &taskqueue.CutRelease{})
 }
@@ -197,7 +191,7 @@ func (c *checkpointer) release(ctx context.Context) error {
 // stepsDue returns the progress of the job. In a job with cuts it also returns what the queue asks for.
 func (t *term) stepsDue(ctx context.Context) (now progress, due taskqueue.StepsDue, err error) {
 	if now, err = t.progress(ctx); err == nil && t.config.Cuts {
-		err = t.Read(ctx, func(q *taskqueue.Queue) { due = q.StepsDue() })
+		due, err = read(ctx, t, (*taskqueue.Queue).StepsDue)
 	}
 	return now, due, err
 }
@@ -231,26 +225,39 @@ func (c *checkpointer) step(ctx context.Context, isLost, isDue bool) (taken bool
 	return true, c.take(ctx)
 }
 
+// errDamagedName reports that the manifest under [LatestSetKey] cannot be read.
+var errDamagedName = errors.New("read " + LatestSetKey)
+
+// latestSet returns the set that the store names, and its cut; nil: it names none.
+func (t *term) latestSet(ctx context.Context) (set []byte, at SetAt, err error) {
+	set, _, err = t.config.Store.Value(ctx, LatestSetKey)
+	if err == nil && set != nil {
+		if at, err = t.config.Servers.SetAt(set); err != nil {
+			err = fmt.Errorf("%w: %w", errDamagedName, err)
+		}
+	}
+	return set, at, err
+}
+
 // begun is how far the job was at its latest set, whichever leader took it; nil: there is none.
 func (c *checkpointer) begun(ctx context.Context) (*progress, error) {
 	p, err := c.term.progress(ctx)
 	if err != nil {
 		return nil, err
 	}
-	set, _, err := c.term.config.Store.Value(ctx, LatestSetKey)
-	for err != nil {
-		c.log.WithError(err).Warn("latest checkpoint set not read, retrying")
+	set, at, err := c.term.latestSet(ctx)
+	for err != nil && !errors.Is(err, errDamagedName) {
+		c.term.config.Log.WithError(err).Warn("latest checkpoint set not read, retrying")
 		if c.term.Clock().Sleep(ctx, checkpointRetry); ctx.Err() != nil {
 			return nil, context.Cause(ctx)
 		}
-		set, _, err = c.term.config.Store.Value(ctx, LatestSetKey)
+		set, at, err = c.term.latestSet(ctx)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("%w: name a complete set: master checkpoint use SET", err)
 	}
 	if set == nil {
 		return nil, nil
-	}
-	at, err := c.term.config.Servers.SetAt(set)
-	if err != nil {
-		return nil, fmt.Errorf("read %s: %w: name a complete set: master checkpoint use SET", LatestSetKey, err)
 	}
 	p.steps = at.Version
 	if at.Position != nil {
@@ -307,12 +314,12 @@ func (c *checkpointer) take(ctx context.Context) error {
 	case c.isBeforeFirst(ctx, err):
 		if reason := err.Error(); reason != c.awaited {
 			c.awaited = reason
-			c.log.WithField("reason", reason).Info("waiting for parameter servers before the first checkpoint")
+			c.term.config.Log.WithField("reason", reason).Info("waiting for parameter servers before the first checkpoint")
 		}
 		return err
 	case err != nil:
 		c.note(0, err)
-		c.log.WithError(err).Error("checkpoint not complete: the set before it stays, training goes on")
+		c.term.config.Log.WithError(err).Error("checkpoint not complete: the set before it stays, training goes on")
 		if !committer.Terminal(err) { // otherwise the next leader reads back the outcome
 			c.discard(ctx)
 		}
@@ -323,11 +330,11 @@ func (c *checkpointer) take(ctx context.Context) error {
 		return nil
 	}
 	c.note(cut.Number(), nil)
-	c.log.WithFields(logrus.Fields{"set": cut.Number(), "took": c.term.since(began).Round(time.Millisecond)}).Info("checkpoint complete")
+	c.term.config.Log.WithFields(logrus.Fields{"set": cut.Number(), "took": c.term.since(began).Round(time.Millisecond)}).Info("checkpoint complete")
 	bounded, cancel := c.term.within(ctx, writeTimeout)
 	defer cancel()
 	if err := cut.Prune(bounded, c.term.config.CheckpointKeep); err != nil && ctx.Err() == nil {
-		c.log.WithError(err).Warn("older checkpoints not removed")
+		c.term.config.Log.WithError(err).Warn("older checkpoints not removed")
 	}
 	return nil
 }
@@ -353,7 +360,7 @@ func (c *checkpointer) discard(ctx context.Context) {
 	}
 	if err != nil {
 		if ctx.Err() == nil {
-			c.log.WithError(err).Debug("what failed sets have left is not removed yet")
+			c.term.config.Log.WithError(err).Debug("what failed sets have left is not removed yet")
 		}
 		return
 	}
@@ -371,10 +378,11 @@ func (c *checkpointer) complete(ctx context.Context) (Cut, error) {
 	var set []byte
 	about, err := c.about(bounded, at, cut.Number())
 	if err == nil {
-		//guard:set-names-its-predecessor
-		about.After, err = c.before(bounded)
+		var before SetAt
+		_, before, err = c.term.latestSet(bounded)
+		about.After = before.Number //guard:set-names-its-predecessor
 	}
-	if err == nil {
+	if err == nil || errors.Is(err, errDamagedName) { // servers that load the set report it, and the next set replaces it
 		set, err = cut.Write(bounded, about)
 	}
 	switch {
@@ -390,20 +398,6 @@ func (c *checkpointer) complete(ctx context.Context) (Cut, error) {
 		return nil, errors.Join(err, cut.Abort(bounded))
 	}
 	return cut, nil
-}
-
-// before returns the number of the set that the store names; 0: none. A damaged name is no error here: servers that load the set
-// report it, and the next set replaces it.
-func (c *checkpointer) before(ctx context.Context) (uint64, error) {
-	set, _, err := c.term.config.Store.Value(ctx, LatestSetKey)
-	if err != nil || set == nil {
-		return 0, err
-	}
-	at, err := c.term.config.Servers.SetAt(set)
-	if err != nil {
-		return 0, nil //nolint:nilerr // see above
-	}
-	return at.Number, nil
 }
 
 // begin fixes the cut on all servers.
@@ -430,15 +424,12 @@ func (c *checkpointer) begin(ctx context.Context) (Cut, *jobSnapshot, error) {
 // usable returns the set that the store names if its parts can be in the next set; nil: they cannot. Parts of another job count the
 // steps of other trainers.
 func (c *checkpointer) usable(ctx context.Context, jobID string) ([]byte, error) {
-	latest, _, err := c.term.config.Store.Value(ctx, LatestSetKey)
-	if err != nil || latest == nil {
-		return nil, err
-	}
+	latest, at, err := c.term.latestSet(ctx)
 	//guard:parts-of-this-job-only
-	if at, err := c.term.config.Servers.SetAt(latest); err != nil || at.JobID != jobID {
-		return nil, nil //nolint:nilerr // servers that load a damaged name report it
+	if errors.Is(err, errDamagedName) || err == nil && at.JobID != jobID {
+		return nil, nil // servers that load a damaged name report it
 	}
-	return latest, nil
+	return latest, err
 }
 
 func (c *checkpointer) note(set uint64, err error) {

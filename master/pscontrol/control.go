@@ -111,7 +111,7 @@ type term struct {
 
 func newTerm(t component.Term, config Config) *term {
 	now := &term{Term: t, config: config, gate: component.NewSemaphore()}
-	now.scaler = &scaler{term: now, log: config.Log, changes: component.NewSemaphore()}
+	now.scaler = &scaler{term: now, changes: component.NewSemaphore()}
 	now.checkpoints = newCheckpointer(now)
 	return now
 }
@@ -128,6 +128,12 @@ func (t *term) within(ctx context.Context, d time.Duration) (context.Context, co
 	return t.Clock().WithTimeout(ctx, d)
 }
 
+// read returns what f reads of the queue.
+func read[T any](ctx context.Context, t component.Term, f func(*taskqueue.Queue) T) (value T, err error) {
+	err = t.Read(ctx, func(q *taskqueue.Queue) { value = f(q) })
+	return value, err
+}
+
 // publish writes keys in one transaction with the state.
 func (t *term) publish(ctx context.Context, writes ...taskqueue.Write) error {
 	_, err := t.Submit(ctx, &taskqueue.StoreKeys{Writes: writes})
@@ -138,9 +144,14 @@ func (t *term) publish(ctx context.Context, writes ...taskqueue.Write) error {
 type part struct {
 	*Control
 	name string
-	// prepare subscribes to effects and returns the function that runs for the length of the term.
-	prepare func(ctx context.Context, t *term) (run func(context.Context) error, err error)
-	run     func(context.Context) error
+	on   []taskqueue.EffectKind // that it subscribes to
+	// recover reads what is committed when the term is prepared; nil: nothing.
+	recover func(ctx context.Context, t *term, box *component.Mailbox) error
+	// run runs for the length of the term.
+	run func(ctx context.Context, t *term, box *component.Mailbox) error
+
+	shared *term
+	box    *component.Mailbox
 }
 
 // Name implements [component.Component].
@@ -150,18 +161,20 @@ func (p *part) Name() string { return p.name }
 func (p *part) Init(context.Context) error { return nil }
 
 // Prepare implements [component.Component]. The first part of a term begins what the parts share.
-func (p *part) Prepare(ctx context.Context, t component.Term) (err error) {
-	shared := p.current.Load()
-	if shared == nil || shared.Number() != t.Number() {
-		shared = newTerm(t, p.config)
-		p.current.Store(shared)
+func (p *part) Prepare(ctx context.Context, t component.Term) error {
+	if p.shared = p.current.Load(); p.shared == nil || p.shared.Number() != t.Number() {
+		p.shared = newTerm(t, p.config)
+		p.current.Store(p.shared)
 	}
-	p.run, err = p.prepare(ctx, shared)
-	return err
+	p.box = p.shared.Effects(p.on...)
+	if p.recover == nil {
+		return nil
+	}
+	return p.recover(ctx, p.shared, p.box)
 }
 
 // Run implements [component.Component].
-func (p *part) Run(ctx context.Context, _ component.Term) error { return p.run(ctx) }
+func (p *part) Run(ctx context.Context, _ component.Term) error { return p.run(ctx, p.shared, p.box) }
 
 // pause sleeps on the clock of the machine.
 func pause(ctx context.Context, d time.Duration) { component.MachineClock{}.Sleep(ctx, d) }

@@ -3,7 +3,10 @@ package pscontrol
 import (
 	"context"
 	"errors"
+	"fmt"
+	"math"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -24,9 +27,7 @@ const faultsEvery = 5 * time.Second
 
 // faults returns the component that reads the faults of the servers for the status and the log.
 func (c *Control) faults() component.Component {
-	return &part{Control: c, name: "parameter server faults", prepare: func(_ context.Context, t *term) (func(context.Context) error, error) {
-		return func(ctx context.Context) error { return t.watchFaults(ctx, c.Status) }, nil
-	}}
+	return &part{Control: c, name: "parameter server faults", run: func(ctx context.Context, t *term, _ *component.Mailbox) error { return t.watchFaults(ctx, c.Status) }}
 }
 
 // watchFaults notes the faults of parameter servers for the status, and logs new ones and the missing servers, until ctx ends.
@@ -51,18 +52,31 @@ func (t *term) watchFaults(ctx context.Context, status func(context.Context) Sta
 // readFaults returns the faults that are there now. Those of the servers are the ones before if no server answers.
 func (t *term) readFaults(ctx context.Context, before Faults) Faults {
 	bounded, cancel := t.within(ctx, faultsEvery)
-	now, err := t.config.Servers.Faults(bounded)
-	cancel()
+	defer cancel()
+	states, err := t.config.Servers.States(bounded)
+	now := faultsOf(states)
 	if err != nil && now == (Faults{}) {
 		now = before
 	}
-	bounded, cancel = t.within(ctx, faultsEvery)
-	defer cancel()
 	now.StageRoom = ""
-	if err := t.checkStageRoom(bounded, 0); errors.Is(err, ErrStageRoom) {
+	if err := t.checkStageRoom(bounded, states, 0); errors.Is(err, ErrStageRoom) {
 		now.StageRoom = err.Error()
 	}
 	return now
+}
+
+// faultsOf returns the faults in the states of the servers.
+func faultsOf(states []ServerState) Faults {
+	var overflow, unrestored []string
+	for i, s := range states {
+		if s.Overflow != "" {
+			overflow = append(overflow, fmt.Sprintf("parameter server %d: %s", i, s.Overflow))
+		}
+		if s.Unrestored != "" {
+			unrestored = append(unrestored, fmt.Sprintf("parameter server %d: %s", i, s.Unrestored))
+		}
+	}
+	return Faults{Overflow: strings.Join(overflow, "; "), Unrestored: strings.Join(unrestored, "; ")}
 }
 
 // logFault logs a fault whose text has changed.
@@ -75,16 +89,35 @@ func (t *term) logFault(message, field, now, before string) {
 // ErrStageRoom: the gradients of a synchronous step do not fit the parameter servers.
 var ErrStageRoom = errors.New("no room for staged gradients")
 
-// checkStageRoom returns nil in a job without synchronous steps.
-func (t *term) checkStageRoom(ctx context.Context, servers int) error {
-	if !t.config.Sync {
-		return nil
-	}
-	var trainers int
-	if err := t.Read(ctx, func(q *taskqueue.Queue) { trainers = q.Trainers() }); err != nil {
+// checkStageRoom returns [ErrStageRoom] if the gradients of all trainers do not fit --stage-bytes, on as many servers; 0: as many as
+// there are. It returns nil if a server is missing, which is reported elsewhere, has no parameters or is asynchronous.
+func (t *term) checkStageRoom(ctx context.Context, states []ServerState, servers int) error {
+	count, err := read(ctx, t, (*taskqueue.Queue).Trainers)
+	if err != nil {
 		return err
 	}
-	return t.config.Servers.CheckStageRoom(ctx, max(trainers-t.config.Backups, 1), servers)
+	trainers := uint64(max(count-t.config.Backups, 1))
+	var all uint64
+	limit := uint64(math.MaxUint64)
+	for i, s := range states {
+		if s.StageLimit == 0 {
+			return nil
+		}
+		if servers == 0 && trainers*s.StageNeed > s.StageLimit {
+			return fmt.Errorf("%w: parameter server %d: expected at most %d bytes (--stage-bytes), found %d trainers with %d bytes each: start the servers with a greater --stage-bytes, or add servers with master scale",
+				ErrStageRoom, i, s.StageLimit, trainers, s.StageNeed)
+		}
+		all, limit = all+s.StageNeed, min(limit, s.StageLimit)
+	}
+	//guard:stage-room-before-scale
+	if servers == 0 {
+		return nil
+	}
+	if each := (all + uint64(servers) - 1) / uint64(servers); trainers*each > limit {
+		return fmt.Errorf("%w: on %d parameter servers: expected at most %d bytes (--stage-bytes), found %d trainers with %d bytes each: start the servers with a greater --stage-bytes first",
+			ErrStageRoom, servers, limit, trainers, each)
+	}
+	return nil
 }
 
 // absence is which servers are missing, as it was read last and as it was logged.

@@ -15,13 +15,10 @@ const retireTimeout = 10 * time.Second
 // Sessions returns the component that sends the ended sessions to the servers, and again after resendEvery. The end of a session is
 // committed before it is sent, so a former leader sends nothing wrong, only less.
 func (c *Control) Sessions() component.Component {
-	return &part{Control: c, name: "retired sessions", prepare: func(_ context.Context, t *term) (func(context.Context) error, error) {
-		box := t.Effects(taskqueue.OnSessionsChanged, component.OnServersChanged)
-		return func(ctx context.Context) error { return t.retire(ctx, box) }, nil
-	}}
+	return &part{Control: c, name: "retired sessions", on: []taskqueue.EffectKind{taskqueue.OnSessionsChanged, component.OnServersChanged}, run: retire}
 }
 
-func (t *term) retire(ctx context.Context, ended *component.Mailbox) error {
+func retire(ctx context.Context, t *term, ended *component.Mailbox) error {
 	clock := t.Clock()
 	for ctx.Err() == nil {
 		ended.Take()

@@ -35,8 +35,7 @@ type rollbacks struct {
 	*checkpointer
 	// refused is the set that a server could not load at the last rollback to it, and its error.
 	refused *refusedSet
-	placed  func() []byte // the committed value of [PlacementKey]
-	unsaved bool          // the servers that were seen last keep no checkpoints: there is nothing to roll back to
+	unsaved bool // the servers that were seen last keep no checkpoints: there is nothing to roll back to
 }
 
 type refusedSet struct {
@@ -104,7 +103,7 @@ func (r *rollbacks) look(ctx context.Context, isLost, isCut bool) (cut bool, err
 	}
 	if err != nil && ctx.Err() == nil {
 		r.note(0, err)
-		r.log.WithError(err).Error("rollback to last cut failed, retrying")
+		r.term.config.Log.WithError(err).Error("rollback to last cut failed, retrying")
 	}
 	return false, err
 }
@@ -141,22 +140,22 @@ func (r *rollbacks) fail(ctx context.Context, why string) (failed bool, err erro
 
 // failLast ends a job that must roll back in its last epoch. Its last set remains. It reports whether the job has failed.
 func (r *rollbacks) failLast(ctx context.Context, why string) (failed bool, err error) {
-	last, err := r.term.checkLastEpoch(ctx)
+	last := r.term.checkLastEpoch(ctx)
 	//guard:last-epoch-fails
-	if err != nil || last == nil {
-		return false, err
+	if !errors.Is(last, taskqueue.ErrTooOften) {
+		return false, last
 	}
 	_, err = r.term.Submit(ctx, &taskqueue.Fail{Reason: fmt.Sprintf("%s, and %v: start a new job; master model export has the parameters of the last checkpoint set", why, last)})
 	return err == nil, err
 }
 
 // checkLastEpoch returns why a job cannot roll back again, nil if it can.
-func (t *term) checkLastEpoch(ctx context.Context) (last, err error) {
-	var epoch uint32
-	if err := t.Read(ctx, func(q *taskqueue.Queue) { epoch = q.Epoch() }); err != nil || epoch < taskqueue.MaxEpoch {
-		return nil, err
+func (t *term) checkLastEpoch(ctx context.Context) error {
+	epoch, err := read(ctx, t, (*taskqueue.Queue).Epoch)
+	if err != nil || epoch < taskqueue.MaxEpoch {
+		return err
 	}
-	return fmt.Errorf("%w: the job is in its last epoch, %d", taskqueue.ErrTooOften, epoch), nil
+	return fmt.Errorf("%w: the job is in its last epoch, %d", taskqueue.ErrTooOften, epoch)
 }
 
 // dataCut is a cut of a job whose parameter servers keep no checkpoints: its tasks count, and no set is written.
@@ -172,8 +171,8 @@ func (r *rollbacks) begin(ctx context.Context) (cut Cut, at *jobSnapshot, err er
 	whole := ctx
 	ctx, cancel := r.term.within(whole, beginTimeout)
 	defer func() { cancel() }()
-	var current taskqueue.StepPlace
-	if err := r.term.Read(ctx, func(q *taskqueue.Queue) { current = q.Steps() }); err != nil {
+	current, err := read(ctx, r.term, (*taskqueue.Queue).Steps)
+	if err != nil {
 		return nil, nil, err
 	}
 	states, err := r.term.config.Servers.States(ctx)
@@ -195,7 +194,7 @@ func (r *rollbacks) begin(ctx context.Context) (cut Cut, at *jobSnapshot, err er
 	}
 	defer func() {
 		if err = errors.Join(err, r.event(context.WithoutCancel(ctx), &taskqueue.CutRelease{})); err == nil {
-			r.log.WithFields(logrus.Fields{"cut": number, "paused": r.term.since(began).Round(time.Microsecond)}).Info("cut taken, training goes on")
+			r.term.config.Log.WithFields(logrus.Fields{"cut": number, "paused": r.term.since(began).Round(time.Microsecond)}).Info("cut taken, training goes on")
 		} else if cut != nil {
 			err = errors.Join(err, cut.Abort(context.WithoutCancel(ctx)))
 		}
@@ -282,12 +281,12 @@ func (r *rollbacks) standStill(ctx context.Context, number uint64) error {
 // fence ends the sessions of trainers that are silent at the cut and hold no task, and then waits again. A trainer that
 // loses its last task meanwhile keeps its session. If there is no such trainer, fence returns late.
 func (r *rollbacks) fence(ctx context.Context, number uint64, late error) error {
-	var ids []string
-	if err := r.term.Read(ctx, func(q *taskqueue.Queue) { ids = q.Idle() }); err != nil || len(ids) == 0 {
+	ids, err := read(ctx, r.term, (*taskqueue.Queue).Idle)
+	if err != nil || len(ids) == 0 {
 		return errors.Join(late, err)
 	}
 	brief, cancel := r.term.within(ctx, readyWait) // a master that was paused first reads the requests that arrived meanwhile
-	err := r.standStill(brief, number)
+	err = r.standStill(brief, number)
 	cancel()
 	if !errors.Is(err, errNotFlushed) {
 		return err
@@ -301,27 +300,27 @@ func (r *rollbacks) fence(ctx context.Context, number uint64, late error) error 
 			return err
 		}
 	}
-	r.log.WithFields(logrus.Fields{"trainers": ids, "cut": number}).Warn("trainers silent at a cut: sessions ended")
+	r.term.config.Log.WithFields(logrus.Fields{"trainers": ids, "cut": number}).Warn("trainers silent at a cut: sessions ended")
 	return r.standStill(ctx, number)
 }
 
 // awaited says which trainers the cut waits for.
 func (r *rollbacks) awaited(ctx context.Context) string {
-	var ids []string
-	if err := r.term.Read(ctx, func(q *taskqueue.Queue) { ids = q.Unflushed() }); err != nil || len(ids) == 0 {
+	ids, err := read(ctx, r.term, (*taskqueue.Queue).Unflushed)
+	if err != nil || len(ids) == 0 {
 		return ""
 	}
-	r.log.WithField("trainers", ids).Warn("cut aborted and retried: these trainers did not stop for it; if one of them hangs, end its process")
+	r.term.config.Log.WithField("trainers", ids).Warn("cut aborted and retried: these trainers did not stop for it; if one of them hangs, end its process")
 	return fmt.Sprintf("; waited for %s: if one of them hangs, end its process", strings.Join(ids, ", "))
 }
 
 // publish names the set, if there is one, and counts what the cut has, in one transaction.
 func (r *rollbacks) publish(ctx context.Context, number uint64, set []byte) error {
-	var generation uint64
-	if err := r.term.Read(ctx, func(q *taskqueue.Queue) { generation = q.Steps().Generation }); err != nil {
+	current, err := read(ctx, r.term, (*taskqueue.Queue).Steps)
+	if err != nil {
 		return err
 	}
-	commit := &taskqueue.StepCommit{Generation: generation, Step: number}
+	commit := &taskqueue.StepCommit{Generation: current.Generation, Step: number}
 	if set != nil {
 		commit.Keys = []taskqueue.Write{{Key: LatestSetKey, Value: set}}
 	}
@@ -359,11 +358,11 @@ func (r *rollbacks) rollBackTo(ctx context.Context, why string, keys []taskqueue
 		return err
 	}
 	committed()
-	r.log.WithFields(logrus.Fields{"reason": why, "set": current.Step, "epoch": a.Place.Epoch}).Warn("rolling back to last cut")
+	r.term.config.Log.WithFields(logrus.Fields{"reason": why, "set": current.Step, "epoch": a.Place.Epoch}).Warn("rolling back to last cut")
 	bounded, cancel := r.term.within(ctx, writeTimeout)
 	defer cancel()
 	//guard:rollback-loads-set
-	err = r.term.config.Servers.Rollback(bounded, uint64(r.term.Number()), a.Place.Epoch, set, r.placed())
+	err = r.term.config.Servers.Rollback(bounded, uint64(r.term.Number()), a.Place.Epoch, set, r.term.scaler.committed())
 	if r.refused = nil; err != nil {
 		r.refused = &refusedSet{set, err}
 	}
@@ -378,21 +377,16 @@ func (r *rollbacks) revive(ctx context.Context, epoch uint32) error {
 	}
 	bounded, cancel := r.term.within(ctx, writeTimeout)
 	defer cancel()
-	return r.term.config.Servers.Rollback(bounded, uint64(r.term.Number()), epoch, set, r.placed())
+	return r.term.config.Servers.Rollback(bounded, uint64(r.term.Number()), epoch, set, r.term.scaler.committed())
 }
 
 // latest is the last cut; the queue and the set are of the same one.
 func (r *rollbacks) latest(ctx context.Context) (set []byte, version uint64, current taskqueue.StepPlace, err error) {
-	if set, _, err = r.term.config.Store.Value(ctx, LatestSetKey); err != nil {
+	set, at, err := r.term.latestSet(ctx)
+	if err != nil {
 		return nil, 0, current, err
 	}
-	var at SetAt
-	if set != nil {
-		if at, err = r.term.config.Servers.SetAt(set); err != nil {
-			return nil, 0, current, fmt.Errorf("read %s: %w", LatestSetKey, err)
-		}
-	}
-	err = r.term.Read(ctx, func(q *taskqueue.Queue) { current = q.Steps() })
+	current, err = read(ctx, r.term, (*taskqueue.Queue).Steps)
 	if err == nil && current.Step != at.Number {
 		err = fmt.Errorf("%s names set %d, the tasks are at cut %d: restore both from one backup", LatestSetKey, at.Number, current.Step)
 	}

@@ -2,6 +2,7 @@ package pscontrol
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -57,7 +58,6 @@ type Scaling struct {
 // rollback moves nothing: see reload.
 type scaler struct {
 	term *term
-	log  *logrus.Entry
 
 	unmoved int // servers while stored is nil
 
@@ -87,7 +87,12 @@ func (c *Control) Scale(ctx context.Context, servers int) (Scaling, error) {
 		return Scaling{}, nil
 	}
 	if servers > 0 {
-		if err := t.checkStageRoom(ctx, servers); err != nil {
+		var states []ServerState
+		var err error
+		if t.config.Sync {
+			states, err = t.config.Servers.States(ctx)
+		}
+		if err = cmp.Or(err, t.checkStageRoom(ctx, states, servers)); err != nil {
 			return Scaling{}, fmt.Errorf("%w: %w", ErrCannotScale, err)
 		}
 		if err := t.scaler.resize(ctx, servers); err != nil {
@@ -139,7 +144,7 @@ func (s *scaler) checkKept(ctx context.Context) error {
 	if !s.term.config.Cuts {
 		return nil
 	}
-	if err := s.checkEpoch(ctx); err != nil {
+	if err := s.term.checkLastEpoch(ctx); err != nil {
 		return fmt.Errorf("%w: %w", ErrCannotScale, err)
 	}
 	states, err := s.term.config.Servers.States(ctx)
@@ -152,12 +157,6 @@ func (s *scaler) checkKept(ctx context.Context) error {
 	return nil
 }
 
-// checkEpoch refuses a job with rollback in its last epoch: it continues in its placement.
-func (s *scaler) checkEpoch(ctx context.Context) error {
-	last, err := s.term.checkLastEpoch(ctx)
-	return errors.Join(last, err)
-}
-
 // complete notes that the goal of a placement is reached. It returns false if another goal has been stored.
 func (s *scaler) complete(stored []byte) bool {
 	s.mu.Lock()
@@ -166,7 +165,7 @@ func (s *scaler) complete(stored []byte) bool {
 		return false
 	}
 	if !s.state.Done {
-		s.log.WithFields(logrus.Fields{"servers": s.state.Servers, "placement": s.state.Epoch}).Info("block migration complete")
+		s.term.config.Log.WithFields(logrus.Fields{"servers": s.state.Servers, "placement": s.state.Epoch}).Info("block migration complete")
 	}
 	s.state.Done, s.state.Waiting, s.began, s.moved = true, "", false, false
 	return true
@@ -227,7 +226,7 @@ func (s *scaler) wait(err error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.state.Waiting != err.Error() {
-		s.log.WithError(err).Info("block migration waits")
+		s.term.config.Log.WithError(err).Info("block migration waits")
 	}
 	s.state.Waiting = err.Error()
 }
@@ -286,7 +285,7 @@ func (s *scaler) reload(ctx context.Context, stored []byte) error {
 	if next == nil {
 		return s.reloaded(bounded, stored)
 	}
-	if err := s.checkEpoch(ctx); err != nil {
+	if err := s.term.checkLastEpoch(ctx); err != nil {
 		return err
 	}
 	if err := s.term.checkpoints.take(ctx); err != nil {
@@ -314,8 +313,8 @@ func (s *scaler) reload(ctx context.Context, stored []byte) error {
 
 // reloaded ends the servers that the placement does not need.
 func (s *scaler) reloaded(ctx context.Context, stored []byte) error {
-	var epoch uint32
-	if err := s.term.Read(ctx, func(q *taskqueue.Queue) { epoch = q.Epoch() }); err != nil {
+	epoch, err := read(ctx, s.term, (*taskqueue.Queue).Epoch)
+	if err != nil {
 		return err
 	}
 	if err := s.term.config.Servers.Dismiss(ctx, uint64(s.term.Number()), epoch, stored); err != nil {
@@ -363,14 +362,14 @@ func (s *scaler) step(ctx context.Context) (more bool, err error) {
 // Scaling returns the component that migrates blocks until the placement reaches the stored target. It must be prepared after the
 // number of servers is stored.
 func (c *Control) Scaling() component.Component {
-	return &part{Control: c, name: "scaling", prepare: func(ctx context.Context, t *term) (func(context.Context) error, error) {
-		t.scaler.box = t.Effects(component.OnServersChanged)
-		return t.scaler.run, t.scaler.recover(ctx)
-	}}
+	return &part{Control: c, name: "scaling", on: []taskqueue.EffectKind{component.OnServersChanged},
+		recover: func(ctx context.Context, t *term, box *component.Mailbox) error { return t.scaler.recover(ctx, box) },
+		run:     func(ctx context.Context, t *term, _ *component.Mailbox) error { return t.scaler.run(ctx) }}
 }
 
 // recover reads what is committed.
-func (s *scaler) recover(ctx context.Context) (err error) {
+func (s *scaler) recover(ctx context.Context, box *component.Mailbox) (err error) {
+	s.box = box
 	config := s.term.config
 	if s.stored, _, err = config.Store.Value(ctx, PlacementKey); err != nil {
 		return fmt.Errorf("read %s: %w", PlacementKey, err)

@@ -18,11 +18,9 @@ type Servers interface {
 
 	// CommitStep returns when every shard has taken the step, or when ctx ends.
 	CommitStep(ctx context.Context, step taskqueue.Step) error
-	// CheckStageRoom returns [ErrStageRoom] if the gradients of all trainers do not fit --stage-bytes, on as many servers; 0: as
-	// many as there are.
-	CheckStageRoom(ctx context.Context, trainers, servers int) error
 
-	// States returns the states of the servers by index; nil for a job without servers.
+	// States returns the states of the servers by index; nil for a job without servers. With an error, it returns those of the servers
+	// that answered.
 	States(ctx context.Context) ([]ServerState, error)
 	// Rollback loads a set into all servers in a job epoch; without a set, it removes their parameters. A server that
 	// already reached the epoch ignores the call. placed is the value of [PlacementKey], which assigns the blocks of
@@ -33,8 +31,6 @@ type Servers interface {
 	// or belongs to another job. No version after the given one contains gradients of a retired incarnation (nil:
 	// unknown).
 	Retire(ctx context.Context, term uint64, job [16]byte, floor uint64, spared []uint64, version *uint64) error
-	// Faults returns the faults of all servers. With an error, it returns those of the servers that answered.
-	Faults(ctx context.Context) (Faults, error)
 
 	// Resize returns stored with another goal; stored is nil if blocks never moved. It returns [ErrNoServers] if the job has no
 	// servers. stored and next are values of [PlacementKey], also below.
@@ -83,6 +79,10 @@ type ServerState struct {
 	WantsSet         bool // it has its first parameters, or it stops
 	// Unrestored is why it waits without parameters: its checkpoint is damaged or missing; "": it does not.
 	Unrestored string
+	Overflow   string // its first value that is not finite; "": there is none
+	// StageNeed is the size in bytes of the gradients of a trainer, with the most rows of tables that a trainer has staged so far: a
+	// batch can have any number. StageLimit is --stage-bytes; 0: the server has no parameters, or is asynchronous.
+	StageNeed, StageLimit uint64
 }
 
 // None implements [Servers] for a job without parameter servers.
@@ -104,9 +104,6 @@ func (None) Discard(context.Context, uint64, []byte) error { return nil }
 // CommitStep does nothing.
 func (None) CommitStep(context.Context, taskqueue.Step) error { return nil }
 
-// CheckStageRoom does nothing.
-func (None) CheckStageRoom(context.Context, int, int) error { return nil }
-
 // States returns no state.
 func (None) States(context.Context) ([]ServerState, error) { return nil, nil }
 
@@ -115,9 +112,6 @@ func (None) Rollback(context.Context, uint64, uint32, []byte, []byte) error { re
 
 // Retire does nothing.
 func (None) Retire(context.Context, uint64, [16]byte, uint64, []uint64, *uint64) error { return nil }
-
-// Faults returns no fault.
-func (None) Faults(context.Context) (Faults, error) { return Faults{}, nil }
 
 // Resize returns [ErrNoServers].
 func (None) Resize(context.Context, []byte, int) ([]byte, error) { return nil, ErrNoServers }

@@ -16,13 +16,10 @@ const (
 // Steps returns the component that sends the newest committed step to the parameter servers, and again when a server registers, after
 // an error, and after resendEvery. Servers that have the step ignore it.
 func (c *Control) Steps() component.Component {
-	return &part{Control: c, name: "step broadcast", prepare: func(_ context.Context, t *term) (func(context.Context) error, error) {
-		box := t.Effects(taskqueue.OnStepCommitted, component.OnServersChanged)
-		return func(ctx context.Context) error { return t.broadcastSteps(ctx, box) }, nil
-	}}
+	return &part{Control: c, name: "step broadcast", on: []taskqueue.EffectKind{taskqueue.OnStepCommitted, component.OnServersChanged}, run: broadcastSteps}
 }
 
-func (t *term) broadcastSteps(ctx context.Context, box *component.Mailbox) error {
+func broadcastSteps(ctx context.Context, t *term, box *component.Mailbox) error {
 	var last taskqueue.Step
 	rest := time.Duration(0)
 	for ; ctx.Err() == nil; t.Clock().Wait(ctx, box.Changed(), rest) {

@@ -3,7 +3,7 @@ package pscontrol
 import (
 	"context"
 	"errors"
-	"fmt"
+	"strings"
 	"testing"
 
 	"trainmaster/master/component"
@@ -35,14 +35,12 @@ func (f *fakeTerm) Effects(kinds ...taskqueue.EffectKind) *component.Mailbox {
 // answers are servers with set answers.
 type answers struct {
 	None
-	faults    Faults
-	faultsErr error
-	stageRoom error
+	states    []ServerState
+	statesErr error
 	committed chan taskqueue.Step
 }
 
-func (a *answers) Faults(context.Context) (Faults, error)         { return a.faults, a.faultsErr }
-func (a *answers) CheckStageRoom(context.Context, int, int) error { return a.stageRoom }
+func (a *answers) States(context.Context) ([]ServerState, error) { return a.states, a.statesErr }
 
 func (a *answers) CommitStep(ctx context.Context, step taskqueue.Step) error {
 	select {
@@ -75,19 +73,46 @@ func TestStepIsSentFromOutstandingAlone(t *testing.T) {
 
 // The faults of servers remain known while no server answers. The room for staged gradients is read each time.
 func TestFaultsRemainWhileNoServerAnswers(t *testing.T) {
-	servers := &answers{faults: Faults{Overflow: "w is +Inf"}, stageRoom: fmt.Errorf("%w: 3 trainers", ErrStageRoom)}
+	servers := &answers{states: []ServerState{{Overflow: "w is +Inf", StageNeed: 9, StageLimit: 8}}}
 	now := newTerm(&fakeTerm{}, New(Config{Servers: servers, Sync: true}).config)
-	full := Faults{Overflow: "w is +Inf", StageRoom: "no room for staged gradients: 3 trainers"}
+	full := Faults{Overflow: "parameter server 0: w is +Inf", StageRoom: "no room for staged gradients: parameter server 0: expected at most 8 bytes (--stage-bytes), found 1 trainers with 9 bytes each: start the servers with a greater --stage-bytes, or add servers with master scale"}
 	found := now.readFaults(t.Context(), Faults{})
 	if found != full {
 		t.Errorf("expected %+v, found %+v", full, found)
 	}
-	servers.faults, servers.faultsErr, servers.stageRoom = Faults{}, errors.New("no answer"), errors.New("no answer")
-	if found = now.readFaults(t.Context(), found); found != (Faults{Overflow: "w is +Inf"}) {
+	servers.states, servers.statesErr = make([]ServerState, 1), errors.New("no answer")
+	if found = now.readFaults(t.Context(), found); found != (Faults{Overflow: full.Overflow}) {
 		t.Errorf("no server answers: expected the overflow alone, found %+v", found)
 	}
-	servers.faultsErr = nil
+	servers.statesErr = nil
 	if found = now.readFaults(t.Context(), found); found != (Faults{}) {
 		t.Errorf("servers answer: expected no fault, found %+v", found)
+	}
+}
+
+// The size of the gradients of all trainers is compared with the limit of each server, for the present and a planned number of servers.
+func TestStageRoomIsCheckedNowAndBeforeAScale(t *testing.T) {
+	states := []ServerState{{StageNeed: 60, StageLimit: 200}, {StageNeed: 40, StageLimit: 200}}
+	for _, try := range []struct {
+		trainers, servers int
+		says              string // "": the gradients fit
+	}{
+		{3, 0, ""},
+		{4, 0, "parameter server 0: expected at most 200 bytes (--stage-bytes), found 4 trainers with 60 bytes each"},
+		{2, 1, ""},
+		{3, 1, "on 1 parameter servers: expected at most 200 bytes (--stage-bytes), found 3 trainers with 100 bytes each"},
+		{4, 3, ""},
+	} {
+		now := newTerm(&fakeTerm{}, New(Config{Sync: true, Backups: -try.trainers}).config) // the queue has no trainer
+		err := now.checkStageRoom(t.Context(), states, try.servers)
+		if try.says == "" && err != nil || try.says != "" && (!errors.Is(err, ErrStageRoom) || !strings.Contains(err.Error(), try.says)) {
+			t.Errorf("%d trainers, %d servers: %v, expected %q", try.trainers, try.servers, err, try.says)
+		}
+	}
+	now := newTerm(&fakeTerm{}, New(Config{Sync: true, Backups: -1000}).config)
+	for what, state := range map[string]ServerState{"asynchronous, or without parameters": {Present: true}, "missing": {}} {
+		if err := now.checkStageRoom(t.Context(), append(states, state), 1); err != nil {
+			t.Errorf("a server that is %s: %v", what, err)
+		}
 	}
 }
