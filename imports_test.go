@@ -30,7 +30,7 @@ type room struct {
 var house = []room{
 	// cores
 	{dir: "recordio"},
-	{dir: "dataset", may: []string{"recordio"}},
+	{dir: "dataset", may: []string{"recordio", "internal/objectstore"}},
 	{dir: "taskqueue", may: []string{"recordio"}, pure: true},
 	{dir: "ledger", may: []string{"taskqueue", "internal/failpoint"}},
 	{dir: "master/snapshot", may: []string{"taskqueue"}},
@@ -75,7 +75,7 @@ var house = []room{
 	{dir: "recordio/tool", may: []string{"recordio", "dataset"}},
 	{dir: "internal/usage", pure: true},
 	{dir: "internal/filekind"},
-	{dir: "internal/objectstore"},
+	{dir: "internal/objectstore", may: []string{"internal/freeport", "scripts"}},
 	// interfaces and adapters
 	{dir: "etcdstore", may: []string{"taskqueue", "ledger", "etcdstore/fence", "master/store"}},
 	{dir: "master/netrpc", may: []string{"master", "recordio", "dataset", "taskqueue", "master/netrpc/wire"}},
@@ -91,12 +91,13 @@ var house = []room{
 		"pserver/placement", "pserver/staleness", "pserver/table", "pserver/wire",
 	}},
 	{dir: "trainer", may: []string{"trainer/params/shards", "trainer/params/plan", "trainer/params/stream", "trainer/params/link", "recordio", "dataset", "taskqueue", "internal/safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness", "trainer/session"}},
-	{dir: "pserver/checkpoint/storage", may: []string{"internal/objectstore", "pserver/checkpoint", "internal/freeport", "scripts"}},
+	{dir: "pserver/checkpoint/storage", may: []string{"internal/objectstore", "pserver/checkpoint"}},
 	{dir: "master/psclient", may: []string{"master/pscontrol", "proto", "pserver/checkpoint", "pserver/placement", "pserver/onwire", "taskqueue"}},
 	{dir: "pserver/checkpoint/modelfile", may: []string{"internal/filekind", "internal/safetensors", "internal/usage", "pserver/checkpoint", "pserver/checkpoint/storage", "pserver/floats"}},
 	{dir: "master/restore", may: []string{"dataset", "etcdstore", "internal/usage", "ledger", "master", "master/committer", "master/pscontrol", "master/snapshot", "pserver/checkpoint", "pserver/checkpoint/modelfile", "pserver/checkpoint/storage", "taskqueue"}},
 	{dir: "internal/portsplit"},
 	{dir: "internal/tcpproxy"},
+	{dir: "internal/httpproxy"},
 	{dir: "internal/freeport"},
 	// commands and tools
 	{dir: "cmd", may: anything},

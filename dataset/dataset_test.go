@@ -238,11 +238,32 @@ func TestListRefuses(t *testing.T) {
 	}
 }
 
-// F63: data files are local. A URL is refused and not read as a path.
+// F63: a URL is no path. Only URLs of object stores are read, and only below a root: a client selects no other address.
 func TestURLIsRefused(t *testing.T) {
-	for _, name := range []string{"s3://bucket/file", "http://169.254.169.254/latest", "file:///etc/passwd", "gs://bucket/*"} {
-		if _, err := (dataset.Source{}).List(t.Context(), []string{name}); !errors.Is(err, dataset.ErrScheme) {
-			t.Errorf("%s: %v", name, err)
+	for _, name := range []string{"http://169.254.169.254/latest", "file:///etc/passwd", "ftp://bucket/*", "s3:///file"} {
+		for _, source := range []dataset.Source{{}, {AnyURL: true}, {Roots: []string{"/", "s3://bucket"}}} {
+			if _, err := source.List(t.Context(), []string{name}); !errors.Is(err, dataset.ErrScheme) {
+				t.Errorf("%s: %v", name, err)
+			}
+		}
+	}
+	roots := []string{t.TempDir(), "s3://bucket/train"}
+	for _, name := range []string{
+		"s3://bucket/file", "s3://bucket/train2/a", "s3://bucket/train*", "s3://other/train/a", "s3://bucket/train/a?endpoint=http://169.254.169.254", "s3://bucket/",
+		"s3://bucket/train/a?region=eu-central-1",
+	} {
+		for _, source := range []dataset.Source{{}, {Roots: roots[:1]}, {Roots: roots}, {Roots: roots, AnyURL: true}} {
+			if _, err := source.List(t.Context(), []string{name}); !errors.Is(err, dataset.ErrOutsideRoots) || !strings.Contains(err.Error(), name) {
+				t.Errorf("%s in %q: %v", name, source.Roots, err)
+			}
+		}
+	}
+	if _, err := (dataset.Source{Roots: roots[1:]}).List(t.Context(), []string{"/etc/passwd"}); !errors.Is(err, dataset.ErrOutsideRoots) {
+		t.Errorf("a file although only objects are permitted: %v", err)
+	}
+	for _, root := range []string{"s3://bucket/train*", "http://bucket", "s3://"} {
+		if _, err := dataset.NewRoots([]string{root}); err == nil {
+			t.Errorf("the root %s was accepted", root)
 		}
 	}
 }
@@ -313,7 +334,7 @@ func TestStatInsideRoots(t *testing.T) {
 	}
 	for _, name := range []string{"d-0", "inside"} {
 		path := filepath.Join(dir, "other", name)
-		if stamp, err := roots.Stat(path); err != nil || dataset.Check(path, stamp) != nil {
+		if stamp, err := roots.Stat(t.Context(), nil, path); err != nil || dataset.Check(path, stamp) != nil {
 			t.Errorf("%s: found %v, %v", name, stamp, err)
 		}
 	}
@@ -321,7 +342,7 @@ func TestStatInsideRoots(t *testing.T) {
 		"a-0": dataset.ErrOutsideRoots, "other/escape": dataset.ErrOutsideRoots, "other/../a-0": dataset.ErrOutsideRoots, "other/dir": recordio.ErrNotRegular,
 		"other/*": fs.ErrNotExist, "other/missing": fs.ErrNotExist, "missing": dataset.ErrOutsideRoots,
 	} {
-		if _, err := roots.Stat(dir + "/" + name); !errors.Is(err, want) {
+		if _, err := roots.Stat(t.Context(), nil, dir+"/"+name); !errors.Is(err, want) {
 			t.Errorf("%s: found error %v, expected %v", name, err, want)
 		}
 	}

@@ -5,13 +5,15 @@
 // chunks of all listed files. A [Reader] reads the records of a file or of a chunk. [Difference] describes how two lists differ. [Check] reports whether a file is
 // unchanged since it was listed.
 //
+// A file can be an object in a store, named by a URL (s3://bucket/key). [Stores] opens it. Each read names the version that was listed.
+//
 // # Formats
 //
 // A file is RecordIO or TFRecord. Its content decides, see [Open]. A dataset may have files of both formats.
 //
 // # Guarantees
 //
-//   - A Listing is sorted by path, has each path once, and has only regular files that are not empty and are inside the
+//   - A Listing is sorted by path, has each path once, and has only regular files and objects that are not empty and are inside the
 //     allowed roots. The same files, named in another order or by another glob, give an equal Listing.
 //   - No file is omitted silently: a directory that cannot be read and a glob without a match are errors.
 //   - Errors of several files are a [FilesError], which has the first errors and the number of all.

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+
+	"trainmaster/internal/objectstore"
 )
 
 // Errors of names and files, in addition to the errors of package recordio.
@@ -12,7 +14,10 @@ var (
 	ErrNoMatch      = errors.New("the glob matches no file")
 	ErrOutsideRoots = errors.New("outside of the allowed directories")
 	ErrNoRecords    = errors.New("the chunks of the file hold no records")
-	ErrScheme       = errors.New("only files of the local file system can be read")
+	ErrScheme       = errors.New("not the URL of a supported object store")
+
+	// ErrStore is the error of an object store that does not answer, or refuses.
+	ErrStore = objectstore.ErrUnavailable
 
 	// ErrReplaced is the error of a file that has changed since it was listed.
 	ErrReplaced = errors.New("the file was replaced since it was listed")

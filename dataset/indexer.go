@@ -1,8 +1,10 @@
 package dataset
 
 import (
+	"cmp"
 	"context"
 	"fmt"
+	"slices"
 	"sync"
 
 	"trainmaster/recordio"
@@ -17,6 +19,8 @@ type Indexer struct {
 	MaxChunkBytes int64
 	// Progress, if set, is called with the number of files that are done; by one goroutine at a time.
 	Progress func(done, total int)
+	// Stores opens URLs; nil means DefaultStores.
+	Stores *Stores
 
 	mu   sync.Mutex
 	done map[fileVersion][]recordio.Index // guarded by mu
@@ -32,7 +36,11 @@ type fileVersion struct {
 // the listed one any more is an error; all files are read before errors are returned.
 func (x *Indexer) Index(ctx context.Context, listing Listing) ([][]recordio.Index, error) {
 	indexes := make([][]recordio.Index, len(listing.Files))
-	errs, err := forEach(ctx, len(listing.Files), x.Parallel, x.Progress, func(i int) error {
+	parallel := x.Parallel
+	if slices.ContainsFunc(listing.Files, func(f File) bool { return IsURL(f.Path) }) {
+		parallel = cmp.Or(parallel, parallelObjects)
+	}
+	errs, err := forEach(ctx, len(listing.Files), parallel, x.Progress, func(i int) error {
 		version := fileVersion{listing.Files[i].Path, listing.Files[i].Stamp()}
 		if indexes[i] = x.remembered(version); indexes[i] != nil {
 			return nil
@@ -77,7 +85,7 @@ func (x *Indexer) forget() {
 }
 
 func (x *Indexer) indexFile(ctx context.Context, v fileVersion) ([]recordio.Index, error) {
-	index, err := x.readIndex(ctx, v.path)
+	index, err := x.readIndex(ctx, v)
 	// A stamp that is checked afterwards proves that the read bytes are of this file. A replaced file explains any error.
 	if changed := Check(v.path, v.stamp); changed != nil {
 		return nil, changed
@@ -94,8 +102,8 @@ func (x *Indexer) indexFile(ctx context.Context, v fileVersion) ([]recordio.Inde
 	return nil, fmt.Errorf("%s: %w: %d empty chunks", v.path, ErrNoRecords, len(index))
 }
 
-func (x *Indexer) readIndex(ctx context.Context, path string) ([]recordio.Index, error) {
-	file, err := Open(path)
+func (x *Indexer) readIndex(ctx context.Context, v fileVersion) ([]recordio.Index, error) {
+	file, err := cmp.Or(x.Stores, DefaultStores).openVersion(ctx, v)
 	if err != nil {
 		return nil, err
 	}

@@ -13,14 +13,15 @@ import (
 
 // File is one file of a dataset as it was when it was listed.
 type File struct {
-	Path    string // absolute, cleaned, symlinks as they were named
+	Path    string // absolute, cleaned, symlinks as they were named; or a URL.
 	Size    int64
-	ModTime time.Time                 // not part of the dataset's identity
+	ModTime time.Time                 // not part of the dataset's identity.
+	ETag    string                    // of an object in a store, not part of the dataset's identity.
 	Header  [recordio.HeaderSize]byte // the first bytes of the file, then zero bytes if it is shorter: the header of the first chunk of a RecordIO file
 }
 
 // Stamp is what Check compares.
-func (f File) Stamp() Stamp { return Stamp{Size: f.Size, ModTime: f.ModTime.UnixNano()} }
+func (f File) Stamp() Stamp { return Stamp{Size: f.Size, ModTime: f.ModTime.UnixNano(), ETag: f.ETag} }
 
 // Listing is a dataset: its files sorted by path, each of them once, and their digest.
 type Listing struct {

@@ -41,3 +41,6 @@ func forEach(ctx context.Context, n, parallel int, progress func(done, total int
 	wg.Wait()
 	return errs, context.Cause(ctx)
 }
+
+// parallelObjects is how many objects are read together: a store answers after a round trip, and takes many requests at a time.
+const parallelObjects = 16

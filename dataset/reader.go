@@ -20,13 +20,23 @@ type Reader struct {
 	RecordIO *recordio.File
 	TFRecord *tfrecord.File
 
-	file io.Closer
+	file   io.Closer
+	object *Object // file, if it is in an object store
 }
 
 // Open opens a RecordIO or TFRecord file. The content decides: the first record of a TFRecord file has a checksum of its length. A file
 // that has neither format is treated as TFRecord if its name has ".tfrecord", so that errors are about this format.
-func Open(path string) (*Reader, error) {
-	file, size, err := recordio.OpenRegular(path)
+func Open(path string) (*Reader, error) { return DefaultStores.OpenReader(context.Background(), path) }
+
+// OpenReader is Open for the Stores. Reads of an object end with ctx.
+func (s *Stores) OpenReader(ctx context.Context, path string) (*Reader, error) {
+	return s.openVersion(ctx, fileVersion{path: path})
+}
+
+// openVersion is OpenReader. If the stamp is not zero, an object must have it.
+func (s *Stores) openVersion(ctx context.Context, v fileVersion) (*Reader, error) {
+	path := v.path
+	file, object, size, err := s.open(ctx, path, v.stamp)
 	if err != nil {
 		return nil, err
 	}
@@ -40,22 +50,27 @@ func Open(path string) (*Reader, error) {
 		recognized = err != nil
 	}
 	if recognized {
-		return &Reader{TFRecord: t, file: file}, nil
+		return &Reader{TFRecord: t, file: file, object: object}, nil
 	}
-	return &Reader{RecordIO: r, file: file}, nil
+	return &Reader{RecordIO: r, file: file, object: object}, nil
 }
 
-// OpenAs opens the file of a chunk of an index, in the format of that chunk.
-func OpenAs(path string, l recordio.Layout) (*Reader, error) {
-	file, size, err := recordio.OpenRegular(path)
+// OpenAs opens the file of a chunk of an index, in the format of that chunk. An object in a store must have the stamp, unless it is zero.
+func OpenAs(path string, l recordio.Layout, stamp Stamp) (*Reader, error) {
+	return DefaultStores.OpenReaderAs(context.Background(), path, l, stamp)
+}
+
+// OpenReaderAs is OpenAs for the Stores. Reads of an object end with ctx.
+func (s *Stores) OpenReaderAs(ctx context.Context, path string, l recordio.Layout, stamp Stamp) (*Reader, error) {
+	file, object, size, err := s.open(ctx, path, stamp)
 	if err != nil {
 		return nil, err
 	}
 	//guard:chunk-read-in-its-format
 	if l == recordio.TFRecord {
-		return &Reader{TFRecord: tfrecord.NewFile(file, size, path), file: file}, nil
+		return &Reader{TFRecord: tfrecord.NewFile(file, size, path), file: file, object: object}, nil
 	}
-	return &Reader{RecordIO: recordio.NewFile(file, size, path), file: file}, nil
+	return &Reader{RecordIO: recordio.NewFile(file, size, path), file: file, object: object}, nil
 }
 
 // Close closes the file.
@@ -71,6 +86,7 @@ func (r *Reader) Size() int64 {
 
 // Records yields all records of the file, as the File of its format does.
 func (r *Reader) Records() iter.Seq2[[]byte, error] {
+	r.expect(0, r.Size())
 	if r.TFRecord != nil {
 		return r.TFRecord.Records()
 	}
@@ -83,6 +99,7 @@ func (r *Reader) Index(ctx context.Context) ([]recordio.Index, error) {
 	if r.TFRecord == nil {
 		return r.RecordIO.Index()
 	}
+	r.expect(0, r.Size()) // nearly all bytes, unless the records are large
 	chunks, err := r.TFRecord.Index(ctx, tfrecord.IndexOptions{})
 	if err != nil {
 		return nil, err
@@ -113,6 +130,7 @@ func indexOf(chunks []tfrecord.Chunk) ([]recordio.Index, error) {
 
 // Chunk yields the records of the chunk that ix describes, as the File of its format does. The layout of ix must be of this format.
 func (r *Reader) Chunk(ix recordio.Index) iter.Seq2[[]byte, error] {
+	r.Expect(ix)
 	if r.TFRecord == nil {
 		return r.RecordIO.Chunk(ix)
 	}

@@ -76,7 +76,7 @@ func TestReader(t *testing.T) {
 			if ix.Layout != want.layout || ix.Compression != want.compression || ix.Checksum == 0 {
 				t.Errorf("%s: chunk %d is %+v, expected %+v and a checksum", f.Path, c, ix, want)
 			}
-			file, err := dataset.OpenAs(f.Path, ix.Layout)
+			file, err := dataset.OpenAs(f.Path, ix.Layout, dataset.Stamp{})
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -166,7 +166,7 @@ func TestChunkOfReplacedTFRecordFile(t *testing.T) {
 		} {
 			put(t, path, whole)
 			replace()
-			file, err := dataset.OpenAs(path, last.Layout)
+			file, err := dataset.OpenAs(path, last.Layout, dataset.Stamp{})
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -1,22 +1,44 @@
 package dataset
 
 import (
+	"cmp"
+	"context"
+	"errors"
 	"fmt"
 	"path/filepath"
+	"slices"
 	"sync"
+
+	"trainmaster/internal/objectstore"
+	"trainmaster/recordio"
 )
 
-// Roots are the directories of permitted files. Without directories every file is permitted.
+// Roots are the directories of permitted files and the prefixes of permitted objects. Without any, every file is permitted and no URL.
 type Roots struct {
-	named    []string // absolute and cleaned
+	named    []string // directories, absolute and cleaned
 	resolved []string // the same without symlinks
+	urls     []objectstore.Location
+	limited  bool     // there are roots
+	anyURL   bool     // all URLs are permitted
 	dirs     sync.Map // path of a directory -> its resolved path
+	stores   *Stores
 }
 
 // NewRoots resolves the directories. Resolved directories of files are remembered, so a process uses new Roots for each request.
 func NewRoots(dirs []string) (*Roots, error) {
-	r := new(Roots)
+	r := &Roots{limited: len(dirs) > 0, stores: DefaultStores}
 	for _, dir := range dirs {
+		if IsURL(dir) {
+			root, err := location(dir)
+			if err == nil && root.Pattern != "" {
+				err = errors.New("expected a URL without a pattern")
+			}
+			if err != nil {
+				return nil, fmt.Errorf("allowed directory %q: %w", dir, err)
+			}
+			r.urls = append(r.urls, root)
+			continue
+		}
 		named, err := filepath.Abs(dir)
 		if err != nil {
 			return nil, fmt.Errorf("allowed directory %q: %w", dir, err)
@@ -30,8 +52,12 @@ func NewRoots(dirs []string) (*Roots, error) {
 	return r, nil
 }
 
-// Stat returns the stamp of the file at an absolute path if it is a regular file that is not empty and is inside the roots. It opens no file.
-func (r *Roots) Stat(path string) (Stamp, error) {
+// Stat returns the stamp of the file at an absolute path, or of an object, if it is a regular file that is not empty and is inside the
+// roots. It opens no file. It asks the store for an object.
+func (r *Roots) Stat(ctx context.Context, stores *Stores, path string) (Stamp, error) {
+	if IsURL(path) {
+		return r.statURL(ctx, stores, path)
+	}
 	path, err := r.checkSyntax(path)
 	if err != nil {
 		return Stamp{}, err
@@ -45,7 +71,7 @@ func (r *Roots) Stat(path string) (Stamp, error) {
 
 // checkName refuses a cleaned absolute path by its name alone, so that the answer does not reveal files elsewhere.
 func (r *Roots) checkName(path string) error {
-	if len(r.named) == 0 || within(path, r.named) || within(path, r.resolved) {
+	if !r.limited || within(path, r.named) || within(path, r.resolved) {
 		return nil
 	}
 	return r.outside(path)
@@ -53,7 +79,7 @@ func (r *Roots) checkName(path string) error {
 
 // checkFolder resolves the symlinks of a directory before it is read.
 func (r *Roots) checkFolder(path string) error {
-	if len(r.named) == 0 {
+	if !r.limited {
 		return nil
 	}
 	resolved, err := r.resolveFolder(path)
@@ -68,7 +94,7 @@ func (r *Roots) checkFolder(path string) error {
 
 // checkFile resolves the symlinks of a file before it is opened. Folders are resolved once for all their files.
 func (r *Roots) checkFile(path string, isLink bool) error {
-	if len(r.named) == 0 {
+	if !r.limited {
 		return nil
 	}
 	if !isLink {
@@ -108,4 +134,45 @@ func within(path string, folders []string) bool {
 		}
 	}
 	return false
+}
+
+// checkURL refuses a URL by its name alone.
+func (r *Roots) checkURL(name string) (objectstore.Location, error) {
+	l, err := location(name)
+	if err != nil {
+		return l, err
+	}
+	//guard:url-within-roots
+	if !r.anyURL && !slices.ContainsFunc(r.urls, l.Within) {
+		return l, fmt.Errorf("%s: %w: expected a URL below one of %q, with the same parameters: add the URL of its bucket to the allowed directories", name, ErrOutsideRoots, r.urls)
+	}
+	return l, nil
+}
+
+// expandURL returns the URLs of the objects of a URL, a prefix or a pattern.
+func (r *Roots) expandURL(ctx context.Context, name string) ([]string, error) {
+	l, err := r.checkURL(name)
+	if err != nil {
+		return nil, err
+	}
+	paths, err := r.stores.list(ctx, l)
+	if err == nil && len(paths) == 0 {
+		err = fmt.Errorf("%s: %w", name, ErrNoMatch)
+	}
+	return paths, err
+}
+
+// statURL returns the stamp of an object.
+func (r *Roots) statURL(ctx context.Context, stores *Stores, path string) (Stamp, error) {
+	if _, err := r.checkURL(path); err != nil {
+		return Stamp{}, err
+	}
+	o, err := cmp.Or(stores, DefaultStores).Open(ctx, path, Stamp{}, 0)
+	if err != nil {
+		return Stamp{}, err
+	}
+	if o.Size() == 0 {
+		err = &recordio.Error{File: path, Err: recordio.ErrEmpty}
+	}
+	return o.Stamp(), errors.Join(err, o.Close())
 }

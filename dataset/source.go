@@ -1,6 +1,7 @@
 package dataset
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -15,10 +16,16 @@ import (
 	"trainmaster/recordio"
 )
 
-// Source lists files of the local file system.
+// Source lists files of the local file system and of object stores.
 type Source struct {
-	// Roots are the directories that must contain all files once symlinks are resolved. Empty means anywhere.
+	// Roots are the directories that must contain all files once symlinks are resolved, and the URLs of prefixes that must contain all
+	// objects. Empty means any directory and, if AnyURL is set, any URL.
 	Roots []string
+	// AnyURL permits all URLs if there are no Roots. The names must be of an operator: a URL selects the address that this process connects
+	// to.
+	AnyURL bool
+	// Stores opens URLs; nil means DefaultStores.
+	Stores *Stores
 	// Parallel is how many files are looked at together; zero means four for each processor.
 	Parallel int
 	// Progress, if set, is called with the number of files looked at; by one goroutine at a time.
@@ -31,7 +38,7 @@ func (s Source) List(ctx context.Context, names []string) (Listing, error) {
 	if len(names) == 0 {
 		return Listing{}, ErrNoNames
 	}
-	roots, err := NewRoots(s.Roots)
+	roots, err := s.roots()
 	if err != nil {
 		return Listing{}, err
 	}
@@ -40,8 +47,12 @@ func (s Source) List(ctx context.Context, names []string) (Listing, error) {
 		return Listing{}, err
 	}
 	listing := Listing{Files: make([]File, len(paths))}
-	errs, err := forEach(ctx, len(paths), s.Parallel, s.Progress, func(i int) (err error) {
-		listing.Files[i], err = roots.look(paths[i])
+	parallel := s.Parallel
+	if slices.ContainsFunc(paths, IsURL) {
+		parallel = cmp.Or(parallel, parallelObjects)
+	}
+	errs, err := forEach(ctx, len(paths), parallel, s.Progress, func(i int) (err error) {
+		listing.Files[i], err = roots.look(ctx, paths[i])
 		return err
 	})
 	if err == nil {
@@ -54,13 +65,21 @@ func (s Source) List(ctx context.Context, names []string) (Listing, error) {
 	return listing, nil
 }
 
+func (s Source) roots() (*Roots, error) {
+	roots, err := NewRoots(s.Roots)
+	if err == nil {
+		roots.stores, roots.anyURL = cmp.Or(s.Stores, DefaultStores), s.AnyURL && len(s.Roots) == 0
+	}
+	return roots, err
+}
+
 // Paths returns the absolute paths of the files that names stand for, sorted, each of them
 // once. It opens no file, and reads directories only for globs.
 func (s Source) Paths(ctx context.Context, names []string) ([]string, error) {
 	if len(names) == 0 {
 		return nil, ErrNoNames
 	}
-	roots, err := NewRoots(s.Roots)
+	roots, err := s.roots()
 	if err != nil {
 		return nil, err
 	}
@@ -76,7 +95,7 @@ func (r *Roots) expandAll(ctx context.Context, names []string) ([]string, error)
 			return nil, context.Cause(ctx)
 		}
 		var found []string
-		found, errs[i] = r.expandName(name)
+		found, errs[i] = r.expandName(ctx, name)
 		paths = append(paths, found...)
 	}
 	//guard:files-sorted
@@ -84,7 +103,10 @@ func (r *Roots) expandAll(ctx context.Context, names []string) ([]string, error)
 	return slices.Compact(paths), joinFiles(errs)
 }
 
-func (r *Roots) expandName(name string) ([]string, error) {
+func (r *Roots) expandName(ctx context.Context, name string) ([]string, error) {
+	if IsURL(name) {
+		return r.expandURL(ctx, name)
+	}
 	path, err := r.checkSyntax(name)
 	if err != nil {
 		return nil, err
@@ -102,10 +124,6 @@ func (r *Roots) expandName(name string) ([]string, error) {
 func (r *Roots) checkSyntax(name string) (string, error) {
 	if name == "" || strings.ContainsRune(name, 0) {
 		return "", fmt.Errorf("%q is no file name", name)
-	}
-	//guard:url-refused
-	if scheme, _, ok := strings.Cut(name, "://"); ok && !strings.ContainsRune(scheme, filepath.Separator) {
-		return "", fmt.Errorf("%s: %w, not %s", name, ErrScheme, scheme)
 	}
 	path, err := filepath.Abs(name)
 	if err != nil {
@@ -133,7 +151,10 @@ func (r *Roots) stat(path string) (fs.FileInfo, error) {
 }
 
 // look checks one file and reads its header.
-func (r *Roots) look(path string) (File, error) {
+func (r *Roots) look(ctx context.Context, path string) (File, error) {
+	if IsURL(path) {
+		return r.stores.look(ctx, path)
+	}
 	if _, err := r.stat(path); err != nil {
 		return File{}, err
 	}

@@ -1,13 +1,17 @@
 package e2e
 
 import (
+	"fmt"
 	"net/url"
+	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
+	"trainmaster/internal/httpproxy"
+	"trainmaster/internal/objectstore/s3test"
 	"trainmaster/internal/tcpproxy"
 	pb "trainmaster/proto/trainmaster/v1"
-	"trainmaster/pserver/checkpoint/storage/s3test"
 )
 
 // A job stores its checkpoints in a bucket. While the object store is unreachable, no set is written, the status reports the
@@ -62,6 +66,64 @@ func TestCheckpointsInABucket(t *testing.T) {
 	run(t, j.dir, "model", "inspect", j.bucket).wants(t, 0)
 	run(t, j.dir, "model", "diff", exported, j.model()).wants(t, 1, "differ")
 	j.wantAccuracy(0.80)
+}
+
+// A job whose dataset is in an object store trains each record once in each pass, although the store refuses, cuts and loses answers, and the
+// master and a trainer are killed. Without permission, a URL is refused. If an object is replaced, its task fails with its name.
+func TestDatasetInABucket(t *testing.T) {
+	t.Parallel()
+	const passes = 4
+	store := s3test.Start(t)
+	proxy, err := httpproxy.New(store.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(proxy.Close)
+	j := newJob(t)
+	for _, path := range j.data.Train.Paths {
+		data, err := os.ReadFile(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		store.Put(t, "train/"+filepath.Base(path), data)
+	}
+	url := func(key string) string { return s3test.URLAt(proxy.Addr(), key) }
+	stat := run(t, j.dir, "recordio", "stat", url("train/"+filepath.Base(j.data.Train.Paths[0])))
+	if stat.wants(t, 0); !strings.Contains(stat.stdout, "s3://"+s3test.Bucket+"/train/") {
+		t.Errorf("recordio stat: found %s", stat.stdout)
+	}
+	run(t, j.dir, "recordio", "verify", url("train/*")).wants(t, 0)
+
+	flags := []string{"--passes", fmt.Sprint(passes), "--ps", "1"}
+	master := j.master(append(flags, "--data-roots", url("other"))...)
+	j.server()
+	refused := j.trainerOn("refused", []string{url("train/*")})
+	refused.wantExit(1)
+	if text := refused.log(); !strings.Contains(text, "outside of the allowed directories") {
+		t.Errorf("log of the trainer: expected the refusal of a URL outside of --data-roots, found %s", text)
+	}
+	term := j.awaitLeader(0)
+	master.kill()
+	flags = append(flags, "--data-roots", url("train"))
+	master = j.master(flags...)
+	term = j.awaitLeader(term)
+	cache := filepath.Join(j.dir, "cache")
+	a, b, c := j.trainerOn("a", []string{url("train/*")}), j.trainerOn("b", []string{url("train/")}), j.trainerOn("c", []string{url("train/digits-*")}, "--cache-dir", cache)
+	for i, fault := range []httpproxy.Fault{{Status: 503}, {CutAfter: 100}, {LoseAnswer: true}, {Missing: 50}} {
+		j.awaitMidPass(uint32(1 + i/2))
+		proxy.Inject(5, fault)
+	}
+	master.kill()
+	master = j.master(flags...)
+	j.awaitLeader(term)
+	b.kill()
+	a.wantExit(0)
+	c.wantExit(0)
+	master.wantExit(0)
+	j.wantExactlyOnce(passes, tasksPerPass)
+	if entries, err := filepath.Glob(filepath.Join(cache, "*.range")); err != nil || len(entries) == 0 {
+		t.Errorf("expected entries in the cache, found %q, %v", entries, err)
+	}
 }
 
 // After the loss of etcd, a job resumes from a bucket alone. A snapshot with the contents of the bucket resumes in another bucket.

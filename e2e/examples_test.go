@@ -22,7 +22,8 @@ import (
 var notRun = map[string]string{
 	"master run":                          "TestRun",
 	"master dataproxy --data-roots /data": "TestKilledDataProxy",
-	"master dataproxy --data-roots /data,/more --listen 10.0.0.1:8082":                        "TestKilledDataProxy",
+	"master dataproxy --data-roots /data,/more --listen 10.0.0.1:8082":                                   "TestKilledDataProxy",
+	`master dataproxy --data-roots "s3://bucket/train?region=eu-central-1" --cache-dir /var/cache/train`: "dataset/proxy.TestObjects",
 	"master run --update-mode sync":                                                           "TestRunResumed",
 	"master run --data data/digits --model mlp":                                               "TestRunOnConvertedData",
 	"master model evaluate trainmaster-run/001/digits-softmax.safetensors --data data/digits": "TestRunOnConvertedData",

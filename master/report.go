@@ -157,7 +157,7 @@ func TableOf(ctx context.Context, indexer *dataset.Indexer, found dataset.Listin
 	}
 	table := taskqueue.NewTable(chunks)
 	for i, f := range found.Files {
-		if err := table.Add(taskqueue.File{Path: f.Path, Size: f.Size, ModTime: f.ModTime.UnixNano()}, indices[i]); err != nil {
+		if err := table.Add(taskqueue.File{Path: f.Path, Size: f.Size, ModTime: f.ModTime.UnixNano(), ETag: f.ETag}, indices[i]); err != nil {
 			return nil, err
 		}
 	}

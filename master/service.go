@@ -143,7 +143,7 @@ func (t *term) assignment(ctx context.Context, a taskqueue.Answer) (Reply, error
 			Base:   a.Base,
 		}
 		for i, f := range files {
-			r.Assignment.Stamps[i] = dataset.Stamp{Size: f.Size, ModTime: f.ModTime}
+			r.Assignment.Stamps[i] = dataset.Stamp{Size: f.Size, ModTime: f.ModTime, ETag: f.ETag}
 		}
 	case taskqueue.AnswerEnded:
 		return r, fmt.Errorf("%w: all passes are done", ErrJobFinished)

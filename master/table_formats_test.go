@@ -88,7 +88,7 @@ func TestTasksOfBothFormats(t *testing.T) {
 
 func recordsOf(t *testing.T, chunk taskqueue.Chunk) (records []string) {
 	t.Helper()
-	file, err := dataset.OpenAs(chunk.Path, chunk.Index.Layout)
+	file, err := dataset.OpenAs(chunk.Path, chunk.Index.Layout, dataset.Stamp{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -12,12 +12,12 @@ import (
 	"testing"
 	"time"
 
+	"trainmaster/internal/objectstore/s3test"
 	"trainmaster/internal/tcpproxy"
 	"trainmaster/master/pscontrol"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
 	"trainmaster/pserver/checkpoint"
-	"trainmaster/pserver/checkpoint/storage/s3test"
 	"trainmaster/trainer/params"
 )
 

@@ -5,7 +5,7 @@ import (
 	"sync"
 	"testing"
 
-	"trainmaster/pserver/checkpoint/storage/s3test"
+	"trainmaster/internal/objectstore/s3test"
 )
 
 // storageBackend is the storage for checkpoints in a test: directories, or a bucket of a real S3 server.

@@ -12,11 +12,13 @@ import (
 )
 
 // File is one file of a dataset as it was when it was indexed. ModTime (Unix
-// nanoseconds) and Size serve to notice a file that was replaced since.
+// nanoseconds) and Size serve to notice a file that was replaced since, and ETag an
+// object in a store. ETag is empty for a file of the local file system.
 type File struct {
 	Path    string
 	Size    int64
 	ModTime int64
+	ETag    string
 }
 
 // Table is the immutable task table of one dataset: all chunks of all files in
@@ -278,7 +280,8 @@ type Part struct {
 	Sizes        []byte
 	Records      []byte
 	Compressions []byte
-	Checksums    []byte // absent in tables of earlier releases
+	Checksums    []byte   // absent in tables of earlier releases
+	ETags        []string // of the files; absent without objects in a store
 }
 
 // Part cuts count chunks from first on.
@@ -290,6 +293,7 @@ func (t *Table) Part(first, count int) Part {
 		p.Checksums = make([]byte, 4*count)
 		toPlanes(p.Checksums, t.checksums[first:first+count])
 	}
+	var etags []string
 	for at := t.fileOf(first); at < len(t.files) && t.files[at].first < first+count; at++ {
 		f := &t.files[at]
 		from, to := max(first, f.first), min(first+count, f.last)
@@ -298,6 +302,7 @@ func (t *Table) Part(first, count int) Part {
 		p.ModTimes = append(p.ModTimes, f.ModTime)
 		p.Layouts = append(p.Layouts, f.layout)
 		p.Counts = append(p.Counts, to-from)
+		etags = append(etags, f.ETag)
 		for c := from; c < to; c++ {
 			kind := f.compression
 			if kind == mixedCompression {
@@ -306,7 +311,19 @@ func (t *Table) Part(first, count int) Part {
 			p.Compressions[c-first] = kind
 		}
 	}
+	if slices.ContainsFunc(etags, func(etag string) bool { return etag != "" }) {
+		p.ETags = etags
+	}
 	return p
+}
+
+// file returns a file of the part.
+func (p *Part) file(i int) File {
+	f := File{Path: p.Paths[i], Size: p.Bytes[i], ModTime: p.ModTimes[i]}
+	if len(p.ETags) > 0 {
+		f.ETag = p.ETags[i]
+	}
+	return f
 }
 
 // AddPart appends the next part of a stored table. It refuses a damaged part completely.
@@ -326,7 +343,7 @@ func (t *Table) AddPart(p *Part) error {
 	c := 0
 	for i, path := range p.Paths {
 		if i > 0 || !t.goesOn(path) {
-			t.startFile(File{Path: path, Size: p.Bytes[i], ModTime: p.ModTimes[i]}, p.Layouts[i])
+			t.startFile(p.file(i), p.Layouts[i])
 		}
 		t.take(p.Compressions[c : c+p.Counts[i] : n])
 		c += p.Counts[i]
@@ -350,6 +367,9 @@ func (t *Table) checkPart(p *Part) error {
 		return fmt.Errorf("expected checksums of all chunks or of none, found %d bytes of %d chunks", len(p.Checksums), n)
 	case len(p.Counts) != files, len(p.Bytes) != files, len(p.ModTimes) != files, len(p.Layouts) != files:
 		return fmt.Errorf("expected columns of %d files, found %d, %d, %d and %d entries", files, len(p.Counts), len(p.Bytes), len(p.ModTimes), len(p.Layouts))
+	}
+	if len(p.ETags) != 0 && len(p.ETags) != files {
+		return fmt.Errorf("expected ETags of %d files or of none, found %d", files, len(p.ETags))
 	}
 	at := 0
 	for i, path := range p.Paths {
@@ -378,7 +398,7 @@ func (t *Table) checkPart(p *Part) error {
 	}
 	if n > 0 && t.goesOn(p.Paths[0]) {
 		last := t.files[len(t.files)-1]
-		if again := (File{p.Paths[0], p.Bytes[0], p.ModTimes[0]}); last.File != again || last.layout != p.Layouts[0] {
+		if again := p.file(0); last.File != again || last.layout != p.Layouts[0] {
 			return fmt.Errorf("file %q continues as another file: expected %+v in layout %d, found %+v in layout %d", last.Path, last.File, last.layout, again, p.Layouts[0])
 		}
 	}

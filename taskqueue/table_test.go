@@ -63,6 +63,29 @@ func randomTableOf(t testing.TB, r *rand.Rand, files, maxChunks int, isTFRecord 
 	return l
 }
 
+// storedTable returns a table with a file and two objects of stores. The second object has the parameters of its store.
+func storedTable(t testing.TB) literal {
+	l := literal{table: NewTable(0)}
+	for i, f := range []File{
+		{Path: "/data/part-00000", ModTime: 1_700_000_000_000_000_000},
+		{Path: "gs://bucket/data/part-00001", ModTime: 1_700_000_000_000_000_000, ETag: "1700000000000001"},
+		{Path: "s3://bucket/data/part-00002?endpoint=http%3A%2F%2F127.0.0.1%3A9000&use_path_style=true", ModTime: 1_700_000_000_000_000_000, ETag: `"9a0364b9e99bb480dd25e1f0284c8555"`},
+	} {
+		chunks := make([]recordio.Index, 2)
+		for c := range chunks {
+			chunks[c] = recordio.Index{Offset: f.Size, Size: uint32(100 + 10*i + c), Records: 10, Layout: recordio.First, Checksum: uint32(i + c)}
+			f.Size = chunks[c].End()
+		}
+		for c := range chunks {
+			l.chunks, l.files = append(l.chunks, Chunk{Idx: c, Path: f.Path, Index: chunks[c]}), append(l.files, f)
+		}
+		if err := l.table.Add(f, chunks); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return l
+}
+
 // requireSame compares a table, grouped by perTask, with the list.
 func (l literal) requireSame(t *testing.T, table *Table, perTask int) {
 	t.Helper()
@@ -175,6 +198,7 @@ func TestTableRefusesDamagedParts(t *testing.T) {
 		"layout":            func(p *Part) { p.Layouts[0] = 0 },
 		"layouts":           func(p *Part) { p.Layouts = nil },
 		"bytes":             func(p *Part) { p.Bytes = p.Bytes[1:] },
+		"ETags":             func(p *Part) { p.ETags = slices.Repeat([]string{"1"}, len(p.Paths)+1) },
 		"times":             func(p *Part) { p.ModTimes = append(p.ModTimes, 1) },
 		"counts":            func(p *Part) { p.Counts = p.Counts[1:] },
 		"no count":          func(p *Part) { p.Counts[0] = 0 },
@@ -186,6 +210,7 @@ func TestTableRefusesDamagedParts(t *testing.T) {
 		"paths":              func(p *Part) { p.Paths = append(p.Paths, "x") },
 		"other size":         func(p *Part) { p.Bytes[0]++ },
 		"other time":         func(p *Part) { p.ModTimes[0]++ },
+		"other ETag":         func(p *Part) { p.ETags = slices.Repeat([]string{"other"}, len(p.Paths)) },
 		"other layout":       func(p *Part) { p.Layouts[0] = 3 - p.Layouts[0] },
 		"chunks of no file":  func(p *Part) { p.Paths, p.Counts, p.Bytes, p.ModTimes, p.Layouts = nil, nil, nil, nil, nil },
 		"more than all left": func(p *Part) { p.Counts[0] += 1 },
@@ -324,6 +349,7 @@ func TestGoldenParts(t *testing.T) {
 	now := l.table.Part(0, len(l.chunks))
 	before := partBeforeChecksums{now.First, now.Paths, now.Bytes, now.ModTimes, now.Layouts, now.Counts, now.Sizes, now.Records, now.Compressions}
 	mixed := randomTableOf(t, rand.New(rand.NewPCG(9, 9)), 3, 6, func(file int) bool { return file != 1 })
+	stored := storedTable(t)
 	unknown := literal{chunks: slices.Clone(l.chunks), files: l.files}
 	for i := range unknown.chunks {
 		unknown.chunks[i].Index.Checksum = 0
@@ -333,8 +359,9 @@ func TestGoldenParts(t *testing.T) {
 		want literal
 	}{
 		"part-1": {before, unknown},
-		"part-2": {now, l},
-		"part-3": {mixed.table.Part(0, len(mixed.chunks)), mixed}, // with TFRecord files
+		"part-2": {beforeETags(now), l},
+		"part-3": {beforeETags(mixed.table.Part(0, len(mixed.chunks))), mixed}, // with TFRecord files
+		"part-4": {stored.table.Part(0, len(stored.chunks)), stored},           // with objects in a store
 	} {
 		if *update {
 			var b bytes.Buffer
@@ -357,7 +384,7 @@ func TestGoldenParts(t *testing.T) {
 
 // A stored part is accepted with chunks that are adjacent in their files, or refused as a whole.
 func FuzzAddPart(f *testing.F) {
-	for _, name := range []string{"part-1", "part-2", "part-3"} {
+	for _, name := range []string{"part-1", "part-2", "part-3", "part-4"} {
 		f.Add(undump(f, readGolden(f, name+".gob.hex")))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {
@@ -399,4 +426,22 @@ type partBeforeChecksums struct {
 	Sizes        []byte
 	Records      []byte
 	Compressions []byte
+}
+
+// partBeforeETags is the second encoding of Part.
+type partBeforeETags struct {
+	First        int
+	Paths        []string
+	Bytes        []int64
+	ModTimes     []int64
+	Layouts      []byte
+	Counts       []int
+	Sizes        []byte
+	Records      []byte
+	Compressions []byte
+	Checksums    []byte
+}
+
+func beforeETags(p Part) partBeforeETags {
+	return partBeforeETags{p.First, p.Paths, p.Bytes, p.ModTimes, p.Layouts, p.Counts, p.Sizes, p.Records, p.Compressions, p.Checksums}
 }

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -25,6 +26,8 @@ type Config struct {
 	Heartbeat time.Duration // default: a fifth of the session TTL, at most 3 s
 	Log       *logrus.Entry // default: the standard logger
 	Answered  func(Answer)  // called after each answered call, by several goroutines; may be nil
+	// Stores opens files in object stores. nil: dataset.DefaultStores.
+	Stores *dataset.Stores
 }
 
 // Answer is a call that a master answered.
@@ -95,6 +98,7 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 		config.Heartbeat = heartbeatFor(reply.TTL)
 	}
 	c := &Client{config: config, link: l, who: reply.Trainer, sync: reply.Sync, session: session.New(reply), stamps: map[taskqueue.Token][]dataset.Stamp{}}
+	c.files.stores = cmp.Or(config.Stores, dataset.DefaultStores)
 	if reply.Explicit {
 		c.explicit = session.NewSteps()
 	}
@@ -227,6 +231,9 @@ func (c *Client) send(want bool) {
 	c.flight = flight
 	c.owned.Go(func() {
 		reply, err := call[wire.NextReply](c.ctx, c.link, "Next", request)
+		if err == nil {
+			c.files.prepare(&reply.Task, reply.Stamps)
+		}
 		flight <- fetched{reply, err}
 	})
 }

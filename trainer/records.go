@@ -1,19 +1,31 @@
 package trainer
 
 import (
+	"context"
+	"errors"
 	"fmt"
 	"iter"
+	"sync"
 
 	"trainmaster/dataset"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 )
 
-// files keeps the last file open, since consecutive chunks are often in one file.
+// files keeps the last file open, since consecutive chunks are often in one file. It opens the first object of the next task ahead.
 type files struct {
+	stores *dataset.Stores
+	openFile
+
+	mu    sync.Mutex
+	ahead openFile // guarded by mu
+	ended bool     // guarded by mu
+}
+
+type openFile struct {
 	path  string
 	stamp dataset.Stamp
-	file  *dataset.Reader
+	file  *dataset.Reader // nil: none
 }
 
 // open returns the file at path, to read chunks of a layout. It returns an error if the file has changed since it was indexed.
@@ -24,27 +36,78 @@ func (f *files) open(path string, layout recordio.Layout, stamp dataset.Stamp) (
 			return nil, err
 		}
 	}
-	if f.file != nil && f.path == path && f.stamp == stamp {
-		return f.file, nil
+	next := f.takeAhead()
+	if next.file == nil || next.path != path || next.stamp != stamp {
+		if err := next.close(); err != nil {
+			return nil, err
+		}
+		if f.file != nil && f.path == path && f.stamp == stamp {
+			return f.file, nil
+		}
+		file, err := f.stores.OpenReaderAs(context.Background(), path, layout, stamp)
+		if err != nil {
+			return nil, err
+		}
+		next = openFile{path, stamp, file}
 	}
-	if err := f.close(); err != nil {
-		return nil, err
+	former := f.openFile
+	f.openFile = next
+	return next.file, former.close()
+}
+
+func (f *files) takeAhead() openFile {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	next := f.ahead
+	f.ahead = openFile{}
+	return next
+}
+
+// prepare begins to read the chunks of a task that are in its first file, if that is an object in a store. Errors appear when the task is read.
+func (f *files) prepare(task *taskqueue.Task, stamps []dataset.Stamp) {
+	if len(task.Chunks) == 0 || len(stamps) == 0 || !dataset.IsURL(task.Chunks[0].Path) {
+		return
 	}
-	file, err := dataset.OpenAs(path, layout)
+	first := task.Chunks[0]
+	file, err := f.stores.OpenReaderAs(context.Background(), first.Path, first.Index.Layout, stamps[0])
 	if err != nil {
-		return nil, err
+		return
 	}
-	f.path, f.stamp, f.file = path, stamp, file
-	return file, nil
+	expect(file, task.Chunks)
+	f.mu.Lock()
+	former := f.ahead
+	f.ahead = openFile{first.Path, stamps[0], file}
+	if f.ended {
+		former, f.ahead = f.ahead, openFile{}
+	}
+	f.mu.Unlock()
+	former.close() //nolint:errcheck // of an object, which has no error
+}
+
+// expect announces the chunks of the first file.
+func expect(file *dataset.Reader, chunks []taskqueue.Chunk) {
+	for _, chunk := range chunks {
+		if chunk.Path != chunks[0].Path {
+			return
+		}
+		file.Expect(chunk.Index)
+	}
 }
 
 func (f *files) close() error {
+	f.mu.Lock()
+	f.ended = true
+	f.mu.Unlock()
+	next, former := f.takeAhead(), f.openFile
+	f.openFile = openFile{}
+	return errors.Join(next.close(), former.close())
+}
+
+func (f *openFile) close() error {
 	if f.file == nil {
 		return nil
 	}
-	err := f.file.Close()
-	f.file = nil
-	return err
+	return f.file.Close()
 }
 
 // Records yields the records of a task in their order, from Base on. A record is valid until the next iteration. An error ends the
@@ -69,6 +132,9 @@ func (c *Client) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
 			if err != nil {
 				yield(nil, fmt.Errorf("task %d: %w", task.Index, err))
 				return
+			}
+			if i == 0 || chunk.Path != task.Chunks[i-1].Path {
+				expect(file, task.Chunks[i:])
 			}
 			for record, err := range file.Chunk(chunk.Index) {
 				if err == nil && skip > 0 {

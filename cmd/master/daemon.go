@@ -76,7 +76,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags.Uint64Var(&c.Seed, "seed", 0, "of the order of passes")
 	flags.IntVar(&c.ChunksPerTask, "chunks-per-task", 0, "`chunks` in a task, which takes at most 3 MiB with their paths (0: so that there are 8 tasks for each of --trainers)")
 	flags.IntVar(&c.Trainers, "trainers", 8, "how many trainers to expect (0: the default)")
-	flags.StringSliceVar(&c.Roots, "data-roots", nil, "`directories` that datasets must be in (default: any)")
+	flags.StringSliceVar(&c.Roots, "data-roots", nil, "`directories` that datasets must be in, and URLs that objects must be below, such as s3://bucket/prefix (default: any directory, no URL)")
 
 	flags.DurationVar(&q.TimeoutMin, "task-timeout-min", 30*time.Second, "minimum task timeout")
 	flags.DurationVar(&q.TimeoutMax, "task-timeout-max", time.Hour, "maximum task timeout, also of a task whose failures double it")

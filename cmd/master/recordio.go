@@ -20,7 +20,8 @@ func recordioCommand() *cobra.Command {
 		Short: "Create, check and inspect RecordIO files",
 		Long: `Recordio makes, checks and looks into RecordIO files, the form in which training data is read. All layouts of the format
 are read; recordio/FORMAT.md in the source draws their bytes. Stat, verify, index and cat also read TFRecord files, plain or
-compressed by gzip or zlib, which they recognize by the content (docs/formats/tfrecord.md).`,
+compressed by gzip or zlib, which they recognize by the content (docs/formats/tfrecord.md), and objects in a store:
+"s3://bucket/key", "s3://bucket/prefix/" or a quoted glob.`,
 		Example: `  # shards of the digits, a fifth of them held out
   master recordio convert --format csv --held-out 0.2 testdata/digits.csv.gz data/digits
   # are they whole?

@@ -46,7 +46,8 @@ master or server it continues when that process runs again. One trainer of the j
 	flags.StringVar(&addr, "addr", "", "`host:port` of the master (default: found through etcd)")
 	flags.StringSliceVar(&servers, "servers", nil, "`host:port` of every parameter server (default: found through etcd)")
 	flags.StringVar(&w.Trainer.ID, "id", defaultID(), "`name` of this trainer; a second one with the same name takes its place")
-	flags.StringSliceVar(&w.Data, "data", nil, "`prefix` of a converted dataset, or paths and globs of RecordIO or TFRecord files to train on")
+	flags.StringSliceVar(&w.Data, "data", nil, "`prefix` of a converted dataset, or paths, URLs (s3://bucket/key) and globs of RecordIO or TFRecord files to train on")
+	openStores := addDataCache(cmd)
 	kind := cli.AddChoice(cmd, "model", "", "what to train", model.Kinds()...)
 	flags.IntVar(&w.Classes, "classes", 0, "`number` of classes, above the greatest label (0: as the dataset states, else 10; 2 for models of categories)")
 	flags.IntVar(&w.Recipe.Hidden, "hidden", 0, "units of the hidden layer (0: chosen by the data)")
@@ -78,6 +79,9 @@ master or server it continues when that process runs again. One trainer of the j
 		var err error
 		if w.Data, err = withShards(w.Data); err != nil {
 			return cli.UsageErrorf("--data: %w", err)
+		}
+		if w.Trainer.Stores, err = openStores(); err != nil {
+			return err
 		}
 		w.Kind, w.WireDType = *kind, params.WireDType(*dtype)
 		w.Log = cli.NewLogger(cmd).WithField("trainer", w.Trainer.ID)

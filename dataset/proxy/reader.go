@@ -1,12 +1,12 @@
 package proxy
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"iter"
-	"os"
-	"syscall"
 
 	"trainmaster/dataset"
 	"trainmaster/dataset/tfrecord"
@@ -62,6 +62,7 @@ func (r *Reader) run(ctx context.Context, skip int64, yield func([]byte, error) 
 	if err := r.open(ctx); err != nil {
 		return true, err
 	}
+	r.file.expect(r.at)
 	n := skip
 	for record, bad := range r.file.records(r.at, skip) {
 		if err = bad; err == nil {
@@ -100,10 +101,10 @@ func (r *Reader) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if err := r.at.stat(roots); err != nil {
+	if err := r.at.stat(ctx, r.spec.stores, roots); err != nil {
 		return err
 	}
-	r.file, err = openRun(ctx, r.at)
+	r.file, err = openRun(ctx, r.spec.stores, r.at)
 	return err
 }
 
@@ -125,41 +126,68 @@ func (r *run) checkSize(n int64, record []byte) error {
 
 // openFile is an open file in one of the formats; the field of the other format is nil.
 type openFile struct {
-	*os.File
+	file     file
+	size     int64
+	object   *dataset.Object // file, if it is in an object store
 	path     string
 	format   pb.FileFormat // of the specification
 	tfRecord *tfrecord.File
 	recordIO *recordio.File
 }
 
-// openRun opens the file of a run, which must be a regular file. Its reads end with ctx.
-func openRun(ctx context.Context, r *run) (*openFile, error) {
-	file, err := os.OpenFile(r.path, os.O_RDONLY|syscall.O_NONBLOCK, 0)
-	if err != nil {
-		return nil, recordio.OpenError(r.path, err)
+type file interface {
+	io.ReaderAt
+	io.Closer
+}
+
+// objectWindow is the number of bytes that a reader reads ahead in an object, in bytes.
+const objectWindow = 4 << 20
+
+// openRun opens the file of a run: a regular file, or an object. Its reads end with ctx.
+func openRun(ctx context.Context, stores *dataset.Stores, r *run) (*openFile, error) {
+	f := &openFile{path: r.path, format: r.format}
+	if dataset.IsURL(r.path) {
+		object, err := cmp.Or(stores, dataset.DefaultStores).Open(ctx, r.path, r.stamp, objectWindow)
+		if err != nil {
+			return nil, err
+		}
+		f.file, f.object, f.size = object, object, object.Size()
+	} else {
+		local, size, err := recordio.OpenRegular(r.path)
+		if err != nil {
+			return nil, err
+		}
+		f.file, f.size = local, size
 	}
-	f := &openFile{File: file, path: r.path, format: r.format}
 	if err := f.recognize(ctx); err != nil {
-		file.Close()
-		return nil, err
+		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
 }
 
+// Close closes the file.
+func (f *openFile) Close() error { return f.file.Close() }
+
+// expect announces the bytes of a run to an object.
+func (f *openFile) expect(r *run) {
+	if f.object == nil {
+		return
+	}
+	length := r.length
+	if length == 0 {
+		length = f.size - r.offset
+	}
+	f.object.Expect(r.offset, length)
+}
+
 // recognize sets the format, by the first bytes of the file if it is not specified.
 func (f *openFile) recognize(ctx context.Context) error {
-	info, err := f.Stat()
-	if err == nil {
-		err = recordio.CheckRegular(f.path, info.Mode())
-	}
-	if err != nil {
-		return err
-	}
-	from := source{ctx, f.File}
-	t := tfrecord.NewFile(from, info.Size(), f.path)
+	from := source{ctx, f.file}
+	t := tfrecord.NewFile(from, f.size, f.path)
 	t.MaxRecordBytes = MaxRecord
 	isTF := f.format == pb.FileFormat_FILE_FORMAT_TFRECORD
 	if f.format == pb.FileFormat_FILE_FORMAT_UNSPECIFIED {
+		var err error
 		if isTF, err = t.Recognize(); err != nil {
 			return err
 		}
@@ -168,7 +196,7 @@ func (f *openFile) recognize(ctx context.Context) error {
 		f.tfRecord = t
 		return nil
 	}
-	f.recordIO = recordio.NewFile(from, info.Size(), f.path)
+	f.recordIO = recordio.NewFile(from, f.size, f.path)
 	f.recordIO.MaxChunkBytes = MaxChunk
 	return nil
 }
@@ -185,7 +213,7 @@ func (f *openFile) records(r *run, skip int64) iter.Seq2[[]byte, error] {
 // source is a file whose reads end with a context.
 type source struct {
 	ctx  context.Context //nolint:containedctx // io.ReaderAt has none
-	file *os.File
+	file file
 }
 
 func (s source) ReadAt(p []byte, offset int64) (int, error) {

@@ -20,8 +20,11 @@ import (
 
 // Config has the settings of a proxy. The zero value reads any file.
 type Config struct {
-	// Roots are the directories that must contain all files once symlinks are resolved. Empty means anywhere.
+	// Roots are the directories that must contain all files once symlinks are resolved, and the URLs of prefixes that must contain all
+	// objects. Empty means any directory and no URL.
 	Roots []string
+	// Stores opens URLs; nil means dataset.DefaultStores.
+	Stores *dataset.Stores
 	// MaxReaders is the maximum number of calls of ReadData. Zero means DefaultMaxReaders.
 	MaxReaders int
 	// Idle is the time after which a stream without readers expires, and a reader ends whose client accepts no batch. Zero means
@@ -81,6 +84,7 @@ func (s *Service) CreateStream(ctx context.Context, request *pb.CreateStreamRequ
 	if err != nil {
 		return nil, err
 	}
+	spec.stores = s.config.Stores
 	if err := spec.Stat(ctx); err != nil {
 		return nil, err
 	}

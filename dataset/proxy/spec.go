@@ -18,6 +18,8 @@ type Spec struct {
 	runs  []run
 	total int64 // records
 	roots []string
+	// stores opens URLs; nil means dataset.DefaultStores.
+	stores *dataset.Stores
 }
 
 // run is a run of records of one file.
@@ -29,6 +31,7 @@ type run struct {
 	stamp         dataset.Stamp // zero: any file is accepted
 	offset        int64         // of the record start; 0: of the record 0
 	recordsOffset int64         // number of the record at offset
+	length        int64         // bytes of the run from offset on; 0: not known
 }
 
 // maxPath is the maximum length of a path, as of Linux.
@@ -42,7 +45,7 @@ func NewSpec(message *pb.DataFilesSpec, roots []string) (*Spec, error) {
 	s := &Spec{runs: make([]run, len(message.Files)), roots: roots}
 	for i, f := range message.Files {
 		path := f.GetPath()
-		isURL := strings.Contains(path, "://") // refused with its scheme
+		isURL := dataset.IsURL(path) // compared with the roots later
 		field := func(name string) string { return fmt.Sprintf("spec.files[%d].%s", i, name) }
 		switch {
 		case len(path) > maxPath:
@@ -62,10 +65,13 @@ func NewSpec(message *pb.DataFilesSpec, roots []string) (*Spec, error) {
 		}
 		r := run{path: path, first: s.total, start: f.StartRecord, count: f.NumRecord, format: f.Format}
 		if f.Stamp != nil {
-			r.stamp = dataset.Stamp{Size: f.Stamp.Size, ModTime: f.Stamp.ModifiedNanos}
+			r.stamp = dataset.Stamp{Size: f.Stamp.Size, ModTime: f.Stamp.ModifiedNanos, ETag: f.Stamp.Etag}
 		}
 		if f.ByteLength > 0 && f.ByteOffset > 0 {
 			r.offset, r.recordsOffset = f.ByteOffset, f.StartRecord
+		}
+		if f.ByteOffset > 0 || f.StartRecord == 0 {
+			r.length = f.ByteLength
 		}
 		s.runs[i] = r
 		s.total += f.NumRecord
@@ -95,7 +101,7 @@ func (s *Spec) Stat(ctx context.Context) error {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		if err := s.runs[i].stat(roots); err != nil {
+		if err := s.runs[i].stat(ctx, s.stores, roots); err != nil {
 			return err
 		}
 	}
@@ -103,10 +109,14 @@ func (s *Spec) Stat(ctx context.Context) error {
 }
 
 // stat checks the file of a run.
-func (r *run) stat(roots *dataset.Roots) error {
+func (r *run) stat(ctx context.Context, stores *dataset.Stores, roots *dataset.Roots) error {
+	found, err := roots.Stat(ctx, stores, r.path)
 	//guard:proxy-roots
-	if _, err := roots.Stat(r.path); err != nil {
+	if err != nil {
 		return err
+	}
+	if dataset.IsURL(r.path) && r.stamp != (dataset.Stamp{}) {
+		return r.stamp.Compare(r.path, found)
 	}
 	return r.check()
 }

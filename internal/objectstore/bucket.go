@@ -22,6 +22,9 @@ import (
 // Scheme is the scheme of the URL of a bucket.
 const Scheme = s3blob.Scheme
 
+// schemes are the schemes of Parse.
+var schemes = []string{Scheme}
+
 // anyRegion is the region for stores without regions, which ignore it.
 const anyRegion = "us-east-1"
 
@@ -34,12 +37,21 @@ type Bucket struct {
 
 	http     *http.Client
 	endpoint string // as the URL has it; "": Amazon's
+	driver   driver
+}
+
+// driver is what the drivers of gocloud.dev do in different ways.
+type driver struct {
+	// pin makes a read fail if the object has another stamp, and makes it a single request.
+	pin func(as func(any) bool, stamp string) error
+	// answered returns the stamp of the object that is read, and the Content-Range.
+	answered func(as func(any) bool) (stamp, contentRange string)
 }
 
 // Open opens the bucket of a URL, s3://bucket/prefix with the parameters of [s3blob.URLOpener] (endpoint, region, use_path_style, profile).
 // It sends no request. A connection that transfers no byte for stallLimit fails.
 func Open(u *url.URL, stallLimit time.Duration) (*Bucket, error) {
-	b := &Bucket{Name: u.Host, endpoint: u.Query().Get("endpoint"), http: newHTTPClient(stallLimit)}
+	b := &Bucket{Name: u.Host, endpoint: u.Query().Get("endpoint"), http: newHTTPClient(stallLimit), driver: s3Driver}
 	if prefix := strings.Trim(path.Clean("/"+u.Path), "/"); prefix != "" {
 		b.Prefix = prefix + "/"
 	}
@@ -116,4 +128,13 @@ func (b *Bucket) Close() error {
 	err := b.Objects.Close()
 	b.http.CloseIdleConnections()
 	return err
+}
+
+// OpenStore opens the bucket of a Location.
+func OpenStore(store string, stallLimit time.Duration) (*Bucket, error) {
+	u, err := parseBucket(store)
+	if err != nil {
+		return nil, err
+	}
+	return Open(u, stallLimit)
 }

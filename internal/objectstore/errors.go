@@ -4,12 +4,47 @@ import (
 	"context"
 	"errors"
 	"io"
+	"io/fs"
 	"net"
+	"net/http"
 	"slices"
 	"strings"
 
 	"github.com/aws/smithy-go"
+	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
+
+// Statuses with a meaning for reads.
+const (
+	statusBadRange     = http.StatusRequestedRangeNotSatisfiable
+	statusOtherVersion = http.StatusPreconditionFailed
+)
+
+// statusOf returns the status of the store's answer, 0 if there was none.
+func statusOf(err error) int {
+	if answer, ok := errors.AsType[*smithyhttp.ResponseError](err); ok {
+		return answer.HTTPStatusCode()
+	}
+	return 0
+}
+
+// isFinal reports whether a repeated request would have the same answer.
+func isFinal(err error) bool {
+	switch status := statusOf(err); {
+	case errors.Is(err, ErrReplaced), errors.Is(err, errNoCredentials), errors.Is(err, context.Canceled):
+		return true
+	case status == http.StatusRequestTimeout, status == http.StatusTooManyRequests:
+		return false
+	default:
+		return status >= http.StatusBadRequest && status < http.StatusInternalServerError
+	}
+}
+
+// notFoundError is the error of an object that does not exist.
+type notFoundError struct{ at string }
+
+func (e *notFoundError) Error() string { return e.at + ": expected an object, found none" }
+func (e *notFoundError) Unwrap() error { return fs.ErrNotExist }
 
 // advice is what to do about the answers of stores, by their code.
 var advice = []struct {

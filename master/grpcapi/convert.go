@@ -65,7 +65,7 @@ func filesToProto(ranges []taskqueue.RecordRange) *pb.DataFilesSpec {
 		}
 		out.Files[i] = &pb.DataFileSpec{
 			Path: r.Path, StartRecord: r.First, NumRecord: r.Records, Format: format,
-			Stamp: &pb.FileStamp{Size: r.Size, ModifiedNanos: r.ModTime}, ByteOffset: r.Offset, ByteLength: r.Length,
+			Stamp: &pb.FileStamp{Size: r.Size, ModifiedNanos: r.ModTime, Etag: r.ETag}, ByteOffset: r.Offset, ByteLength: r.Length,
 		}
 	}
 	return out

@@ -24,6 +24,10 @@ var errLimit = errors.New("the limit is reached")
 
 // Cat calls show for the records of files in order, at most limit of them (0 = all).
 func Cat(ctx context.Context, paths []string, limit int64, show func(path string, n int64, record []byte) error) error {
+	paths, err := expand(ctx, paths)
+	if err != nil {
+		return err
+	}
 	left := limit
 	for _, path := range paths {
 		err := eachFile(ctx, []string{path}, func(path string, f *dataset.Reader) error {

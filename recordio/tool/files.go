@@ -11,12 +11,16 @@ import (
 
 // eachFile opens each file and calls look. It continues after a bad file; its error has the errors of all files.
 func eachFile(ctx context.Context, paths []string, look func(path string, f *dataset.Reader) error) error {
+	paths, err := expand(ctx, paths)
+	if err != nil {
+		return err
+	}
 	var bad []error
 	for _, path := range paths {
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		f, err := dataset.Open(path)
+		f, err := dataset.DefaultStores.OpenReader(ctx, path)
 		if err == nil {
 			err = errors.Join(look(path, f), f.Close())
 		}
@@ -25,6 +29,20 @@ func eachFile(ctx context.Context, paths []string, look func(path string, f *dat
 		}
 	}
 	return errors.Join(bad...)
+}
+
+// expand replaces URLs of patterns and prefixes by the URLs of their objects. The shell expands other patterns.
+func expand(ctx context.Context, paths []string) (all []string, err error) {
+	for _, path := range paths {
+		found := []string{path}
+		if dataset.IsURL(path) {
+			if found, err = (dataset.Source{AnyURL: true}).Paths(ctx, found); err != nil {
+				return nil, err
+			}
+		}
+		all = append(all, found...)
+	}
+	return all, nil
 }
 
 // Stat describes a file by its chunks.
@@ -72,6 +90,9 @@ type Verification struct {
 
 // VerifyFiles reads files from beginning to end. Its error has the errors of all files.
 func VerifyFiles(ctx context.Context, paths []string) (checks []Verification, err error) {
+	if paths, err = expand(ctx, paths); err != nil {
+		return nil, err
+	}
 	var bad []error
 	for _, path := range paths {
 		n, err := countRecords(ctx, path)

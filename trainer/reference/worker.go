@@ -215,11 +215,11 @@ func (w *Worker) classes(data sample.Shape) int {
 
 // describe reads the description of the dataset in its first record.
 func (w *Worker) describe(ctx context.Context) (shape sample.Shape, err error) {
-	listing, err := dataset.Source{}.List(ctx, w.Data)
+	listing, err := dataset.Source{AnyURL: true, Stores: w.Trainer.Stores}.List(ctx, w.Data)
 	if err != nil {
 		return shape, fmt.Errorf("look at the dataset: %w", err)
 	}
-	file, err := dataset.Open(listing.Files[0].Path)
+	file, err := cmp.Or(w.Trainer.Stores, dataset.DefaultStores).OpenReader(ctx, listing.Files[0].Path)
 	if err != nil {
 		return shape, err
 	}
@@ -241,7 +241,7 @@ func (w *Worker) describe(ctx context.Context) (shape sample.Shape, err error) {
 
 // meaning reads the meaning of the dataset in the description of its first shard.
 func (w *Worker) meaning(ctx context.Context) (convert.Meaning, error) {
-	listing, err := dataset.Source{}.List(ctx, w.Data)
+	listing, err := dataset.Source{AnyURL: true, Stores: w.Trainer.Stores}.List(ctx, w.Data)
 	if err != nil {
 		return convert.Meaning{}, err
 	}

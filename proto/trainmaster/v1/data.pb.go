@@ -358,6 +358,8 @@ type FileStamp struct {
 	Size int64 `protobuf:"varint,1,opt,name=size,proto3" json:"size,omitempty"`
 	// Unix time of the last change, in nanoseconds.
 	ModifiedNanos int64 `protobuf:"varint,2,opt,name=modified_nanos,json=modifiedNanos,proto3" json:"modified_nanos,omitempty"`
+	// Version of an object in a store: its ETag, or its generation in decimal digits (gs://). Each read must name it. Empty for other files.
+	Etag          string `protobuf:"bytes,16,opt,name=etag,proto3" json:"etag,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -404,6 +406,13 @@ func (x *FileStamp) GetModifiedNanos() int64 {
 		return x.ModifiedNanos
 	}
 	return 0
+}
+
+func (x *FileStamp) GetEtag() string {
+	if x != nil {
+		return x.Etag
+	}
+	return ""
 }
 
 // DataStreamSpec is a sequence of records that a data proxy reads.
@@ -482,10 +491,11 @@ const file_trainmaster_v1_data_proto_rawDesc = "" +
 	"\vbyte_offset\x18\x12 \x01(\x03R\n" +
 	"byteOffset\x12\x1f\n" +
 	"\vbyte_length\x18\x13 \x01(\x03R\n" +
-	"byteLength\"F\n" +
+	"byteLength\"Z\n" +
 	"\tFileStamp\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\x03R\x04size\x12%\n" +
-	"\x0emodified_nanos\x18\x02 \x01(\x03R\rmodifiedNanos\"u\n" +
+	"\x0emodified_nanos\x18\x02 \x01(\x03R\rmodifiedNanos\x12\x12\n" +
+	"\x04etag\x18\x10 \x01(\tR\x04etag\"u\n" +
 	"\x0eDataStreamSpec\x12.\n" +
 	"\x13data_proxy_location\x18\x01 \x01(\tR\x11dataProxyLocation\x123\n" +
 	"\x05files\x18\x02 \x01(\v2\x1d.trainmaster.v1.DataFilesSpecR\x05files*q\n" +

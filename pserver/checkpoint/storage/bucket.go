@@ -15,7 +15,6 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/smithy-go"
-	"gocloud.dev/blob"
 
 	"trainmaster/internal/objectstore"
 	"trainmaster/pserver/checkpoint"
@@ -46,31 +45,15 @@ func under(dir string) string {
 	return dir + "/"
 }
 
-// each calls visit for what lies below dir, or right below it, where a dir ends with a slash.
-func (b *bucket) each(ctx context.Context, dir, delimiter string, visit func(key string) error) error {
-	list := b.Objects.List(&blob.ListOptions{Prefix: under(dir), Delimiter: delimiter})
-	for {
-		o, err := list.Next(ctx)
-		//guard:cut-list-fails
-		if err == io.EOF { //nolint:errorlint // a connection that was cut is one too, wrapped: the list would seem to end there
-			return nil
-		}
-		if err != nil {
-			return b.failed("list", under(dir), err)
-		}
-		if err := visit(o.Key); err != nil {
-			return err
-		}
-	}
-}
-
 // List implements [checkpoint.Place].
 func (b *bucket) List(ctx context.Context, dir string) (names []string, err error) {
-	err = b.each(ctx, dir, "/", func(key string) error {
+	for key, err := range b.Bucket.List(ctx, under(dir), "/") {
+		if err != nil {
+			return names, b.failed("list", under(dir), err)
+		}
 		names = append(names, path.Base(key))
-		return nil
-	})
-	return names, err
+	}
+	return names, nil
 }
 
 // Prepare implements [checkpoint.Place]: there are no dirs.
@@ -110,13 +93,16 @@ func (b *bucket) RemoveAll(ctx context.Context, dir string) error {
 		return err
 	}
 	claim := path.Join(dir, claimObject)
-	if err := b.each(ctx, dir, "", func(key string) error {
-		if key == claim {
-			return nil
+	for key, err := range b.Bucket.List(ctx, under(dir), "") {
+		if err != nil {
+			return b.failed("list", under(dir), err)
 		}
-		return b.Remove(ctx, key)
-	}); err != nil {
-		return err
+		if key == claim {
+			continue
+		}
+		if err := b.Remove(ctx, key); err != nil {
+			return err
+		}
 	}
 	return b.Remove(ctx, claim)
 }

@@ -22,10 +22,10 @@ import (
 
 	"go.uber.org/goleak"
 
+	"trainmaster/internal/objectstore/s3test"
 	"trainmaster/internal/tcpproxy"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/pserver/checkpoint/storage"
-	"trainmaster/pserver/checkpoint/storage/s3test"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }

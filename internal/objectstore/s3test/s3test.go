@@ -3,6 +3,7 @@
 package s3test
 
 import (
+	"context"
 	"fmt"
 	"net"
 	"os"
@@ -13,6 +14,7 @@ import (
 	"time"
 
 	"trainmaster/internal/freeport"
+	"trainmaster/internal/objectstore"
 	"trainmaster/scripts/prepared"
 )
 
@@ -106,4 +108,17 @@ func URLAt(addr, prefix string) string {
 // Path is the file of an object.
 func (s *Server) Path(key string) string {
 	return filepath.Join(s.root, Bucket, filepath.FromSlash(key))
+}
+
+// Put writes an object, also after the context of the test has ended.
+func (s *Server) Put(t testing.TB, key string, data []byte) {
+	t.Helper()
+	b, err := objectstore.OpenStore(s.URL(""), time.Minute)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer b.Close()
+	if err := b.Objects.WriteAll(context.WithoutCancel(t.Context()), key, data, nil); err != nil {
+		t.Fatal(err)
+	}
 }
