@@ -6,6 +6,7 @@ import (
 	"net"
 	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -13,6 +14,7 @@ import (
 
 	"trainmaster/dataset/proxy"
 	"trainmaster/internal/freeport"
+	"trainmaster/internal/grpcserver"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/recordio"
 )
@@ -94,4 +96,63 @@ func TestKilledDataProxy(t *testing.T) {
 	if missing.code != 2 || !strings.Contains(missing.stderr, "missing") {
 		t.Errorf("with a missing root: found code %d, %s", missing.code, missing.stderr)
 	}
+}
+
+// With --data-proxy self, the tasks of a master name its own port, where their records can be read. Together they are the dataset, each
+// record once in each pass. Other files are refused.
+func TestDataProxyOfAMaster(t *testing.T) {
+	t.Parallel()
+	j := newJob(t)
+	refused := run(t, j.dir, j.in("--data-proxy", "self")...)
+	refused.wants(t, 2, "--data-proxy", "--data-roots")
+	run(t, j.dir, j.in("--data-proxy", "8082")...).wants(t, 2, "--data-proxy", "expected self or host:port")
+	const passes = 2
+	m := j.master("--passes", fmt.Sprint(passes), "--data-proxy", "self", "--data-roots", filepath.Join(j.dir, "data"), "--linger", "1s")
+	j.awaitLeader(0)
+	addr, err := j.store.MasterAddr(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	conn, err := proxy.Dial(addr.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	coordinator := pb.NewCoordinatorClient(conn)
+	if _, err := coordinator.ReportDataset(t.Context(), &pb.ReportDatasetRequest{Paths: j.data.Train.Paths}); err != nil {
+		t.Fatal(err)
+	}
+	client := proxy.Client{Conn: conn}
+	var got []string
+	task, err := coordinator.GetTask(t.Context(), &pb.TrainerInfo{})
+	for err == nil && task.GetEnd() == nil {
+		stream := task.GetTrainingTask().GetData().GetStream()
+		if stream.GetDataProxyLocation() != addr.Addr {
+			t.Fatalf("found task %v, expected a stream at %s", task, addr.Addr)
+		}
+		for record, err := range client.Records(t.Context(), stream.Files, task.Base) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			got = append(got, string(record))
+		}
+		var pushed *pb.PushResultResponse
+		pushed, err = coordinator.PushResult(t.Context(), &pb.TaskResult{TaskId: task.TaskId, Ask: &pb.TrainerInfo{}})
+		task = pushed.GetNext()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	slices.Sort(got)
+	once := sorted(t, j.data.Train.Paths)
+	want := slices.Concat(once, once)
+	slices.Sort(want)
+	if !slices.Equal(got, want) {
+		t.Errorf("found %d records, expected the %d of the dataset %d times", len(got), len(once), passes)
+	}
+	_, err = pb.NewDataProxyClient(conn).CreateStream(t.Context(), &pb.CreateStreamRequest{Spec: &pb.DataFilesSpec{Files: []*pb.DataFileSpec{{Path: "/etc/passwd", NumRecord: 1}}}})
+	if grpcserver.Reason(err) != "OUTSIDE_ROOTS" {
+		t.Errorf("a file outside of --data-roots: found error %v", err)
+	}
+	m.wantExit(0)
 }

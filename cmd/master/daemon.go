@@ -35,6 +35,7 @@ import (
 type daemonSettings struct {
 	etcd       *etcdstore.Config
 	dataDir    string
+	dataProxy  string // proxySelf or host:port
 	listen     string
 	http       string
 	httpChosen bool // by the user
@@ -77,6 +78,8 @@ func addDaemon(cmd *cobra.Command) {
 	flags.IntVar(&c.ChunksPerTask, "chunks-per-task", 0, "`chunks` in a task, which takes at most 3 MiB with their paths (0: so that there are 8 tasks for each of --trainers)")
 	flags.IntVar(&c.Trainers, "trainers", 8, "how many trainers to expect (0: the default)")
 	flags.StringSliceVar(&c.Roots, "data-roots", nil, "`directories` that datasets must be in, and URLs that objects must be below, such as s3://bucket/prefix (default: any directory, no URL)")
+
+	flags.StringVar(&s.dataProxy, "data-proxy", "", "where trainers over gRPC read their records: a `host:port` of a data proxy, self (this master, files below --data-roots), or empty (from the files)")
 
 	flags.DurationVar(&q.TimeoutMin, "task-timeout-min", 30*time.Second, "minimum task timeout")
 	flags.DurationVar(&q.TimeoutMax, "task-timeout-max", time.Hour, "maximum task timeout, also of a task whose failures double it")
@@ -156,6 +159,9 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 		return cli.SettingErrorf(cmd, "lease-ttl", "expected at least 1s")
 	}
 	if err := s.validateBounds(cmd); err != nil {
+		return err
+	}
+	if err := s.validateDataProxy(cmd); err != nil {
 		return err
 	}
 	q := &s.config.Queue
@@ -341,7 +347,11 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	}
 	split := portsplit.New(listener, portsplit.Config{Log: log, Reserved: portsplit.HTTPGet}) // heartbeats for standbys
 	rpcs := &netrpc.Server{Master: m, Log: log}
-	grpcs := grpcapi.New(m, log)
+	proxy, err := s.proxy()
+	if err != nil {
+		return err
+	}
+	grpcs := grpcapi.New(m, log, proxy)
 	rpcListener, grpcListener, httpListener := split.Branch(portsplit.HTTPConnect), split.Branch(portsplit.HTTP2), split.Branch(portsplit.HTTPGet)
 
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))

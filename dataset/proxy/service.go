@@ -68,10 +68,13 @@ func NewService(config Config) (*Service, error) {
 // ServerOption lets a server send the batches of a Service.
 func ServerOption() grpc.ServerOption { return grpc.ForceServerCodecV2(newCodec()) }
 
+// Register adds the service to a server that has ServerOption and the errors of Table.
+func (s *Service) Register(server grpc.ServiceRegistrar) { pb.RegisterDataProxyServer(server, s) }
+
 // Serve serves the proxy, the health service and the reflection service until ctx ends.
 func (s *Service) Serve(ctx context.Context, l net.Listener, log *logrus.Entry) error {
 	server := grpcserver.New(Table, nil, log, ServerOption())
-	pb.RegisterDataProxyServer(server, s)
+	s.Register(server)
 	healths := health.NewServer()
 	healths.SetServingStatus(pb.DataProxy_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)
 	healthpb.RegisterHealthServer(server, healths)

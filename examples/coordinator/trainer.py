@@ -79,7 +79,7 @@ class Model:
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--masters", default="127.0.0.1:8080", help="addresses of all masters, separated by commas")
-    parser.add_argument("--data-proxy", default="127.0.0.1:8082", help="address of a data proxy")
+    parser.add_argument("--data-proxy", default="127.0.0.1:8082", help="address of a data proxy, for tasks that name none")
     parser.add_argument("--data", nargs="+", required=True, help="files of the dataset: paths or globs on the machine of the master")
     parser.add_argument("--trainer-id", type=int, default=1, help="number of this trainer in this process")
     parser.add_argument("--learning-rate", type=float, default=0.05)
@@ -87,7 +87,7 @@ def main():
 
     pb, pb_grpc, data, data_grpc = stubs()
     coordinator = pb_grpc.CoordinatorStub(grpc.insecure_channel("ipv4:" + args.masters, options=OPTIONS))
-    proxy = data_grpc.DataProxyStub(grpc.insecure_channel(args.data_proxy))
+    proxies = {}
     me = pb.TrainerInfo(trainer_id=args.trainer_id)
     model = Model(args.learning_rate)
 
@@ -95,8 +95,14 @@ def main():
         # Each call can be repeated: the master answers it as before.
         return method(request, wait_for_ready=True, timeout=60)
 
-    def train(files):
+    def train(spec):
         """Trains the records of a task, and returns their number and their mean loss."""
+        files, location = spec.files, args.data_proxy
+        if spec.HasField("stream"):  # the master runs with --data-proxy
+            files, location = spec.stream.files, spec.stream.data_proxy_location
+        if location not in proxies:
+            proxies[location] = data_grpc.DataProxyStub(grpc.insecure_channel(location))
+        proxy = proxies[location]
         stream = proxy.CreateStream(data.CreateStreamRequest(spec=files)).stream_id
         losses = [model.train(record.data)
                   for batch in proxy.ReadData(data.DataBatchRequest(stream_id=stream, batch_size=100))
@@ -111,7 +117,7 @@ def main():
             continue
         result = pb.TaskResult(task_id=task.task_id, ask=me)
         try:
-            result.stat.records, result.loss = train(task.training_task.data.files)
+            result.stat.records, result.loss = train(task.training_task.data)
             tasks, records, loss = tasks + 1, records + result.stat.records, result.loss
         except grpc.RpcError as error:  # of the data proxy: another attempt may succeed
             result.error = f"{error.code().name}: {error.details()}"

@@ -18,16 +18,18 @@ type coordinator struct {
 	pb.UnimplementedCoordinatorServer
 	master *master.Master
 	log    *logrus.Entry
+	// dataProxy is where trainers read the records; "": from the files.
+	dataProxy string
 }
 
 // GetTask implements the service.
 func (c *coordinator) GetTask(ctx context.Context, in *pb.TrainerInfo) (*pb.TaskSpec, error) {
 	if in.GetRequest() != nil {
 		reply, err := c.next(ctx, in.GetRequest(), in, nil)
-		return taskSpec(reply, len(in.GetRequest().GetHeld()) == 0, err)
+		return c.taskSpec(reply, len(in.GetRequest().GetHeld()) == 0, err)
 	}
 	reply, err := c.ask(ctx, in.GetTrainerId(), &taskqueue.PlainAsk{Want: true, Accepts: kindsOf(in.GetAccepts())}, nil)
-	return taskSpec(reply, true, err)
+	return c.taskSpec(reply, true, err)
 }
 
 // PushResult implements the service.
@@ -55,7 +57,7 @@ func (c *coordinator) PushResult(ctx context.Context, in *pb.TaskResult) (*pb.Pu
 	}
 	out := &pb.PushResultResponse{Status: resultStatuses[reply.Finishes[0]]}
 	if ask != nil {
-		if out.Next, err = taskSpec(reply, waits, err); err != nil {
+		if out.Next, err = c.taskSpec(reply, waits, err); err != nil {
 			return nil, err
 		}
 	}
@@ -127,7 +129,7 @@ const prefetchPause = time.Second
 
 // taskSpec translates the answer to a request for a task. waits reports that the master held the answer back until there was a task. The
 // end of the job is an answer.
-func taskSpec(r master.Reply, waits bool, err error) (*pb.TaskSpec, error) {
+func (c *coordinator) taskSpec(r master.Reply, waits bool, err error) (*pb.TaskSpec, error) {
 	spec := &pb.TaskSpec{Commit: r.Commit, CommitProof: r.CommitProof}
 	switch {
 	case errors.Is(err, master.ErrJobFinished):
@@ -148,7 +150,7 @@ func taskSpec(r master.Reply, waits bool, err error) (*pb.TaskSpec, error) {
 	}
 	token := r.Assignment.Task.Token
 	spec.TaskId, spec.Token, spec.Base = int64(token.ID()), tokenToProto(token), r.Assignment.Base
-	data := &pb.DataSpec{Data: &pb.DataSpec_Files{Files: filesToProto(r.Assignment.Ranges())}}
+	data := c.dataSpec(filesToProto(r.Assignment.Ranges()))
 	switch token.Kind {
 	case taskqueue.Evaluation:
 		spec.Task = &pb.TaskSpec_EvaluationSpec{EvaluationSpec: &pb.EvaluationTaskSpec{Data: data}}
@@ -158,6 +160,15 @@ func taskSpec(r master.Reply, waits bool, err error) (*pb.TaskSpec, error) {
 		spec.Task = &pb.TaskSpec_TrainingTask{TrainingTask: &pb.TrainingTaskSpec{Data: data}}
 	}
 	return spec, nil
+}
+
+// dataSpec says where the records of a task come from.
+func (c *coordinator) dataSpec(files *pb.DataFilesSpec) *pb.DataSpec {
+	//guard:task-names-data-proxy
+	if c.dataProxy == "" {
+		return &pb.DataSpec{Data: &pb.DataSpec_Files{Files: files}}
+	}
+	return &pb.DataSpec{Data: &pb.DataSpec_Stream{Stream: &pb.DataStreamSpec{DataProxyLocation: c.dataProxy, Files: files}}}
 }
 
 var waitReasons = map[taskqueue.WaitFor]pb.WaitTaskSpec_Reason{

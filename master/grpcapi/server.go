@@ -3,6 +3,7 @@ package grpcapi
 import (
 	"context"
 	"net"
+	"slices"
 	"sync"
 	"time"
 
@@ -29,12 +30,31 @@ type Server struct {
 	speed  master.Speedometer
 }
 
-// New returns a server that does nothing until Serve.
-func New(m *master.Master, log *logrus.Entry) *Server {
+// DataProxy is where trainers read the records of their tasks.
+type DataProxy struct {
+	Addr string // host:port of the service DataProxy; "": trainers read the files
+
+	// Register adds the service to the port of this master; nil: another process serves it. Errors and Options are its errors and the
+	// options that its server needs.
+	Register func(grpc.ServiceRegistrar)
+	Errors   grpcserver.Table
+	Options  []grpc.ServerOption
+}
+
+// New returns a server that does nothing until Serve. It takes at most one proxy.
+func New(m *master.Master, log *logrus.Entry, proxies ...DataProxy) *Server {
+	var proxy DataProxy
+	if len(proxies) > 0 {
+		proxy = proxies[0]
+	}
 	conns := &connections{master: m, log: log}
-	s := &Server{master: m, conns: conns, grpc: grpcserver.New(table, m.Leader, log, grpc.StatsHandler(conns))}
+	options := append([]grpc.ServerOption{grpc.StatsHandler(conns)}, proxy.Options...)
+	s := &Server{master: m, conns: conns, grpc: grpcserver.New(slices.Concat(table, proxy.Errors), m.Leader, log, options...)}
+	if proxy.Register != nil {
+		proxy.Register(s.grpc)
+	}
 	pb.RegisterAdminServer(s.grpc, &admin{master: m, speed: &s.speed, began: time.Now()})
-	pb.RegisterCoordinatorServer(s.grpc, &coordinator{master: m, log: log})
+	pb.RegisterCoordinatorServer(s.grpc, &coordinator{master: m, log: log, dataProxy: proxy.Addr})
 	s.health = newHealthService(m, pb.Admin_ServiceDesc.ServiceName, pb.Coordinator_ServiceDesc.ServiceName)
 	healthpb.RegisterHealthServer(s.grpc, s.health)
 	return s
