@@ -38,6 +38,8 @@ var notRun = map[string]string{
 	"master status --dir trainmaster-run/003":                                                                                         "TestLeaderOfRunUnderWay of cmd/master",
 	"master drain worker-3":                                                                          "TestAdmin",
 	"master tasks retry 17":                                                                          "TestAdmin",
+	"master job set learning-rate=0.001":                                                             "TestLearningRateOfAKilledLeader",
+	"master job set weight.books=3 weight.news=1":                                                    "TestSetJob of master/grpcapi",
 	"master scale ps=3 --endpoints 127.0.0.1:2379":                                                   "TestScaleUnderLoad",
 	"master snapshot save backup.tms --endpoints 10.0.0.1:2379":                                      "TestSnapshotRestore of cmd/master",
 	"master snapshot save backup.tms --data-dir trainmaster-data":                                    "TestSnapshotOfDataDir of cmd/master",

@@ -170,12 +170,13 @@ type ServedJob struct {
 	Name      string // "" before a master has begun the job
 	ID        []byte
 	Epoch     uint32
-	Desired   int    // parameter servers
-	Led       bool   // whether a master leads
-	LatestSet []byte // latest named checkpoint set; nil: none
-	Named     int64  // mod revision of LatestSet; 0: none
-	Placement []byte // placement of moved blocks; nil: none moved
-	TableKey  []byte // derived from the secret of the job, for the hash of the ids of embedding tables; nil: the job has no secret
+	Desired   int                  // parameter servers
+	Led       bool                 // whether a master leads
+	LatestSet []byte               // latest named checkpoint set; nil: none
+	Named     int64                // mod revision of LatestSet; 0: none
+	Placement []byte               // placement of moved blocks; nil: none moved
+	Rate      taskqueue.RateChange // newest learning rate; number 0: it was not changed
+	TableKey  []byte               // derived from the secret of the job for the hash of the ids of embedding tables; nil: the job has no secret
 }
 
 // ClaimPS takes the first free index below the desired count for a server that serves at addr. While all are taken, or the
@@ -261,11 +262,15 @@ func (s *Store) servedJob(ctx context.Context) (ServedJob, error) {
 					Job   string
 					JobID []byte
 					Epoch uint32
+					Rates []taskqueue.RateChange
 				}
 				if err := Decode(kv.Value, &state, maxState); err != nil {
 					return job, fmt.Errorf("%s: %w", kv.Key, err)
 				}
 				job.Name, job.ID, job.Epoch = state.Job, state.JobID, state.Epoch
+				for _, r := range state.Rates {
+					job.Rate = r
+				}
 			case 5:
 				secret, err := taskqueue.ParseSecret(kv.Value)
 				if err != nil {

@@ -76,3 +76,20 @@ func (m *Master) Scale(ctx context.Context, servers int) (pscontrol.Scaling, err
 	}
 	return m.config.Servers.Scale(ctx, servers)
 }
+
+// SetJob changes settings of the job: the learning rate of its parameter servers before their schedule (0: unchanged), and weights of
+// datasets by name. It returns the change of the learning rate.
+func (m *Master) SetJob(ctx context.Context, rate float32, weights map[string]int) (change taskqueue.RateChange, err error) {
+	t, err := m.leading()
+	if err != nil {
+		return change, err
+	}
+	event := &taskqueue.SetJob{Rate: rate, Weights: weights}
+	if rate != 0 {
+		if event.Scale, err = m.config.Servers.RateScale(ctx, rate); err != nil {
+			return change, err
+		}
+	}
+	answer, err := t.Submit(ctx, event)
+	return taskqueue.RateChange{From: answer.Version, Scale: event.Scale, Rate: rate}, err
+}

@@ -13,6 +13,7 @@ import (
 
 	"trainmaster/pserver/dataport"
 	"trainmaster/pserver/persist"
+	"trainmaster/pserver/shard"
 	"trainmaster/pserver/wire"
 )
 
@@ -33,6 +34,9 @@ type Claim interface {
 
 // JobState describes the job when a server starts.
 type JobState = persist.JobState
+
+// Rate is a committed factor of the learning rate.
+type Rate = shard.Rate
 
 // ErrOtherJob is the error of a checkpoint directory of another job.
 var ErrOtherJob = persist.ErrOtherJob

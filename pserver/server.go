@@ -226,6 +226,10 @@ func (s *Server) newShard(log *logrus.Entry, index int, start uint64, job JobSta
 	severities := [...]logrus.Level{core.Info: logrus.InfoLevel, core.Warning: logrus.WarnLevel, core.Error: logrus.ErrorLevel}
 	shard := core.New(func(n core.Notice) { log.WithFields(n.Fields).Log(severities[n.Severity], n.Text) }, index, shardEpoch(start), s.cfg.InitTimeout, s.cfg.StageBytes)
 	shard.JobID, shard.TableKey, shard.StageWait = job.ID, job.TableKey, s.cfg.StageWait
+	//guard:server-starts-with-the-learning-rate
+	if job.Rate.Number > 0 {
+		shard.SetRate(0, job.Rate) //nolint:errcheck // no later leader has called yet
+	}
 	return shard
 }
 

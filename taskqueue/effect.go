@@ -23,6 +23,7 @@ const (
 	OnBarrierHeld
 	OnCheckpointDue
 	OnRollbackDue
+	OnRateChanged
 )
 
 // JobEnded follows the end of the job. Status is Ended or Failed.
@@ -58,6 +59,12 @@ type CheckpointDue struct{}
 
 // RollbackDue asks for a Rollback: no task is dispatched before it.
 type RollbackDue struct{}
+
+// RateChanged follows a new learning rate of an asynchronous job. In a synchronous job each step has its factor.
+type RateChanged struct{ RateChange }
+
+// Key implements Effect.
+func (RateChanged) Key() EffectKey { return EffectKey{Kind: OnRateChanged} }
 
 // Key implements Effect.
 func (e PassClosed) Key() EffectKey { return EffectKey{Kind: OnPassClosed, Set: e.Set} }
@@ -98,6 +105,10 @@ func (q *Queue) Outstanding() []Effect {
 	//guard:last-step-outstanding
 	if step, ok := q.SyncStep(); ok && step.Version > 0 {
 		list = append(list, StepCommitted{step})
+	}
+	//guard:learning-rate-outstanding
+	if q.sync == nil && len(q.rates) > 0 {
+		list = append(list, RateChanged{q.LearningRate()})
 	}
 	if q.opt.Cuts {
 		due := q.StepsDue()

@@ -303,6 +303,7 @@ type StepCommit struct {
 	Generation  uint64
 	Step        uint64
 	Keys        []Write // of other components, stored with the commit: the manifest of the checkpoint set
+	Version     uint64  // of the parameters: a synchronous job makes no version up to it again
 }
 
 func (ev *StepCommit) apply(q *Queue) Answer {
@@ -334,6 +335,7 @@ func (ev *StepCommit) apply(q *Queue) Answer {
 		return Answer{Kind: AnswerWait, WaitFor: WaitFlush}
 	}
 	q.commitStep(ev.Step)
+	q.forgetRates(ev.Version)
 	q.storeKeys(ev.Keys)
 	return q.stepAnswer()
 }

@@ -37,6 +37,8 @@ const (
 	EventPartly     EventKind = 21 // a task whose first records are in the committed step
 	EventRolledBack EventKind = 22 // rollback to a step: later records are trained again
 	EventLeft       EventKind = 23 // the session of a draining trainer has ended
+	EventRated      EventKind = 24 // another learning rate of the parameter servers
+	EventWeighted   EventKind = 25 // another weight of a dataset
 )
 
 // Ledger flags, in the kind byte.
@@ -44,7 +46,7 @@ const (
 	flagSamePass     = 0x80 // set and pass are as in the event before, in the same commit
 	flagFirstAttempt = 0x40
 	kindMask         = 0x3f
-	ledgerVersion    = 2
+	ledgerVersion    = 3
 )
 
 // LedgerEvent is one event of the ledger, decoded. Which fields are set depends on Kind.
@@ -75,6 +77,7 @@ type LedgerEvent struct {
 	Epoch       uint32
 	Records     int64
 	At          int64 // milliseconds since 1970 by the master's wall clock
+	Rate        RateChange
 }
 
 // ledgerWriter gathers the events of one commit: a version byte (in version 1, the report of a dataset has no kind, passes, weight and
@@ -261,6 +264,20 @@ func (w *ledgerWriter) dropped(set, index int) {
 	w.uint(uint64(index))
 }
 
+func (w *ledgerWriter) rated(r RateChange) {
+	w.kind(EventRated, 0)
+	w.uint(r.Number)
+	w.uint(r.From)
+	w.uint(uint64(math.Float32bits(r.Scale)))
+	w.uint(uint64(math.Float32bits(r.Rate)))
+}
+
+func (w *ledgerWriter) weighted(s *set) {
+	w.kind(EventWeighted, 0)
+	w.uint(uint64(s.id))
+	w.uint(uint64(s.weight))
+}
+
 // StampEvents puts in front of the events of a commit when it is made, by the wall clock. That
 // is for people: nothing is ever decided by it.
 func StampEvents(value []byte, at time.Time) []byte {
@@ -330,6 +347,7 @@ func (r *ledgerReader) upTo(limit uint64) uint64 {
 func (r *ledgerReader) int() int         { return int(r.upTo(math.MaxInt)) }
 func (r *ledgerReader) passNumber() Pass { return Pass(r.upTo(math.MaxUint32)) }
 func (r *ledgerReader) ordinal() Ordinal { return Ordinal(r.upTo(math.MaxUint32)) }
+func (r *ledgerReader) float() float32   { return math.Float32frombits(uint32(r.upTo(math.MaxUint32))) }
 
 func (r *ledgerReader) text() string {
 	n := r.uint()
@@ -379,6 +397,10 @@ func (r *ledgerReader) event() LedgerEvent {
 		ev.Trainer, ev.Incarnation, ev.ID = r.ordinal(), r.uint(), r.text()
 	case EventLost, EventDraining, EventLeft:
 		ev.Trainer = r.ordinal()
+	case EventRated:
+		ev.Rate = RateChange{r.uint(), r.uint(), r.float(), r.float()}
+	case EventWeighted:
+		ev.Set, ev.Weight = r.int(), int(r.upTo(MaxWeight))
 	case EventEnded:
 		ev.Status, ev.Reason = Status(r.upTo(math.MaxUint8)), r.text()
 	case EventPaused:

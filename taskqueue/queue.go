@@ -31,6 +31,9 @@ type Queue struct {
 	trainers map[Ordinal]*trainer
 	byID     map[string]*trainer
 
+	rates      []RateChange // in the order of their versions; of a synchronous job, those that a rollback may repeat, too
+	rateNumber uint64       // of the last change
+
 	// What Ready returns.
 	dirty        bool
 	final        bool                // an answer of the batch is final

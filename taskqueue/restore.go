@@ -37,7 +37,10 @@ func Restore(s *Snapshot, roster map[string][]byte, tables []*Table, opt Options
 	q.cluster, q.job, q.epoch, q.commit, q.clock = s.Cluster, s.Job, s.Epoch, s.Commit, s.Clock
 	q.nextOrdinal, q.status, q.reason, q.saver, q.saverUntil = s.NextOrdinal, s.Status, s.Reason, s.Saver, s.SaverUntil
 	copy(q.jobID[:], s.JobID)
-	q.restores = s.Restores
+	q.restores, q.rates, q.rateNumber = s.Restores, s.Rates, s.RateNumber
+	if err := checkRates(s.Rates, s.RateNumber); err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrDamaged, err)
+	}
 	if s.Exact != nil {
 		var err error
 		if q.explicit, err = s.Exact.restore(); err != nil {

@@ -7,7 +7,7 @@ import (
 
 // Format is the version of Snapshot that this build writes. It reads all before it: see
 // Upgrade.
-const Format = 3
+const Format = 4
 
 // Snapshot is the stored state of a queue: what stands, gob-encoded and gzipped, under
 // /task_queues. Its size is O(pending): the order of a pass is computed, whatever lies
@@ -32,6 +32,8 @@ type Snapshot struct {
 	Sets         []SetSnapshot
 	Restores     uint8          // from a backup; from format 2
 	Exact        *ExactSnapshot // in mode 1
+	Rates        []RateChange   // from format 4
+	RateNumber   uint64         // from format 4
 }
 
 // SetSnapshot is the state of one dataset.
@@ -85,6 +87,7 @@ func (q *Queue) Snapshot(lockRevision int64, nonce uint64) *Snapshot {
 		LockRevision: lockRevision, Nonce: nonce, Clock: q.clock, NextOrdinal: q.nextOrdinal,
 		Status: q.status, Reason: q.reason, Saver: q.saver, SaverUntil: q.saverUntil,
 		Sets: make([]SetSnapshot, len(q.sets)), Restores: q.restores,
+		Rates: q.rates, RateNumber: q.rateNumber,
 	}
 	if q.explicit != nil {
 		s.Mode, s.Exact = 1, q.explicit.snapshot()

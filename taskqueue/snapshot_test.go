@@ -23,10 +23,12 @@ import (
 // - a task set aside in both passes, another spared in the newer pass, and a dropped task
 // - a saver, and a connection without a session
 // - a restore from a backup
+// - two learning rates
 func goldenQueue(t testing.TB) *Queue {
 	t.Helper()
 	q := New("golden", [16]byte{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15}, 0xc1a5, goldenOptions)
 	q.restores = 1
+	q.rates, q.rateNumber = []RateChange{{1, 3, 0.5, 0.05}, {3, 7, 0.25, 0.025}}, 3
 	now := Clock(1000)
 	q.Apply(now, &Report{SetSpec: SetSpec{Shuffle: true, Seed: 42}, Digest: [32]byte{1, 2, 3}, ReportID: "report-1", Parts: 2, PartsDigest: [32]byte{4, 5}, Table: tableOf(t, 8)})
 	q.Ready()
@@ -191,6 +193,7 @@ func TestUpgradeRefuses(t *testing.T) {
 		"a newer format":             {func(s *Snapshot) { s.Format = Format + 1 }, ErrNewer, fmt.Sprintf("reads up to format %d, found format %d: start a newer master", Format, Format+1)},
 		"no format":                  {func(s *Snapshot) { s.Format = 0 }, ErrDamaged, "format 0"},
 		"a field of format 2 in 1":   {func(s *Snapshot) { s.Format, s.Restores = 1, 1 }, ErrDamaged, "from format 1: "},
+		"a field of format 4 in 3":   {func(s *Snapshot) { s.Format, s.RateNumber = 3, 1 }, ErrDamaged, "from format 3: "},
 		"a commit too large for 2":   {func(s *Snapshot) { s.Format, s.Commit = 1, maxCommit+1 }, ErrDamaged, "from format 1: "},
 		"less than the first format": {func(s *Snapshot) { s.Format = -1 }, ErrDamaged, "format -1"},
 	} {
@@ -244,6 +247,9 @@ func describe(q *Queue) string {
 	if q.restores > 0 {
 		fmt.Fprintf(&out, "restored from a backup: %d times\n", q.restores)
 	}
+	if len(q.rates) > 0 {
+		fmt.Fprintf(&out, "learning rates %+v, %d changes\n", q.rates, q.rateNumber)
+	}
 	for _, s := range q.sets {
 		fmt.Fprintf(&out, "set %d: kind %d, digest %x, report %s of %d parts %x, %d chunks a task, %d chunks, %d tasks, order %d seed %d, pass %d, cursor %d, average %d\n",
 			s.id, s.kind, s.digest, s.reportID, s.parts, s.partsDigest, s.chunksPerTask, s.chunks, s.tasks, s.algorithm, s.seed, s.pass, s.cursor, s.average)
@@ -278,6 +284,9 @@ func TestRestoreRefuses(t *testing.T) {
 		"another format":              {func(s *Snapshot, _ map[string][]byte) { s.Format = Format - 1 }, ErrDamaged},
 		"a commit out of range":       {func(s *Snapshot, _ map[string][]byte) { s.Commit = maxCommit + 1 }, ErrDamaged},
 		"no format":                   {func(s *Snapshot, _ map[string][]byte) { s.Format = 0 }, ErrDamaged},
+		"a rate without a number":     {func(s *Snapshot, _ map[string][]byte) { s.Rates[0].Number = 0 }, ErrDamaged},
+		"a rate of 0":                 {func(s *Snapshot, _ map[string][]byte) { s.Rates[0].Scale = 0 }, ErrDamaged},
+		"rates out of order":          {func(s *Snapshot, _ map[string][]byte) { s.Rates[1].From = 3 }, ErrDamaged},
 		"another mode":                {func(s *Snapshot, _ map[string][]byte) { s.Mode = 1 }, ErrDamaged},
 		"no job id":                   {func(s *Snapshot, _ map[string][]byte) { s.JobID = nil }, ErrDamaged},
 		"no clock":                    {func(s *Snapshot, _ map[string][]byte) { s.Clock = 0 }, ErrDamaged},

@@ -9,9 +9,11 @@ import "fmt"
 //	2  Restores, and incarnations that begin with it: a master that does not know it would
 //	   give a trainer of a restored job an incarnation that another one had
 //	3  names and passes of datasets
+//	4  Rates: a master that does not know them would return to the learning rate at the start
 var upgrades = map[int]func(*Snapshot) error{
 	1: neverRestored,
 	2: nameSets,
+	3: withoutRates,
 }
 
 // Upgrade brings a decoded state to the newest format, and returns the format that it was written in. The state itself has all
@@ -56,5 +58,13 @@ func nameSets(s *Snapshot) error {
 		sets[i] = set
 	}
 	s.Sets = sets
+	return nil
+}
+
+// withoutRates checks that a state of format 3 has no field of format 4.
+func withoutRates(s *Snapshot) error {
+	if len(s.Rates) > 0 || s.RateNumber != 0 {
+		return fmt.Errorf("%w: %d learning rates", ErrDamaged, len(s.Rates))
+	}
 	return nil
 }

@@ -21,6 +21,8 @@ type Step struct {
 	Epoch        uint32        `json:"epoch"`
 	Contributors []Contributor `json:"contributors"`
 	Earlier      []Inclusion   `json:"earlier,omitempty"`
+	// Scale is a factor of the learning rate of the schedule; 0: 1.
+	Scale float32 `json:"scale,omitempty"`
 }
 
 // Inclusion is the last version with gradients of a running trainer that is no contributor of this step. The trainer may not have
@@ -185,6 +187,10 @@ func (q *Queue) completeStep() {
 		return
 	}
 	next.Epoch = q.epoch
+	//guard:step-has-its-learning-rate
+	if rate := q.rateAt(next.Version); rate.Number > 0 {
+		next.Scale = rate.Scale
+	}
 	q.setStep(next)
 }
 

@@ -85,7 +85,7 @@ func impossible(format string, args ...any) error {
 
 func (v *Verifier) event(ev *LedgerEvent) error {
 	switch ev.Kind {
-	case EventJoined, EventStamped:
+	case EventJoined, EventStamped, EventRated:
 		return nil
 	case EventLost, EventLeft: // its ordinal is never given again
 		delete(v.draining, ev.Trainer)
@@ -131,6 +131,8 @@ func (v *Verifier) event(ev *LedgerEvent) error {
 			return impossible("task %d dropped, which was not set aside or dropped before", ev.Index)
 		}
 		s.dropped[ev.Index] = true
+		return nil
+	case EventWeighted:
 		return nil
 	case EventPassOpened:
 		return s.openPass(ev)

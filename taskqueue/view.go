@@ -23,6 +23,8 @@ type Overview struct {
 
 	Explicit bool      // commits; then
 	Steps    StepPlace // is where they stand
+
+	LearningRate RateChange // number 0: as the servers have it
 }
 
 // SetOverview is a summary of one dataset. Todo, Pending, Retry, Uncommitted, Done and SetAside
@@ -63,7 +65,7 @@ type TrainerOverview struct {
 
 // Overview costs O(pending + trainers).
 func (q *Queue) Overview() Overview {
-	o := Overview{Job: q.job, Status: q.status, Reason: q.reason, Epoch: q.epoch, Commit: q.commit, Clock: q.clock}
+	o := Overview{Job: q.job, Status: q.status, Reason: q.reason, Epoch: q.epoch, Commit: q.commit, Clock: q.clock, LearningRate: q.LearningRate()}
 	if q.explicit != nil {
 		o.Explicit, o.Steps = true, q.stepPlace()
 	}

@@ -138,8 +138,12 @@ func (c psClaim) Current(ctx context.Context) (pserver.JobState, error) {
 }
 
 func jobState(job etcdstore.ServedJob) pserver.JobState {
+	rate := pserver.Rate{Number: job.Rate.Number, Scale: job.Rate.Scale}
+	if job.Rate.From > 0 { // of a synchronous job, whose steps have their rates
+		rate = pserver.Rate{}
+	}
 	return pserver.JobState{
 		Name: job.Name, ID: hex.EncodeToString(job.ID), Epoch: job.Epoch, Shards: job.Desired, Led: job.Led,
-		LatestSet: job.LatestSet, Named: job.Named, Placement: job.Placement, TableKey: table.KeyOf(job.TableKey),
+		LatestSet: job.LatestSet, Named: job.Named, Placement: job.Placement, TableKey: table.KeyOf(job.TableKey), Rate: rate,
 	}
 }

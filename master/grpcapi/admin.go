@@ -94,6 +94,9 @@ func parameterServers(s pscontrol.Status) *pb.ParameterServers {
 // StatusReply converts the state of a job, with or without a leader.
 func StatusReply(v *taskqueue.Overview) *pb.StatusReply {
 	reply := &pb.StatusReply{Job: v.Job, Status: statuses[v.Status], Reason: v.Reason, Epoch: v.Epoch, Commit: v.Commit}
+	if v.LearningRate.Number > 0 {
+		reply.LearningRate = learningRate(v.LearningRate)
+	}
 	for i, d := range v.Sets {
 		reply.Datasets = append(reply.Datasets, datasetStatus(i, &d))
 	}

@@ -56,6 +56,8 @@ var table = slices.Concat(grpcserver.Table{
 	{Is: taskqueue.ErrOtherDataset, Code: codes.AlreadyExists, Reason: "OTHER_DATASET"},
 	{Is: taskqueue.ErrBadSet, Code: codes.InvalidArgument, Reason: "BAD_DATASET"},
 	{Is: taskqueue.ErrNotEvaluation, Code: codes.InvalidArgument, Reason: "NOT_EVALUATION"},
+	{Is: taskqueue.ErrBadSetting, Code: codes.InvalidArgument, Reason: "BAD_SETTING"},
+	{Is: taskqueue.ErrTooManyRates, Code: codes.ResourceExhausted, Reason: "TOO_MANY_LEARNING_RATES"},
 	{Is: taskqueue.ErrNotAside, Code: codes.FailedPrecondition, Reason: "NOT_SET_ASIDE"},
 	{Is: taskqueue.ErrDropped, Code: codes.FailedPrecondition, Reason: "DROPPED"},
 	{Is: taskqueue.ErrNoTrainer, Code: codes.NotFound, Reason: "NO_SUCH_TRAINER"},

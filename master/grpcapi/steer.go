@@ -5,6 +5,7 @@ import (
 	"math"
 
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/taskqueue"
 )
 
 // steer does what a call asks for, in bounded time, unless it is about another job.
@@ -91,4 +92,32 @@ func (a *admin) Scale(ctx context.Context, req *pb.ScaleRequest) (*pb.ScaleReply
 		return err
 	})
 	return reply, err
+}
+
+// SetJob changes settings of the job.
+func (a *admin) SetJob(ctx context.Context, req *pb.SetJobRequest) (*pb.SetJobReply, error) {
+	rate := req.GetLearningRate()
+	if req.LearningRate != nil && (!(rate > 0) || math.IsInf(float64(rate), 0)) {
+		return nil, badArgument("learning_rate", "expected a number above 0, found %v", rate)
+	}
+	if req.LearningRate == nil && len(req.GetWeights()) == 0 {
+		return nil, badArgument("learning_rate", "expected a learning rate or weights, found neither")
+	}
+	weights := map[string]int{}
+	for name, weight := range req.GetWeights() {
+		weights[name] = int(weight)
+	}
+	reply := &pb.SetJobReply{}
+	err := a.steer(ctx, req.GetJob(), func(ctx context.Context) error {
+		change, err := a.master.SetJob(ctx, rate, weights)
+		if req.LearningRate != nil {
+			reply.LearningRate = learningRate(change)
+		}
+		return err
+	})
+	return reply, err
+}
+
+func learningRate(r taskqueue.RateChange) *pb.LearningRate {
+	return &pb.LearningRate{Rate: r.Rate, Scale: r.Scale, FromVersion: r.From}
 }

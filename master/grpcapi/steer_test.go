@@ -3,14 +3,17 @@ package grpcapi_test
 import (
 	"context"
 	"errors"
+	"math"
 	"testing"
 	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/protobuf/proto"
 
 	"trainmaster/master"
 	"trainmaster/master/mastertest"
+	"trainmaster/master/pscontrol"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/taskqueue"
 )
@@ -171,4 +174,46 @@ func TestSteeringErrors(t *testing.T) {
 	wants(t, err, codes.FailedPrecondition, "JOB_OVER", "ended")
 	_, err = o.Resume(t.Context(), &pb.ResumeRequest{})
 	wants(t, err, codes.FailedPrecondition, "JOB_OVER", "ended")
+}
+
+// rated are parameter servers with a learning rate.
+type rated struct{ pscontrol.None }
+
+func (rated) States(context.Context) ([]pscontrol.ServerState, error) {
+	return []pscontrol.ServerState{{Present: true, LearningRate: 0.5}}, nil
+}
+
+func reason(err error) string {
+	info, _, _ := details(err)
+	return info.GetReason()
+}
+
+func TestSetJob(t *testing.T) {
+	s := serve(t, 2, master.Config{Servers: pscontrol.New(pscontrol.Config{Servers: rated{}})})
+	o := pb.NewAdminClient(s.conn)
+	want := &pb.LearningRate{Rate: 0.25, Scale: 0.5}
+	reply := do(t, o.SetJob, &pb.SetJobRequest{LearningRate: new(float32(0.25)), Weights: map[string]uint32{"training": 7}})
+	if !proto.Equal(reply.LearningRate, want) {
+		t.Errorf("expected %v, found %v", want, reply)
+	}
+	if status := do(t, o.Status, &pb.StatusRequest{}); !proto.Equal(status.LearningRate, want) {
+		t.Errorf("status: expected %v, found %v", want, status.LearningRate)
+	}
+	for name, request := range map[string]*pb.SetJobRequest{
+		"BAD_ARGUMENT": {},
+		"BAD_SETTING":  {LearningRate: new(float32(0.1)), Weights: map[string]uint32{"books": 7}},
+		"OTHER_JOB":    {Job: "other", LearningRate: new(float32(0.1))},
+	} {
+		if _, err := o.SetJob(t.Context(), request); reason(err) != name {
+			t.Errorf("%v: expected %s, found %v", request, name, err)
+		}
+	}
+	for _, rate := range []float32{0, -1, float32(math.NaN()), float32(math.Inf(1))} {
+		if _, err := o.SetJob(t.Context(), &pb.SetJobRequest{LearningRate: &rate}); reason(err) != "BAD_ARGUMENT" {
+			t.Errorf("learning rate %v: expected BAD_ARGUMENT, found %v", rate, err)
+		}
+	}
+	if status := do(t, o.Status, &pb.StatusRequest{}); !proto.Equal(status.LearningRate, want) {
+		t.Errorf("after refused requests: expected %v, found %v", want, status.LearningRate)
+	}
 }

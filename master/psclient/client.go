@@ -58,7 +58,7 @@ func (c *Client) CommitStep(ctx context.Context, step taskqueue.Step) error {
 		return fmt.Errorf("find the parameter servers: %w", err)
 	}
 	c.forget(addrs)
-	req := &pb.CommitStepRequest{Version: step.Version, JobEpoch: step.Epoch}
+	req := &pb.CommitStepRequest{Version: step.Version, JobEpoch: step.Epoch, LearningRateScale: step.Scale} //guard:step-sent-with-its-learning-rate
 	for _, by := range step.Contributors {
 		req.Contributors = append(req.Contributors, &pb.StepContributor{Ordinal: uint32(by.Ordinal), Incarnation: by.Incarnation, Records: uint32(by.Records)})
 	}

@@ -139,7 +139,7 @@ func codeOf(err error) codes.Code {
 	return codes.OK
 }
 
-var step = taskqueue.Step{Version: 8, Epoch: 3, Contributors: []taskqueue.Contributor{{Ordinal: 2, Incarnation: 1 << 40, Records: 7}, {Ordinal: 5, Incarnation: 9, Records: 1<<32 - 1}}}
+var step = taskqueue.Step{Version: 8, Epoch: 3, Scale: 0.5, Contributors: []taskqueue.Contributor{{Ordinal: 2, Incarnation: 1 << 40, Records: 7}, {Ordinal: 5, Incarnation: 9, Records: 1<<32 - 1}}}
 
 // Every server receives a committed step unchanged, also a repeated step.
 func TestEveryServerReceivesStep(t *testing.T) {
@@ -150,7 +150,7 @@ func TestEveryServerReceivesStep(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want := &pb.CommitStepRequest{Version: 8, JobEpoch: 3, Contributors: []*pb.StepContributor{{Ordinal: 2, Incarnation: 1 << 40, Records: 7}, {Ordinal: 5, Incarnation: 9, Records: 1<<32 - 1}}}
+	want := &pb.CommitStepRequest{Version: 8, JobEpoch: 3, LearningRateScale: 0.5, Contributors: []*pb.StepContributor{{Ordinal: 2, Incarnation: 1 << 40, Records: 7}, {Ordinal: 5, Incarnation: 9, Records: 1<<32 - 1}}}
 	for _, s := range []*server{a, b} {
 		if len(s.heard) != 2 || !proto.Equal(s.heard[0], want) || !proto.Equal(s.heard[1], want) {
 			t.Errorf("steps: found %v, expected twice %v", s.heard, want)

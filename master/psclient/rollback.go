@@ -8,6 +8,7 @@ import (
 	"trainmaster/master/pscontrol"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/checkpoint"
+	"trainmaster/taskqueue"
 )
 
 // States says how the servers are, by index; nil for a job without.
@@ -23,7 +24,7 @@ func (c *Client) States(ctx context.Context) ([]pscontrol.ServerState, error) {
 		states[i] = pscontrol.ServerState{
 			Present: s != nil, Ready: s.GetState() == pb.DescribeReply_STATE_READY, Epoch: s.GetRewound(), LastCut: s.GetLastCut(),
 			KeepsCheckpoints: s.GetKeepsCheckpoints(), WantsSet: s.GetWantsSet(), Unrestored: s.GetUnrestored(), Overflow: s.GetOverflow(),
-			StageNeed: s.GetStageNeed() + s.GetStageRows(), StageLimit: s.GetStageLimit(), //guard:stage-room-of-rows
+			StageNeed: s.GetStageNeed() + s.GetStageRows(), StageLimit: s.GetStageLimit(), LearningRate: s.GetLearningRate(), //guard:stage-room-of-rows
 		}
 	}
 	return states, err
@@ -51,6 +52,16 @@ func (c *Client) Retire(ctx context.Context, term uint64, job [16]byte, floor ui
 	}
 	request := &pb.RetireRequest{Term: term, Version: version, Retired: &pb.Retirement{Job: job[:], Floor: floor, Spared: spared}}
 	return c.all(addrs, "retire trainers at", calling(ctx, pb.ParameterServerClient.Retire, request))
+}
+
+// SetLearningRate implements [pscontrol.Servers].
+func (c *Client) SetLearningRate(ctx context.Context, term uint64, rate taskqueue.RateChange) error {
+	addrs, err := c.Registered(ctx)
+	if err != nil {
+		return fmt.Errorf("find the parameter servers: %w", err)
+	}
+	request := &pb.SetLearningRateRequest{Term: term, Number: rate.Number, Scale: rate.Scale}
+	return c.all(addrs, "set the learning rate of", calling(ctx, pb.ParameterServerClient.SetLearningRate, request))
 }
 
 // SetAt decodes the cut of a set.

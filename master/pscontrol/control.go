@@ -66,6 +66,8 @@ func (c *Control) Components() []component.Component {
 	list := []component.Component{c.Sessions(), c.Scaling(), c.faults()}
 	if c.config.Sync {
 		list = append(list, c.Steps())
+	} else {
+		list = append(list, c.learningRates())
 	}
 	list = append(list, c.Checkpoints()...)
 	if c.config.Registry != nil {

@@ -321,8 +321,16 @@ func (r *rollbacks) publish(ctx context.Context, number uint64, set []byte) erro
 		return err
 	}
 	commit := &taskqueue.StepCommit{Generation: current.Generation, Step: number}
-	if set != nil {
+	if set == nil { // there is no set to roll back to
+		commit.Version, err = read(ctx, r.term, func(q *taskqueue.Queue) uint64 { step, _ := q.SyncStep(); return step.Version })
+	} else {
+		var at SetAt
+		at, err = r.term.config.Servers.SetAt(set)
+		commit.Version = at.Version
 		commit.Keys = []taskqueue.Write{{Key: LatestSetKey, Value: set}}
+	}
+	if err != nil {
+		return err
 	}
 	//guard:cut-committed-before-set
 	return stepDone(r.term.Submit(ctx, commit))

@@ -19,6 +19,10 @@ type Servers interface {
 	// CommitStep returns when every shard has taken the step, or when ctx ends.
 	CommitStep(ctx context.Context, step taskqueue.Step) error
 
+	// SetLearningRate sends a change of the learning rate to all registered servers of an asynchronous job. A late or repeated call is
+	// harmless.
+	SetLearningRate(ctx context.Context, term uint64, rate taskqueue.RateChange) error
+
 	// States returns the states of the servers by index; nil for a job without servers. With an error, it returns those of the servers
 	// that answered.
 	States(ctx context.Context) ([]ServerState, error)
@@ -83,6 +87,7 @@ type ServerState struct {
 	// StageNeed is the size in bytes of the gradients of a trainer, with the most rows of tables that a trainer has staged so far: a
 	// batch can have any number. StageLimit is --stage-bytes; 0: the server has no parameters, or is asynchronous.
 	StageNeed, StageLimit uint64
+	LearningRate          float32 // of the optimizer, before its schedule; 0: no parameters
 }
 
 // None implements [Servers] for a job without parameter servers.
@@ -103,6 +108,9 @@ func (None) Discard(context.Context, uint64, []byte) error { return nil }
 
 // CommitStep does nothing.
 func (None) CommitStep(context.Context, taskqueue.Step) error { return nil }
+
+// SetLearningRate does nothing.
+func (None) SetLearningRate(context.Context, uint64, taskqueue.RateChange) error { return nil }
 
 // States returns no state.
 func (None) States(context.Context) ([]ServerState, error) { return nil, nil }

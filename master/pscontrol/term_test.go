@@ -38,6 +38,16 @@ type answers struct {
 	states    []ServerState
 	statesErr error
 	committed chan taskqueue.Step
+	rates     chan taskqueue.RateChange
+}
+
+func (a *answers) SetLearningRate(ctx context.Context, _ uint64, rate taskqueue.RateChange) error {
+	select {
+	case a.rates <- rate:
+		return errors.New("no answer")
+	case <-ctx.Done():
+		return ctx.Err()
+	}
 }
 
 func (a *answers) States(context.Context) ([]ServerState, error) { return a.states, a.statesErr }
@@ -114,5 +124,48 @@ func TestStageRoomIsCheckedNowAndBeforeAScale(t *testing.T) {
 		if err := now.checkStageRoom(t.Context(), append(states, state), 1); err != nil {
 			t.Errorf("a server that is %s: %v", what, err)
 		}
+	}
+}
+
+// A new leader sends the learning rate of its predecessor although no event follows, and again after an error.
+func TestLearningRateIsSentFromOutstandingAlone(t *testing.T) {
+	servers := &answers{rates: make(chan taskqueue.RateChange)}
+	rates := New(Config{Servers: servers}).learningRates()
+	want := taskqueue.RateChange{Number: 2, Scale: 0.5}
+	now := &fakeTerm{outstanding: []taskqueue.Effect{taskqueue.RateChanged{RateChange: want}}}
+	if err := rates.Prepare(t.Context(), now); err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- rates.Run(ctx, now) }()
+	for range 2 {
+		if rate := <-servers.rates; rate != want {
+			t.Errorf("expected %+v, found %+v", want, rate)
+		}
+	}
+	stop()
+	if err := <-ended; !errors.Is(err, context.Canceled) {
+		t.Error(err)
+	}
+}
+
+// The factor relates to the rate that any server of the job names. A server without an answer does not block a change.
+func TestRateScaleNeedsOneServer(t *testing.T) {
+	servers := &answers{states: []ServerState{{}, {Present: true, LearningRate: 0.5}}, statesErr: errors.New("no answer")}
+	c := New(Config{Servers: servers})
+	if scale, err := c.RateScale(t.Context(), 0.25); scale != 0.5 || err != nil {
+		t.Errorf("expected 0.5, found %v, %v", scale, err)
+	}
+	servers.states = []ServerState{{Present: true}}
+	if _, err := c.RateScale(t.Context(), 0.01); err == nil || err.Error() != "no answer" {
+		t.Errorf("expected the error of the server, found %v", err)
+	}
+	servers.statesErr = nil
+	if _, err := c.RateScale(t.Context(), 0.01); !errors.Is(err, ErrServerNotReady) {
+		t.Errorf("expected %v, found %v", ErrServerNotReady, err)
+	}
+	if _, err := New(Config{}).RateScale(t.Context(), 0.01); !errors.Is(err, ErrNoServers) {
+		t.Errorf("expected %v, found %v", ErrNoServers, err)
 	}
 }

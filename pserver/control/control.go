@@ -60,6 +60,8 @@ func (c *Service) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.
 		Index: uint32(s.Index()), ShardEpoch: uint32(s.Epoch()), JobEpoch: s.JobEpoch(), State: pb.DescribeReply_STATE_EMPTY, Counters: countersToProto(&s.Counters),
 	}
 	reply.Rewound, reply.Overflow, reply.Unrestored = s.RolledBackTo(), s.Overflow(), s.Unrestored()
+	rate := s.Rate()
+	reply.LearningRateScale, reply.LearningRateNumber = rate.Scale, rate.Number
 	reply.Counters.StagedBytes = uint64(s.StagedBytes())
 	if c.checkpoints != nil {
 		reply.Checkpoint, reply.CheckpointError = c.checkpoints.Status()
@@ -73,7 +75,7 @@ func (c *Service) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.
 	if s.Ready() {
 		reply.State = pb.DescribeReply_STATE_READY
 	}
-	reply.Version = s.Version()
+	reply.Version, reply.LearningRate = s.Version(), h.Model().Optimizer.LearningRate
 	reply.Counters.RowsHeld = uint64(h.RowsHeld())
 	for _, t := range h.Tables() {
 		reply.TableBytes = append(reply.TableBytes, uint64(t.Bytes()))

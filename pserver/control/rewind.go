@@ -52,3 +52,18 @@ func (c *Service) Retire(_ context.Context, request *pb.RetireRequest) (*pb.Reti
 	}
 	return &pb.RetireReply{}, statusOf(c.shard.Retire(request.GetTerm(), migrate.RetirementFromProto(r), request.Version))
 }
+
+// SetLearningRate implements the service.
+func (c *Service) SetLearningRate(_ context.Context, request *pb.SetLearningRateRequest) (*pb.SetLearningRateReply, error) {
+	if request.GetNumber() == 0 || request.GetScale() == 0 {
+		return nil, status.Errorf(codes.InvalidArgument, "learning rate: expected a number and a factor above 0, found number %d and factor %v", request.GetNumber(), request.GetScale())
+	}
+	scale, err := core.CheckScale(request.GetScale())
+	if err != nil {
+		return nil, status.Error(codes.InvalidArgument, err.Error())
+	}
+	if h := c.shard.View(); h != nil && h.Model().Sync {
+		return nil, status.Errorf(codes.FailedPrecondition, "shard %d is updated in mode sync: each step has its learning rate", c.shard.Index())
+	}
+	return &pb.SetLearningRateReply{}, statusOf(c.shard.SetRate(request.GetTerm(), core.Rate{Number: request.GetNumber(), Scale: scale}))
+}

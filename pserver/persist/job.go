@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"trainmaster/pserver/placement"
+	core "trainmaster/pserver/shard"
 	"trainmaster/pserver/table"
 )
 
@@ -19,6 +20,7 @@ type JobState struct {
 	Named     int64     // Revision of LatestSet, which grows with each write; 0 if no set is named.
 	TableKey  table.Key // Hash key for ids of embedding tables, unless the checkpoint has another; zero without tables.
 	Placement []byte    // Owners after migrations, see [placement.Layout]; nil before the first.
+	Rate      core.Rate // Committed factor of the learning rate of an asynchronous job; number 0: it was not changed.
 }
 
 // Layout is where blocks were moved to, nil if none ever was.

@@ -99,7 +99,7 @@ func (s *Shard) Push(h *View, b *Block, t *Trainer, u Update, values Values, out
 		b.SetStep(t.Trainer, u.Step)
 		b.version++
 		b.updates++
-		update = h.model.Update(b.updates, u.Step, u.Scale*weight)
+		update = h.model.Update(b.updates, u.Step, u.Scale*weight*s.rate.Load().Scale) //guard:push-uses-the-learning-rate
 		s.Counters.Pushed.Add(1)
 	} else {
 		s.Counters.Duplicates.Add(1)

@@ -60,6 +60,8 @@ type Shard struct {
 	migration migration
 	over      chan error // receives once: nil when this shard is no longer of the job
 
+	rate atomic.Pointer[Rate] // of asynchronous updates; never nil
+
 	rowsMu sync.RWMutex // held while a commit changes rows of tables and the version, read by lookups
 }
 
@@ -162,6 +164,7 @@ func New(observe func(Notice), index int, epoch uint16, initTimeout time.Duratio
 		stages: stages{limit: stageBytes, byIncarnation: map[uint64]*stage{}},
 	}
 	s.jobEpoch.Store(1)
+	s.rate.Store(&Rate{Scale: 1})
 	return s
 }
 

@@ -104,7 +104,7 @@ func (s *Shard) PushRows(h *View, t *Trainer, number int, u Update, rows *table.
 	if err := cfg.CheckStep(u.Step); err != nil {
 		return 0, Refuse(BadBatch, "%v", err)
 	}
-	step := table.Step{Number: u.Step, Scale: h.model.Update(0, u.Step, u.Scale).Scale}
+	step := table.Step{Number: u.Step, Scale: h.model.Update(0, u.Step, u.Scale*s.rate.Load().Scale).Scale} //guard:rows-use-the-learning-rate
 	var weight func(staleness uint64) float32
 	if bound := h.model.Staleness; bound.Policy == staleness.Scale {
 		weight = bound.Weight

@@ -32,6 +32,8 @@ type Status struct {
 	Servers *Servers  `json:"parameter_servers"`
 	Totals  jobTotals `json:"totals"`
 	Steps   *jobSteps `json:"steps,omitempty"` // of explicit commits
+	// LearningRate is the learning rate that master job set has set; null: it was not changed.
+	LearningRate *learningRate `json:"learning_rate"`
 	// Refusal is why etcd did not take the last commit, and what to do; "": it took it.
 	Refusal string `json:"refusal"`
 	// Ledger describes how the leader seals the ledger; null if it writes none.
@@ -41,6 +43,20 @@ type Status struct {
 	Left     *float64 `json:"left_s"`   // null: not known
 
 	next string // command that continues a job whose directory no process uses; "": the job has ended, or a master leads it
+}
+
+type learningRate struct {
+	Rate  float32 `json:"rate"`
+	Scale float32 `json:"scale"`        // of the rate at the start
+	From  uint64  `json:"from_version"` // 0: the job is asynchronous
+}
+
+func (r *learningRate) String() string {
+	text := fmt.Sprintf("%v, %.4g times the rate at the start", r.Rate, r.Scale)
+	if r.From > 0 {
+		text += fmt.Sprintf(", from version %d on", r.From)
+	}
+	return text
 }
 
 type checkpointStatus struct {
@@ -211,6 +227,9 @@ func NewStatus(r *pb.StatusReply) Status {
 	if loss := t.GetMeanLoss(); math.IsNaN(loss) || math.IsInf(loss, 0) {
 		s.Totals.MeanLoss, s.Totals.diverged = nil, true
 	}
+	if l := r.GetLearningRate(); l != nil {
+		s.LearningRate = &learningRate{l.GetRate(), l.GetScale(), l.GetFromVersion()}
+	}
 	if p := r.GetSteps(); p != nil {
 		s.Steps = &jobSteps{p.GetCommitted(), p.GetGeneration(), p.GetUncommitted()}
 	}
@@ -274,6 +293,9 @@ func (s Status) rows(w io.Writer) {
 	s.Steps.table(w)
 	if s.Servers != nil {
 		fmt.Fprintf(w, "parameter servers\t%v\n", s.Servers)
+	}
+	if s.LearningRate != nil {
+		fmt.Fprintf(w, "learning rate\t%v\n", s.LearningRate)
 	}
 	if s.Refusal != "" {
 		fmt.Fprintf(w, "etcd\t%s\n", oneLine(s.Refusal))

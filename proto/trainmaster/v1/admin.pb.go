@@ -205,7 +205,9 @@ type StatusReply struct {
 	// Reason why etcd refused the last commit, and the action; empty: accepted.
 	Refusal string `protobuf:"bytes,14,opt,name=refusal,proto3" json:"refusal,omitempty"`
 	// Absent if the master writes no ledger.
-	Ledger        *LedgerStatus `protobuf:"bytes,15,opt,name=ledger,proto3" json:"ledger,omitempty"`
+	Ledger *LedgerStatus `protobuf:"bytes,15,opt,name=ledger,proto3" json:"ledger,omitempty"`
+	// Absent if SetJob has not changed it.
+	LearningRate  *LearningRate `protobuf:"bytes,20,opt,name=learning_rate,json=learningRate,proto3" json:"learning_rate,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -345,6 +347,77 @@ func (x *StatusReply) GetLedger() *LedgerStatus {
 	return nil
 }
 
+func (x *StatusReply) GetLearningRate() *LearningRate {
+	if x != nil {
+		return x.LearningRate
+	}
+	return nil
+}
+
+// LearningRate is a learning rate of the parameter servers that SetJob set.
+type LearningRate struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Learning rate before the schedule.
+	Rate float32 `protobuf:"fixed32,1,opt,name=rate,proto3" json:"rate,omitempty"`
+	// Factor of the learning rate with which the servers were started.
+	Scale float32 `protobuf:"fixed32,2,opt,name=scale,proto3" json:"scale,omitempty"`
+	// First version of a synchronous job with this rate. 0: asynchronous.
+	FromVersion   uint64 `protobuf:"varint,3,opt,name=from_version,json=fromVersion,proto3" json:"from_version,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *LearningRate) Reset() {
+	*x = LearningRate{}
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *LearningRate) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*LearningRate) ProtoMessage() {}
+
+func (x *LearningRate) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use LearningRate.ProtoReflect.Descriptor instead.
+func (*LearningRate) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *LearningRate) GetRate() float32 {
+	if x != nil {
+		return x.Rate
+	}
+	return 0
+}
+
+func (x *LearningRate) GetScale() float32 {
+	if x != nil {
+		return x.Scale
+	}
+	return 0
+}
+
+func (x *LearningRate) GetFromVersion() uint64 {
+	if x != nil {
+		return x.FromVersion
+	}
+	return 0
+}
+
 // LedgerStatus describes the sealed ledger. Entries that are not sealed are in etcd.
 type LedgerStatus struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -364,7 +437,7 @@ type LedgerStatus struct {
 
 func (x *LedgerStatus) Reset() {
 	*x = LedgerStatus{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[2]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -376,7 +449,7 @@ func (x *LedgerStatus) String() string {
 func (*LedgerStatus) ProtoMessage() {}
 
 func (x *LedgerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[2]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -389,7 +462,7 @@ func (x *LedgerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerStatus.ProtoReflect.Descriptor instead.
 func (*LedgerStatus) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *LedgerStatus) GetSealed() uint64 {
@@ -455,7 +528,7 @@ type ParameterServers struct {
 
 func (x *ParameterServers) Reset() {
 	*x = ParameterServers{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -467,7 +540,7 @@ func (x *ParameterServers) String() string {
 func (*ParameterServers) ProtoMessage() {}
 
 func (x *ParameterServers) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -480,7 +553,7 @@ func (x *ParameterServers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParameterServers.ProtoReflect.Descriptor instead.
 func (*ParameterServers) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *ParameterServers) GetWanted() uint32 {
@@ -561,7 +634,7 @@ type CheckpointStatus struct {
 
 func (x *CheckpointStatus) Reset() {
 	*x = CheckpointStatus{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -573,7 +646,7 @@ func (x *CheckpointStatus) String() string {
 func (*CheckpointStatus) ProtoMessage() {}
 
 func (x *CheckpointStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -586,7 +659,7 @@ func (x *CheckpointStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointStatus.ProtoReflect.Descriptor instead.
 func (*CheckpointStatus) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *CheckpointStatus) GetSet() uint64 {
@@ -625,7 +698,7 @@ type Steps struct {
 
 func (x *Steps) Reset() {
 	*x = Steps{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -637,7 +710,7 @@ func (x *Steps) String() string {
 func (*Steps) ProtoMessage() {}
 
 func (x *Steps) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -650,7 +723,7 @@ func (x *Steps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Steps.ProtoReflect.Descriptor instead.
 func (*Steps) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *Steps) GetCommitted() uint64 {
@@ -688,7 +761,7 @@ type Registration struct {
 
 func (x *Registration) Reset() {
 	*x = Registration{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -700,7 +773,7 @@ func (x *Registration) String() string {
 func (*Registration) ProtoMessage() {}
 
 func (x *Registration) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -713,7 +786,7 @@ func (x *Registration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registration.ProtoReflect.Descriptor instead.
 func (*Registration) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *Registration) GetStep() string {
@@ -773,7 +846,7 @@ type DatasetStatus struct {
 
 func (x *DatasetStatus) Reset() {
 	*x = DatasetStatus{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -785,7 +858,7 @@ func (x *DatasetStatus) String() string {
 func (*DatasetStatus) ProtoMessage() {}
 
 func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -798,7 +871,7 @@ func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStatus.ProtoReflect.Descriptor instead.
 func (*DatasetStatus) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *DatasetStatus) GetDataset() uint32 {
@@ -949,7 +1022,7 @@ type JobTotals struct {
 
 func (x *JobTotals) Reset() {
 	*x = JobTotals{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -961,7 +1034,7 @@ func (x *JobTotals) String() string {
 func (*JobTotals) ProtoMessage() {}
 
 func (x *JobTotals) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -974,7 +1047,7 @@ func (x *JobTotals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobTotals.ProtoReflect.Descriptor instead.
 func (*JobTotals) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *JobTotals) GetTrainers() uint32 {
@@ -1042,7 +1115,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1054,7 +1127,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1067,7 +1140,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ListTasksRequest) GetJob() string {
@@ -1110,7 +1183,7 @@ type ListTasksReply struct {
 
 func (x *ListTasksReply) Reset() {
 	*x = ListTasksReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1122,7 +1195,7 @@ func (x *ListTasksReply) String() string {
 func (*ListTasksReply) ProtoMessage() {}
 
 func (x *ListTasksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1135,7 +1208,7 @@ func (x *ListTasksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksReply.ProtoReflect.Descriptor instead.
 func (*ListTasksReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *ListTasksReply) GetTasks() []*TaskEntry {
@@ -1179,7 +1252,7 @@ type TaskEntry struct {
 
 func (x *TaskEntry) Reset() {
 	*x = TaskEntry{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1191,7 +1264,7 @@ func (x *TaskEntry) String() string {
 func (*TaskEntry) ProtoMessage() {}
 
 func (x *TaskEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1204,7 +1277,7 @@ func (x *TaskEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskEntry.ProtoReflect.Descriptor instead.
 func (*TaskEntry) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *TaskEntry) GetDataset() uint32 {
@@ -1307,7 +1380,7 @@ type TaskHolder struct {
 
 func (x *TaskHolder) Reset() {
 	*x = TaskHolder{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1319,7 +1392,7 @@ func (x *TaskHolder) String() string {
 func (*TaskHolder) ProtoMessage() {}
 
 func (x *TaskHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1332,7 +1405,7 @@ func (x *TaskHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskHolder.ProtoReflect.Descriptor instead.
 func (*TaskHolder) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *TaskHolder) GetTrainer() string {
@@ -1376,7 +1449,7 @@ type ListTrainersRequest struct {
 
 func (x *ListTrainersRequest) Reset() {
 	*x = ListTrainersRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1388,7 +1461,7 @@ func (x *ListTrainersRequest) String() string {
 func (*ListTrainersRequest) ProtoMessage() {}
 
 func (x *ListTrainersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1401,7 +1474,7 @@ func (x *ListTrainersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrainersRequest.ProtoReflect.Descriptor instead.
 func (*ListTrainersRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListTrainersRequest) GetJob() string {
@@ -1436,7 +1509,7 @@ type ListTrainersReply struct {
 
 func (x *ListTrainersReply) Reset() {
 	*x = ListTrainersReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1448,7 +1521,7 @@ func (x *ListTrainersReply) String() string {
 func (*ListTrainersReply) ProtoMessage() {}
 
 func (x *ListTrainersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1461,7 +1534,7 @@ func (x *ListTrainersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrainersReply.ProtoReflect.Descriptor instead.
 func (*ListTrainersReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *ListTrainersReply) GetTrainers() []*TrainerEntry {
@@ -1503,7 +1576,7 @@ type TrainerEntry struct {
 
 func (x *TrainerEntry) Reset() {
 	*x = TrainerEntry{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1515,7 +1588,7 @@ func (x *TrainerEntry) String() string {
 func (*TrainerEntry) ProtoMessage() {}
 
 func (x *TrainerEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1528,7 +1601,7 @@ func (x *TrainerEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrainerEntry.ProtoReflect.Descriptor instead.
 func (*TrainerEntry) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TrainerEntry) GetId() string {
@@ -1619,7 +1692,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1631,7 +1704,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1644,7 +1717,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *DrainRequest) GetJob() string {
@@ -1669,7 +1742,7 @@ type DrainReply struct {
 
 func (x *DrainReply) Reset() {
 	*x = DrainReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1681,7 +1754,7 @@ func (x *DrainReply) String() string {
 func (*DrainReply) ProtoMessage() {}
 
 func (x *DrainReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1694,7 +1767,7 @@ func (x *DrainReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainReply.ProtoReflect.Descriptor instead.
 func (*DrainReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 type PauseRequest struct {
@@ -1708,7 +1781,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1720,7 +1793,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1733,7 +1806,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PauseRequest) GetJob() string {
@@ -1758,7 +1831,7 @@ type PauseReply struct {
 
 func (x *PauseReply) Reset() {
 	*x = PauseReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1770,7 +1843,7 @@ func (x *PauseReply) String() string {
 func (*PauseReply) ProtoMessage() {}
 
 func (x *PauseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1783,7 +1856,7 @@ func (x *PauseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseReply.ProtoReflect.Descriptor instead.
 func (*PauseReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 type ResumeRequest struct {
@@ -1795,7 +1868,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1807,7 +1880,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1820,7 +1893,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ResumeRequest) GetJob() string {
@@ -1838,7 +1911,7 @@ type ResumeReply struct {
 
 func (x *ResumeReply) Reset() {
 	*x = ResumeReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1850,7 +1923,7 @@ func (x *ResumeReply) String() string {
 func (*ResumeReply) ProtoMessage() {}
 
 func (x *ResumeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1863,7 +1936,7 @@ func (x *ResumeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeReply.ProtoReflect.Descriptor instead.
 func (*ResumeReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 type RetryTaskRequest struct {
@@ -1881,7 +1954,7 @@ type RetryTaskRequest struct {
 
 func (x *RetryTaskRequest) Reset() {
 	*x = RetryTaskRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1893,7 +1966,7 @@ func (x *RetryTaskRequest) String() string {
 func (*RetryTaskRequest) ProtoMessage() {}
 
 func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1906,7 +1979,7 @@ func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskRequest.ProtoReflect.Descriptor instead.
 func (*RetryTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *RetryTaskRequest) GetJob() string {
@@ -1975,7 +2048,7 @@ type RetryTaskReply struct {
 
 func (x *RetryTaskReply) Reset() {
 	*x = RetryTaskReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1987,7 +2060,7 @@ func (x *RetryTaskReply) String() string {
 func (*RetryTaskReply) ProtoMessage() {}
 
 func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2000,7 +2073,7 @@ func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskReply.ProtoReflect.Descriptor instead.
 func (*RetryTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *RetryTaskReply) GetRetried() uint64 {
@@ -2021,7 +2094,7 @@ type DropTaskRequest struct {
 
 func (x *DropTaskRequest) Reset() {
 	*x = DropTaskRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2033,7 +2106,7 @@ func (x *DropTaskRequest) String() string {
 func (*DropTaskRequest) ProtoMessage() {}
 
 func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2046,7 +2119,7 @@ func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskRequest.ProtoReflect.Descriptor instead.
 func (*DropTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *DropTaskRequest) GetJob() string {
@@ -2078,7 +2151,7 @@ type DropTaskReply struct {
 
 func (x *DropTaskReply) Reset() {
 	*x = DropTaskReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2090,7 +2163,7 @@ func (x *DropTaskReply) String() string {
 func (*DropTaskReply) ProtoMessage() {}
 
 func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2103,7 +2176,7 @@ func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskReply.ProtoReflect.Descriptor instead.
 func (*DropTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 type ScaleRequest struct {
@@ -2117,7 +2190,7 @@ type ScaleRequest struct {
 
 func (x *ScaleRequest) Reset() {
 	*x = ScaleRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2129,7 +2202,7 @@ func (x *ScaleRequest) String() string {
 func (*ScaleRequest) ProtoMessage() {}
 
 func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2142,7 +2215,7 @@ func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleRequest.ProtoReflect.Descriptor instead.
 func (*ScaleRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ScaleRequest) GetJob() string {
@@ -2184,7 +2257,7 @@ type ScaleReply struct {
 
 func (x *ScaleReply) Reset() {
 	*x = ScaleReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2196,7 +2269,7 @@ func (x *ScaleReply) String() string {
 func (*ScaleReply) ProtoMessage() {}
 
 func (x *ScaleReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2209,7 +2282,7 @@ func (x *ScaleReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleReply.ProtoReflect.Descriptor instead.
 func (*ScaleReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ScaleReply) GetParameterServers() uint32 {
@@ -2282,13 +2355,121 @@ func (x *ScaleReply) GetSlots() uint64 {
 	return 0
 }
 
+type SetJobRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// Learning rate of the parameter servers before their schedule, above 0. Absent: unchanged. The parameter servers must have
+	// parameters.
+	LearningRate *float32 `protobuf:"fixed32,2,opt,name=learning_rate,json=learningRate,proto3,oneof" json:"learning_rate,omitempty"`
+	// Weights of datasets by name, 1 to 1,000,000.
+	Weights       map[string]uint32 `protobuf:"bytes,3,rep,name=weights,proto3" json:"weights,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"varint,2,opt,name=value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetJobRequest) Reset() {
+	*x = SetJobRequest{}
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetJobRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetJobRequest) ProtoMessage() {}
+
+func (x *SetJobRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetJobRequest.ProtoReflect.Descriptor instead.
+func (*SetJobRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *SetJobRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *SetJobRequest) GetLearningRate() float32 {
+	if x != nil && x.LearningRate != nil {
+		return *x.LearningRate
+	}
+	return 0
+}
+
+func (x *SetJobRequest) GetWeights() map[string]uint32 {
+	if x != nil {
+		return x.Weights
+	}
+	return nil
+}
+
+type SetJobReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Absent if the request has no learning rate.
+	LearningRate  *LearningRate `protobuf:"bytes,1,opt,name=learning_rate,json=learningRate,proto3" json:"learning_rate,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetJobReply) Reset() {
+	*x = SetJobReply{}
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetJobReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetJobReply) ProtoMessage() {}
+
+func (x *SetJobReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetJobReply.ProtoReflect.Descriptor instead.
+func (*SetJobReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{30}
+}
+
+func (x *SetJobReply) GetLearningRate() *LearningRate {
+	if x != nil {
+		return x.LearningRate
+	}
+	return nil
+}
+
 var File_trainmaster_v1_admin_proto protoreflect.FileDescriptor
 
 const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"\x1atrainmaster/v1/admin.proto\x12\x0etrainmaster.v1\x1a\x19trainmaster/v1/data.proto\"!\n" +
 	"\rStatusRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"\x91\x05\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\xd4\x05\n" +
 	"\vStatusReply\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x121\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x19.trainmaster.v1.JobStatusR\x06status\x12\x16\n" +
@@ -2307,7 +2488,12 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x05steps\x18\f \x01(\v2\x15.trainmaster.v1.StepsR\x05steps\x12M\n" +
 	"\x11parameter_servers\x18\r \x01(\v2 .trainmaster.v1.ParameterServersR\x10parameterServers\x12\x18\n" +
 	"\arefusal\x18\x0e \x01(\tR\arefusal\x124\n" +
-	"\x06ledger\x18\x0f \x01(\v2\x1c.trainmaster.v1.LedgerStatusR\x06ledger\"\x97\x01\n" +
+	"\x06ledger\x18\x0f \x01(\v2\x1c.trainmaster.v1.LedgerStatusR\x06ledger\x12A\n" +
+	"\rlearning_rate\x18\x14 \x01(\v2\x1c.trainmaster.v1.LearningRateR\flearningRate\"[\n" +
+	"\fLearningRate\x12\x12\n" +
+	"\x04rate\x18\x01 \x01(\x02R\x04rate\x12\x14\n" +
+	"\x05scale\x18\x02 \x01(\x02R\x05scale\x12!\n" +
+	"\ffrom_version\x18\x03 \x01(\x04R\vfromVersion\"\x97\x01\n" +
 	"\fLedgerStatus\x12\x16\n" +
 	"\x06sealed\x18\x01 \x01(\x04R\x06sealed\x12\x14\n" +
 	"\x05bytes\x18\x02 \x01(\x04R\x05bytes\x12\x18\n" +
@@ -2470,7 +2656,17 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"slots_left\x18\t \x01(\x04R\tslotsLeft\x12\x14\n" +
 	"\x05slots\x18\n" +
-	" \x01(\x04R\x05slots*\x83\x01\n" +
+	" \x01(\x04R\x05slots\"\xdf\x01\n" +
+	"\rSetJobRequest\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12(\n" +
+	"\rlearning_rate\x18\x02 \x01(\x02H\x00R\flearningRate\x88\x01\x01\x12D\n" +
+	"\aweights\x18\x03 \x03(\v2*.trainmaster.v1.SetJobRequest.WeightsEntryR\aweights\x1a:\n" +
+	"\fWeightsEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01B\x10\n" +
+	"\x0e_learning_rate\"P\n" +
+	"\vSetJobReply\x12A\n" +
+	"\rlearning_rate\x18\x01 \x01(\v2\x1c.trainmaster.v1.LearningRateR\flearningRate*\x83\x01\n" +
 	"\tJobStatus\x12\x1a\n" +
 	"\x16JOB_STATUS_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12JOB_STATUS_RUNNING\x10\x01\x12\x15\n" +
@@ -2481,7 +2677,7 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12TASK_STATE_PENDING\x10\x01\x12\x14\n" +
 	"\x10TASK_STATE_RETRY\x10\x02\x12\x18\n" +
-	"\x14TASK_STATE_SET_ASIDE\x10\x032\x9e\x05\n" +
+	"\x14TASK_STATE_SET_ASIDE\x10\x032\xe4\x05\n" +
 	"\x05Admin\x12D\n" +
 	"\x06Status\x12\x1d.trainmaster.v1.StatusRequest\x1a\x1b.trainmaster.v1.StatusReply\x12M\n" +
 	"\tListTasks\x12 .trainmaster.v1.ListTasksRequest\x1a\x1e.trainmaster.v1.ListTasksReply\x12V\n" +
@@ -2491,7 +2687,8 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x06Resume\x12\x1d.trainmaster.v1.ResumeRequest\x1a\x1b.trainmaster.v1.ResumeReply\x12M\n" +
 	"\tRetryTask\x12 .trainmaster.v1.RetryTaskRequest\x1a\x1e.trainmaster.v1.RetryTaskReply\x12A\n" +
 	"\x05Scale\x12\x1c.trainmaster.v1.ScaleRequest\x1a\x1a.trainmaster.v1.ScaleReply\x12J\n" +
-	"\bDropTask\x12\x1f.trainmaster.v1.DropTaskRequest\x1a\x1d.trainmaster.v1.DropTaskReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
+	"\bDropTask\x12\x1f.trainmaster.v1.DropTaskRequest\x1a\x1d.trainmaster.v1.DropTaskReply\x12D\n" +
+	"\x06SetJob\x12\x1d.trainmaster.v1.SetJobRequest\x1a\x1b.trainmaster.v1.SetJobReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
 
 var (
 	file_trainmaster_v1_admin_proto_rawDescOnce sync.Once
@@ -2506,78 +2703,87 @@ func file_trainmaster_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_trainmaster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 28)
+var file_trainmaster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 32)
 var file_trainmaster_v1_admin_proto_goTypes = []any{
 	(JobStatus)(0),              // 0: trainmaster.v1.JobStatus
 	(TaskState)(0),              // 1: trainmaster.v1.TaskState
 	(*StatusRequest)(nil),       // 2: trainmaster.v1.StatusRequest
 	(*StatusReply)(nil),         // 3: trainmaster.v1.StatusReply
-	(*LedgerStatus)(nil),        // 4: trainmaster.v1.LedgerStatus
-	(*ParameterServers)(nil),    // 5: trainmaster.v1.ParameterServers
-	(*CheckpointStatus)(nil),    // 6: trainmaster.v1.CheckpointStatus
-	(*Steps)(nil),               // 7: trainmaster.v1.Steps
-	(*Registration)(nil),        // 8: trainmaster.v1.Registration
-	(*DatasetStatus)(nil),       // 9: trainmaster.v1.DatasetStatus
-	(*JobTotals)(nil),           // 10: trainmaster.v1.JobTotals
-	(*ListTasksRequest)(nil),    // 11: trainmaster.v1.ListTasksRequest
-	(*ListTasksReply)(nil),      // 12: trainmaster.v1.ListTasksReply
-	(*TaskEntry)(nil),           // 13: trainmaster.v1.TaskEntry
-	(*TaskHolder)(nil),          // 14: trainmaster.v1.TaskHolder
-	(*ListTrainersRequest)(nil), // 15: trainmaster.v1.ListTrainersRequest
-	(*ListTrainersReply)(nil),   // 16: trainmaster.v1.ListTrainersReply
-	(*TrainerEntry)(nil),        // 17: trainmaster.v1.TrainerEntry
-	(*DrainRequest)(nil),        // 18: trainmaster.v1.DrainRequest
-	(*DrainReply)(nil),          // 19: trainmaster.v1.DrainReply
-	(*PauseRequest)(nil),        // 20: trainmaster.v1.PauseRequest
-	(*PauseReply)(nil),          // 21: trainmaster.v1.PauseReply
-	(*ResumeRequest)(nil),       // 22: trainmaster.v1.ResumeRequest
-	(*ResumeReply)(nil),         // 23: trainmaster.v1.ResumeReply
-	(*RetryTaskRequest)(nil),    // 24: trainmaster.v1.RetryTaskRequest
-	(*RetryTaskReply)(nil),      // 25: trainmaster.v1.RetryTaskReply
-	(*DropTaskRequest)(nil),     // 26: trainmaster.v1.DropTaskRequest
-	(*DropTaskReply)(nil),       // 27: trainmaster.v1.DropTaskReply
-	(*ScaleRequest)(nil),        // 28: trainmaster.v1.ScaleRequest
-	(*ScaleReply)(nil),          // 29: trainmaster.v1.ScaleReply
-	(TaskKind)(0),               // 30: trainmaster.v1.TaskKind
+	(*LearningRate)(nil),        // 4: trainmaster.v1.LearningRate
+	(*LedgerStatus)(nil),        // 5: trainmaster.v1.LedgerStatus
+	(*ParameterServers)(nil),    // 6: trainmaster.v1.ParameterServers
+	(*CheckpointStatus)(nil),    // 7: trainmaster.v1.CheckpointStatus
+	(*Steps)(nil),               // 8: trainmaster.v1.Steps
+	(*Registration)(nil),        // 9: trainmaster.v1.Registration
+	(*DatasetStatus)(nil),       // 10: trainmaster.v1.DatasetStatus
+	(*JobTotals)(nil),           // 11: trainmaster.v1.JobTotals
+	(*ListTasksRequest)(nil),    // 12: trainmaster.v1.ListTasksRequest
+	(*ListTasksReply)(nil),      // 13: trainmaster.v1.ListTasksReply
+	(*TaskEntry)(nil),           // 14: trainmaster.v1.TaskEntry
+	(*TaskHolder)(nil),          // 15: trainmaster.v1.TaskHolder
+	(*ListTrainersRequest)(nil), // 16: trainmaster.v1.ListTrainersRequest
+	(*ListTrainersReply)(nil),   // 17: trainmaster.v1.ListTrainersReply
+	(*TrainerEntry)(nil),        // 18: trainmaster.v1.TrainerEntry
+	(*DrainRequest)(nil),        // 19: trainmaster.v1.DrainRequest
+	(*DrainReply)(nil),          // 20: trainmaster.v1.DrainReply
+	(*PauseRequest)(nil),        // 21: trainmaster.v1.PauseRequest
+	(*PauseReply)(nil),          // 22: trainmaster.v1.PauseReply
+	(*ResumeRequest)(nil),       // 23: trainmaster.v1.ResumeRequest
+	(*ResumeReply)(nil),         // 24: trainmaster.v1.ResumeReply
+	(*RetryTaskRequest)(nil),    // 25: trainmaster.v1.RetryTaskRequest
+	(*RetryTaskReply)(nil),      // 26: trainmaster.v1.RetryTaskReply
+	(*DropTaskRequest)(nil),     // 27: trainmaster.v1.DropTaskRequest
+	(*DropTaskReply)(nil),       // 28: trainmaster.v1.DropTaskReply
+	(*ScaleRequest)(nil),        // 29: trainmaster.v1.ScaleRequest
+	(*ScaleReply)(nil),          // 30: trainmaster.v1.ScaleReply
+	(*SetJobRequest)(nil),       // 31: trainmaster.v1.SetJobRequest
+	(*SetJobReply)(nil),         // 32: trainmaster.v1.SetJobReply
+	nil,                         // 33: trainmaster.v1.SetJobRequest.WeightsEntry
+	(TaskKind)(0),               // 34: trainmaster.v1.TaskKind
 }
 var file_trainmaster_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: trainmaster.v1.StatusReply.status:type_name -> trainmaster.v1.JobStatus
-	9,  // 1: trainmaster.v1.StatusReply.datasets:type_name -> trainmaster.v1.DatasetStatus
-	10, // 2: trainmaster.v1.StatusReply.totals:type_name -> trainmaster.v1.JobTotals
-	8,  // 3: trainmaster.v1.StatusReply.registration:type_name -> trainmaster.v1.Registration
-	6,  // 4: trainmaster.v1.StatusReply.checkpoint:type_name -> trainmaster.v1.CheckpointStatus
-	7,  // 5: trainmaster.v1.StatusReply.steps:type_name -> trainmaster.v1.Steps
-	5,  // 6: trainmaster.v1.StatusReply.parameter_servers:type_name -> trainmaster.v1.ParameterServers
-	4,  // 7: trainmaster.v1.StatusReply.ledger:type_name -> trainmaster.v1.LedgerStatus
-	30, // 8: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
-	1,  // 9: trainmaster.v1.ListTasksRequest.states:type_name -> trainmaster.v1.TaskState
-	13, // 10: trainmaster.v1.ListTasksReply.tasks:type_name -> trainmaster.v1.TaskEntry
-	1,  // 11: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
-	14, // 12: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
-	17, // 13: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
-	2,  // 14: trainmaster.v1.Admin.Status:input_type -> trainmaster.v1.StatusRequest
-	11, // 15: trainmaster.v1.Admin.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
-	15, // 16: trainmaster.v1.Admin.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
-	18, // 17: trainmaster.v1.Admin.Drain:input_type -> trainmaster.v1.DrainRequest
-	20, // 18: trainmaster.v1.Admin.Pause:input_type -> trainmaster.v1.PauseRequest
-	22, // 19: trainmaster.v1.Admin.Resume:input_type -> trainmaster.v1.ResumeRequest
-	24, // 20: trainmaster.v1.Admin.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
-	28, // 21: trainmaster.v1.Admin.Scale:input_type -> trainmaster.v1.ScaleRequest
-	26, // 22: trainmaster.v1.Admin.DropTask:input_type -> trainmaster.v1.DropTaskRequest
-	3,  // 23: trainmaster.v1.Admin.Status:output_type -> trainmaster.v1.StatusReply
-	12, // 24: trainmaster.v1.Admin.ListTasks:output_type -> trainmaster.v1.ListTasksReply
-	16, // 25: trainmaster.v1.Admin.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
-	19, // 26: trainmaster.v1.Admin.Drain:output_type -> trainmaster.v1.DrainReply
-	21, // 27: trainmaster.v1.Admin.Pause:output_type -> trainmaster.v1.PauseReply
-	23, // 28: trainmaster.v1.Admin.Resume:output_type -> trainmaster.v1.ResumeReply
-	25, // 29: trainmaster.v1.Admin.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
-	29, // 30: trainmaster.v1.Admin.Scale:output_type -> trainmaster.v1.ScaleReply
-	27, // 31: trainmaster.v1.Admin.DropTask:output_type -> trainmaster.v1.DropTaskReply
-	23, // [23:32] is the sub-list for method output_type
-	14, // [14:23] is the sub-list for method input_type
-	14, // [14:14] is the sub-list for extension type_name
-	14, // [14:14] is the sub-list for extension extendee
-	0,  // [0:14] is the sub-list for field type_name
+	10, // 1: trainmaster.v1.StatusReply.datasets:type_name -> trainmaster.v1.DatasetStatus
+	11, // 2: trainmaster.v1.StatusReply.totals:type_name -> trainmaster.v1.JobTotals
+	9,  // 3: trainmaster.v1.StatusReply.registration:type_name -> trainmaster.v1.Registration
+	7,  // 4: trainmaster.v1.StatusReply.checkpoint:type_name -> trainmaster.v1.CheckpointStatus
+	8,  // 5: trainmaster.v1.StatusReply.steps:type_name -> trainmaster.v1.Steps
+	6,  // 6: trainmaster.v1.StatusReply.parameter_servers:type_name -> trainmaster.v1.ParameterServers
+	5,  // 7: trainmaster.v1.StatusReply.ledger:type_name -> trainmaster.v1.LedgerStatus
+	4,  // 8: trainmaster.v1.StatusReply.learning_rate:type_name -> trainmaster.v1.LearningRate
+	34, // 9: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
+	1,  // 10: trainmaster.v1.ListTasksRequest.states:type_name -> trainmaster.v1.TaskState
+	14, // 11: trainmaster.v1.ListTasksReply.tasks:type_name -> trainmaster.v1.TaskEntry
+	1,  // 12: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
+	15, // 13: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
+	18, // 14: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
+	33, // 15: trainmaster.v1.SetJobRequest.weights:type_name -> trainmaster.v1.SetJobRequest.WeightsEntry
+	4,  // 16: trainmaster.v1.SetJobReply.learning_rate:type_name -> trainmaster.v1.LearningRate
+	2,  // 17: trainmaster.v1.Admin.Status:input_type -> trainmaster.v1.StatusRequest
+	12, // 18: trainmaster.v1.Admin.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
+	16, // 19: trainmaster.v1.Admin.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
+	19, // 20: trainmaster.v1.Admin.Drain:input_type -> trainmaster.v1.DrainRequest
+	21, // 21: trainmaster.v1.Admin.Pause:input_type -> trainmaster.v1.PauseRequest
+	23, // 22: trainmaster.v1.Admin.Resume:input_type -> trainmaster.v1.ResumeRequest
+	25, // 23: trainmaster.v1.Admin.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
+	29, // 24: trainmaster.v1.Admin.Scale:input_type -> trainmaster.v1.ScaleRequest
+	27, // 25: trainmaster.v1.Admin.DropTask:input_type -> trainmaster.v1.DropTaskRequest
+	31, // 26: trainmaster.v1.Admin.SetJob:input_type -> trainmaster.v1.SetJobRequest
+	3,  // 27: trainmaster.v1.Admin.Status:output_type -> trainmaster.v1.StatusReply
+	13, // 28: trainmaster.v1.Admin.ListTasks:output_type -> trainmaster.v1.ListTasksReply
+	17, // 29: trainmaster.v1.Admin.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
+	20, // 30: trainmaster.v1.Admin.Drain:output_type -> trainmaster.v1.DrainReply
+	22, // 31: trainmaster.v1.Admin.Pause:output_type -> trainmaster.v1.PauseReply
+	24, // 32: trainmaster.v1.Admin.Resume:output_type -> trainmaster.v1.ResumeReply
+	26, // 33: trainmaster.v1.Admin.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
+	30, // 34: trainmaster.v1.Admin.Scale:output_type -> trainmaster.v1.ScaleReply
+	28, // 35: trainmaster.v1.Admin.DropTask:output_type -> trainmaster.v1.DropTaskReply
+	32, // 36: trainmaster.v1.Admin.SetJob:output_type -> trainmaster.v1.SetJobReply
+	27, // [27:37] is the sub-list for method output_type
+	17, // [17:27] is the sub-list for method input_type
+	17, // [17:17] is the sub-list for extension type_name
+	17, // [17:17] is the sub-list for extension extendee
+	0,  // [0:17] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_admin_proto_init() }
@@ -2586,19 +2792,20 @@ func file_trainmaster_v1_admin_proto_init() {
 		return
 	}
 	file_trainmaster_v1_data_proto_init()
-	file_trainmaster_v1_admin_proto_msgTypes[8].OneofWrappers = []any{}
-	file_trainmaster_v1_admin_proto_msgTypes[15].OneofWrappers = []any{}
-	file_trainmaster_v1_admin_proto_msgTypes[22].OneofWrappers = []any{
+	file_trainmaster_v1_admin_proto_msgTypes[9].OneofWrappers = []any{}
+	file_trainmaster_v1_admin_proto_msgTypes[16].OneofWrappers = []any{}
+	file_trainmaster_v1_admin_proto_msgTypes[23].OneofWrappers = []any{
 		(*RetryTaskRequest_Index)(nil),
 		(*RetryTaskRequest_All)(nil),
 	}
+	file_trainmaster_v1_admin_proto_msgTypes[29].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_admin_proto_rawDesc), len(file_trainmaster_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   28,
+			NumMessages:   32,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

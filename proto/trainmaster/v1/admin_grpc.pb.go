@@ -28,6 +28,7 @@ const (
 	Admin_RetryTask_FullMethodName    = "/trainmaster.v1.Admin/RetryTask"
 	Admin_Scale_FullMethodName        = "/trainmaster.v1.Admin/Scale"
 	Admin_DropTask_FullMethodName     = "/trainmaster.v1.Admin/DropTask"
+	Admin_SetJob_FullMethodName       = "/trainmaster.v1.Admin/SetJob"
 )
 
 // AdminClient is the client API for Admin service.
@@ -61,6 +62,9 @@ type AdminClient interface {
 	Scale(ctx context.Context, in *ScaleRequest, opts ...grpc.CallOption) (*ScaleReply, error)
 	// DropTask drops a task that is set aside: it stays set aside permanently.
 	DropTask(ctx context.Context, in *DropTaskRequest, opts ...grpc.CallOption) (*DropTaskReply, error)
+	// SetJob changes settings of a running job, all or none of them, and returns after the commit. The settings hold for the rest of the
+	// job, also after a failover and a resume.
+	SetJob(ctx context.Context, in *SetJobRequest, opts ...grpc.CallOption) (*SetJobReply, error)
 }
 
 type adminClient struct {
@@ -161,6 +165,16 @@ func (c *adminClient) DropTask(ctx context.Context, in *DropTaskRequest, opts ..
 	return out, nil
 }
 
+func (c *adminClient) SetJob(ctx context.Context, in *SetJobRequest, opts ...grpc.CallOption) (*SetJobReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetJobReply)
+	err := c.cc.Invoke(ctx, Admin_SetJob_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServer is the server API for Admin service.
 // All implementations must embed UnimplementedAdminServer
 // for forward compatibility.
@@ -192,6 +206,9 @@ type AdminServer interface {
 	Scale(context.Context, *ScaleRequest) (*ScaleReply, error)
 	// DropTask drops a task that is set aside: it stays set aside permanently.
 	DropTask(context.Context, *DropTaskRequest) (*DropTaskReply, error)
+	// SetJob changes settings of a running job, all or none of them, and returns after the commit. The settings hold for the rest of the
+	// job, also after a failover and a resume.
+	SetJob(context.Context, *SetJobRequest) (*SetJobReply, error)
 	mustEmbedUnimplementedAdminServer()
 }
 
@@ -228,6 +245,9 @@ func (UnimplementedAdminServer) Scale(context.Context, *ScaleRequest) (*ScaleRep
 }
 func (UnimplementedAdminServer) DropTask(context.Context, *DropTaskRequest) (*DropTaskReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method DropTask not implemented")
+}
+func (UnimplementedAdminServer) SetJob(context.Context, *SetJobRequest) (*SetJobReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetJob not implemented")
 }
 func (UnimplementedAdminServer) mustEmbedUnimplementedAdminServer() {}
 func (UnimplementedAdminServer) testEmbeddedByValue()               {}
@@ -412,6 +432,24 @@ func _Admin_DropTask_Handler(srv interface{}, ctx context.Context, dec func(inte
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_SetJob_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetJobRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).SetJob(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_SetJob_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).SetJob(ctx, req.(*SetJobRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Admin_ServiceDesc is the grpc.ServiceDesc for Admin service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -454,6 +492,10 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "DropTask",
 			Handler:    _Admin_DropTask_Handler,
+		},
+		{
+			MethodName: "SetJob",
+			Handler:    _Admin_SetJob_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},

@@ -905,9 +905,14 @@ type DescribeReply struct {
 	// For a synchronous model with tables: largest number of bytes of rows that one trainer has staged.
 	StageRows uint64 `protobuf:"varint,20,opt,name=stage_rows,json=stageRows,proto3" json:"stage_rows,omitempty"`
 	// Whether the shard asks for a checkpoint set: it has its first parameters, or it stops.
-	WantsSet      bool `protobuf:"varint,21,opt,name=wants_set,json=wantsSet,proto3" json:"wants_set,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	WantsSet bool `protobuf:"varint,21,opt,name=wants_set,json=wantsSet,proto3" json:"wants_set,omitempty"`
+	// Learning rate of the optimizer, before its schedule; 0: no parameters.
+	LearningRate float32 `protobuf:"fixed32,22,opt,name=learning_rate,json=learningRate,proto3" json:"learning_rate,omitempty"`
+	// Factor of the learning rate in asynchronous updates, and the number of the change that set it; 0: none.
+	LearningRateScale  float32 `protobuf:"fixed32,23,opt,name=learning_rate_scale,json=learningRateScale,proto3" json:"learning_rate_scale,omitempty"`
+	LearningRateNumber uint64  `protobuf:"varint,24,opt,name=learning_rate_number,json=learningRateNumber,proto3" json:"learning_rate_number,omitempty"`
+	unknownFields      protoimpl.UnknownFields
+	sizeCache          protoimpl.SizeCache
 }
 
 func (x *DescribeReply) Reset() {
@@ -1078,6 +1083,27 @@ func (x *DescribeReply) GetWantsSet() bool {
 		return x.WantsSet
 	}
 	return false
+}
+
+func (x *DescribeReply) GetLearningRate() float32 {
+	if x != nil {
+		return x.LearningRate
+	}
+	return 0
+}
+
+func (x *DescribeReply) GetLearningRateScale() float32 {
+	if x != nil {
+		return x.LearningRateScale
+	}
+	return 0
+}
+
+func (x *DescribeReply) GetLearningRateNumber() uint64 {
+	if x != nil {
+		return x.LearningRateNumber
+	}
+	return 0
 }
 
 // ParameterServerCounters count from the start of the process.
@@ -2913,6 +2939,105 @@ func (*RetireReply) Descriptor() ([]byte, []int) {
 	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{38}
 }
 
+type SetLearningRateRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Term of the leader; terms increase.
+	Term uint64 `protobuf:"varint,1,opt,name=term,proto3" json:"term,omitempty"`
+	// Number of the change, from 1.
+	Number uint64 `protobuf:"varint,2,opt,name=number,proto3" json:"number,omitempty"`
+	// Factor of the learning rate of the optimizer and its schedule, above 0.
+	Scale         float32 `protobuf:"fixed32,3,opt,name=scale,proto3" json:"scale,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLearningRateRequest) Reset() {
+	*x = SetLearningRateRequest{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLearningRateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLearningRateRequest) ProtoMessage() {}
+
+func (x *SetLearningRateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLearningRateRequest.ProtoReflect.Descriptor instead.
+func (*SetLearningRateRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *SetLearningRateRequest) GetTerm() uint64 {
+	if x != nil {
+		return x.Term
+	}
+	return 0
+}
+
+func (x *SetLearningRateRequest) GetNumber() uint64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
+func (x *SetLearningRateRequest) GetScale() float32 {
+	if x != nil {
+		return x.Scale
+	}
+	return 0
+}
+
+type SetLearningRateReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *SetLearningRateReply) Reset() {
+	*x = SetLearningRateReply{}
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *SetLearningRateReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*SetLearningRateReply) ProtoMessage() {}
+
+func (x *SetLearningRateReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use SetLearningRateReply.ProtoReflect.Descriptor instead.
+func (*SetLearningRateReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{40}
+}
+
 // Retirement has the incarnations that have ended: all below `floor` that are not in `spared`.
 type Retirement struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -2927,7 +3052,7 @@ type Retirement struct {
 
 func (x *Retirement) Reset() {
 	*x = Retirement{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2939,7 +3064,7 @@ func (x *Retirement) String() string {
 func (*Retirement) ProtoMessage() {}
 
 func (x *Retirement) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2952,7 +3077,7 @@ func (x *Retirement) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Retirement.ProtoReflect.Descriptor instead.
 func (*Retirement) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{39}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *Retirement) GetJob() []byte {
@@ -2988,7 +3113,7 @@ type AppliedStep struct {
 
 func (x *AppliedStep) Reset() {
 	*x = AppliedStep{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3000,7 +3125,7 @@ func (x *AppliedStep) String() string {
 func (*AppliedStep) ProtoMessage() {}
 
 func (x *AppliedStep) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3013,7 +3138,7 @@ func (x *AppliedStep) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppliedStep.ProtoReflect.Descriptor instead.
 func (*AppliedStep) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{40}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *AppliedStep) GetOrdinal() uint32 {
@@ -3049,7 +3174,7 @@ type TakeRequest struct {
 
 func (x *TakeRequest) Reset() {
 	*x = TakeRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3061,7 +3186,7 @@ func (x *TakeRequest) String() string {
 func (*TakeRequest) ProtoMessage() {}
 
 func (x *TakeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[41]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3074,7 +3199,7 @@ func (x *TakeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeRequest.ProtoReflect.Descriptor instead.
 func (*TakeRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{41}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *TakeRequest) GetMove() *Move {
@@ -3106,7 +3231,7 @@ type TakeReply struct {
 
 func (x *TakeReply) Reset() {
 	*x = TakeReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3118,7 +3243,7 @@ func (x *TakeReply) String() string {
 func (*TakeReply) ProtoMessage() {}
 
 func (x *TakeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[42]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3131,7 +3256,7 @@ func (x *TakeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TakeReply.ProtoReflect.Descriptor instead.
 func (*TakeReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{42}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{44}
 }
 
 type SetPlacementRequest struct {
@@ -3148,7 +3273,7 @@ type SetPlacementRequest struct {
 
 func (x *SetPlacementRequest) Reset() {
 	*x = SetPlacementRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3160,7 +3285,7 @@ func (x *SetPlacementRequest) String() string {
 func (*SetPlacementRequest) ProtoMessage() {}
 
 func (x *SetPlacementRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[43]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3173,7 +3298,7 @@ func (x *SetPlacementRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPlacementRequest.ProtoReflect.Descriptor instead.
 func (*SetPlacementRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{43}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *SetPlacementRequest) GetTerm() uint64 {
@@ -3208,7 +3333,7 @@ type SetPlacementReply struct {
 
 func (x *SetPlacementReply) Reset() {
 	*x = SetPlacementReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3220,7 +3345,7 @@ func (x *SetPlacementReply) String() string {
 func (*SetPlacementReply) ProtoMessage() {}
 
 func (x *SetPlacementReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[44]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3233,7 +3358,7 @@ func (x *SetPlacementReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetPlacementReply.ProtoReflect.Descriptor instead.
 func (*SetPlacementReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{44}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SetPlacementReply) GetWanted() bool {
@@ -3260,7 +3385,7 @@ type RewindRequest struct {
 
 func (x *RewindRequest) Reset() {
 	*x = RewindRequest{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[45]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3272,7 +3397,7 @@ func (x *RewindRequest) String() string {
 func (*RewindRequest) ProtoMessage() {}
 
 func (x *RewindRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[45]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3285,7 +3410,7 @@ func (x *RewindRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewindRequest.ProtoReflect.Descriptor instead.
 func (*RewindRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{45}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *RewindRequest) GetTerm() uint64 {
@@ -3324,7 +3449,7 @@ type RewindReply struct {
 
 func (x *RewindReply) Reset() {
 	*x = RewindReply{}
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[46]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3336,7 +3461,7 @@ func (x *RewindReply) String() string {
 func (*RewindReply) ProtoMessage() {}
 
 func (x *RewindReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[46]
+	mi := &file_trainmaster_v1_parameter_server_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3349,7 +3474,7 @@ func (x *RewindReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RewindReply.ProtoReflect.Descriptor instead.
 func (*RewindReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{46}
+	return file_trainmaster_v1_parameter_server_proto_rawDescGZIP(), []int{48}
 }
 
 var File_trainmaster_v1_parameter_server_proto protoreflect.FileDescriptor
@@ -3412,7 +3537,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\vslot_owners\x18\x06 \x03(\rR\n" +
 	"slotOwners\"@\n" +
 	"\x0fDescribeRequest\x12\x14\n" +
-	"\x05brief\x18\x02 \x01(\bR\x05briefJ\x04\b\x01\x10\x02R\x11committed_version\"\xd5\x06\n" +
+	"\x05brief\x18\x02 \x01(\bR\x05briefJ\x04\b\x01\x10\x02R\x11committed_version\"\xdc\a\n" +
 	"\rDescribeReply\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x129\n" +
 	"\x05state\x18\x02 \x01(\x0e2#.trainmaster.v1.DescribeReply.StateR\x05state\x12\x1f\n" +
@@ -3443,7 +3568,10 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"unrestored\x12\x1d\n" +
 	"\n" +
 	"stage_rows\x18\x14 \x01(\x04R\tstageRows\x12\x1b\n" +
-	"\twants_set\x18\x15 \x01(\bR\bwantsSet\"X\n" +
+	"\twants_set\x18\x15 \x01(\bR\bwantsSet\x12#\n" +
+	"\rlearning_rate\x18\x16 \x01(\x02R\flearningRate\x12.\n" +
+	"\x13learning_rate_scale\x18\x17 \x01(\x02R\x11learningRateScale\x120\n" +
+	"\x14learning_rate_number\x18\x18 \x01(\x04R\x12learningRateNumber\"X\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_EMPTY\x10\x01\x12\x16\n" +
@@ -3585,7 +3713,12 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\aversion\x18\x03 \x01(\x04H\x00R\aversion\x88\x01\x01B\n" +
 	"\n" +
 	"\b_version\"\r\n" +
-	"\vRetireReply\"L\n" +
+	"\vRetireReply\"Z\n" +
+	"\x16SetLearningRateRequest\x12\x12\n" +
+	"\x04term\x18\x01 \x01(\x04R\x04term\x12\x16\n" +
+	"\x06number\x18\x02 \x01(\x04R\x06number\x12\x14\n" +
+	"\x05scale\x18\x03 \x01(\x02R\x05scale\"\x16\n" +
+	"\x14SetLearningRateReply\"L\n" +
 	"\n" +
 	"Retirement\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\fR\x03job\x12\x14\n" +
@@ -3618,7 +3751,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"UpdateMode\x12\x1b\n" +
 	"\x17UPDATE_MODE_UNSPECIFIED\x10\x00\x12\x15\n" +
 	"\x11UPDATE_MODE_ASYNC\x10\x01\x12\x14\n" +
-	"\x10UPDATE_MODE_SYNC\x10\x022\x8c\t\n" +
+	"\x10UPDATE_MODE_SYNC\x10\x022\xed\t\n" +
 	"\x0fParameterServer\x12J\n" +
 	"\bDescribe\x12\x1f.trainmaster.v1.DescribeRequest\x1a\x1d.trainmaster.v1.DescribeReply\x12\\\n" +
 	"\x0eInitParameters\x12%.trainmaster.v1.InitParametersRequest\x1a#.trainmaster.v1.InitParametersReply\x12P\n" +
@@ -3636,7 +3769,8 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x04Take\x12\x1b.trainmaster.v1.TakeRequest\x1a\x19.trainmaster.v1.TakeReply\x12V\n" +
 	"\fSetPlacement\x12#.trainmaster.v1.SetPlacementRequest\x1a!.trainmaster.v1.SetPlacementReply\x12D\n" +
 	"\x06Rewind\x12\x1d.trainmaster.v1.RewindRequest\x1a\x1b.trainmaster.v1.RewindReply\x12D\n" +
-	"\x06Retire\x12\x1d.trainmaster.v1.RetireRequest\x1a\x1b.trainmaster.v1.RetireReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
+	"\x06Retire\x12\x1d.trainmaster.v1.RetireRequest\x1a\x1b.trainmaster.v1.RetireReply\x12_\n" +
+	"\x0fSetLearningRate\x12&.trainmaster.v1.SetLearningRateRequest\x1a$.trainmaster.v1.SetLearningRateReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
 
 var (
 	file_trainmaster_v1_parameter_server_proto_rawDescOnce sync.Once
@@ -3651,7 +3785,7 @@ func file_trainmaster_v1_parameter_server_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_parameter_server_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_trainmaster_v1_parameter_server_proto_msgTypes = make([]protoimpl.MessageInfo, 49)
 var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(UpdateMode)(0),                  // 0: trainmaster.v1.UpdateMode
 	(DescribeReply_State)(0),         // 1: trainmaster.v1.DescribeReply.State
@@ -3695,14 +3829,16 @@ var file_trainmaster_v1_parameter_server_proto_goTypes = []any{
 	(*SlotContent)(nil),              // 39: trainmaster.v1.SlotContent
 	(*RetireRequest)(nil),            // 40: trainmaster.v1.RetireRequest
 	(*RetireReply)(nil),              // 41: trainmaster.v1.RetireReply
-	(*Retirement)(nil),               // 42: trainmaster.v1.Retirement
-	(*AppliedStep)(nil),              // 43: trainmaster.v1.AppliedStep
-	(*TakeRequest)(nil),              // 44: trainmaster.v1.TakeRequest
-	(*TakeReply)(nil),                // 45: trainmaster.v1.TakeReply
-	(*SetPlacementRequest)(nil),      // 46: trainmaster.v1.SetPlacementRequest
-	(*SetPlacementReply)(nil),        // 47: trainmaster.v1.SetPlacementReply
-	(*RewindRequest)(nil),            // 48: trainmaster.v1.RewindRequest
-	(*RewindReply)(nil),              // 49: trainmaster.v1.RewindReply
+	(*SetLearningRateRequest)(nil),   // 42: trainmaster.v1.SetLearningRateRequest
+	(*SetLearningRateReply)(nil),     // 43: trainmaster.v1.SetLearningRateReply
+	(*Retirement)(nil),               // 44: trainmaster.v1.Retirement
+	(*AppliedStep)(nil),              // 45: trainmaster.v1.AppliedStep
+	(*TakeRequest)(nil),              // 46: trainmaster.v1.TakeRequest
+	(*TakeReply)(nil),                // 47: trainmaster.v1.TakeReply
+	(*SetPlacementRequest)(nil),      // 48: trainmaster.v1.SetPlacementRequest
+	(*SetPlacementReply)(nil),        // 49: trainmaster.v1.SetPlacementReply
+	(*RewindRequest)(nil),            // 50: trainmaster.v1.RewindRequest
+	(*RewindReply)(nil),              // 51: trainmaster.v1.RewindReply
 }
 var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	5,  // 0: trainmaster.v1.ParameterOptimizer.schedule:type_name -> trainmaster.v1.LearningRateSchedule
@@ -3733,9 +3869,9 @@ var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	32, // 25: trainmaster.v1.ReadRequest.partitions:type_name -> trainmaster.v1.Partitions
 	38, // 26: trainmaster.v1.PartitionPiece.block:type_name -> trainmaster.v1.BlockContent
 	39, // 27: trainmaster.v1.PartitionPiece.slot:type_name -> trainmaster.v1.SlotContent
-	43, // 28: trainmaster.v1.PartitionPiece.applied:type_name -> trainmaster.v1.AppliedStep
-	42, // 29: trainmaster.v1.PartitionPiece.retired:type_name -> trainmaster.v1.Retirement
-	42, // 30: trainmaster.v1.RetireRequest.retired:type_name -> trainmaster.v1.Retirement
+	45, // 28: trainmaster.v1.PartitionPiece.applied:type_name -> trainmaster.v1.AppliedStep
+	44, // 29: trainmaster.v1.PartitionPiece.retired:type_name -> trainmaster.v1.Retirement
+	44, // 30: trainmaster.v1.RetireRequest.retired:type_name -> trainmaster.v1.Retirement
 	31, // 31: trainmaster.v1.TakeRequest.move:type_name -> trainmaster.v1.Move
 	32, // 32: trainmaster.v1.TakeRequest.partitions:type_name -> trainmaster.v1.Partitions
 	7,  // 33: trainmaster.v1.SetPlacementRequest.model:type_name -> trainmaster.v1.ParameterModel
@@ -3750,27 +3886,29 @@ var file_trainmaster_v1_parameter_server_proto_depIdxs = []int32{
 	29, // 42: trainmaster.v1.ParameterServer.PruneSets:input_type -> trainmaster.v1.PruneSetsRequest
 	33, // 43: trainmaster.v1.ParameterServer.Freeze:input_type -> trainmaster.v1.FreezeRequest
 	35, // 44: trainmaster.v1.ParameterServer.Read:input_type -> trainmaster.v1.ReadRequest
-	44, // 45: trainmaster.v1.ParameterServer.Take:input_type -> trainmaster.v1.TakeRequest
-	46, // 46: trainmaster.v1.ParameterServer.SetPlacement:input_type -> trainmaster.v1.SetPlacementRequest
-	48, // 47: trainmaster.v1.ParameterServer.Rewind:input_type -> trainmaster.v1.RewindRequest
+	46, // 45: trainmaster.v1.ParameterServer.Take:input_type -> trainmaster.v1.TakeRequest
+	48, // 46: trainmaster.v1.ParameterServer.SetPlacement:input_type -> trainmaster.v1.SetPlacementRequest
+	50, // 47: trainmaster.v1.ParameterServer.Rewind:input_type -> trainmaster.v1.RewindRequest
 	40, // 48: trainmaster.v1.ParameterServer.Retire:input_type -> trainmaster.v1.RetireRequest
-	11, // 49: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
-	14, // 50: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
-	16, // 51: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
-	19, // 52: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
-	22, // 53: trainmaster.v1.ParameterServer.BeginCut:output_type -> trainmaster.v1.BeginCutReply
-	24, // 54: trainmaster.v1.ParameterServer.WriteCut:output_type -> trainmaster.v1.WriteCutReply
-	26, // 55: trainmaster.v1.ParameterServer.AbortCut:output_type -> trainmaster.v1.AbortCutReply
-	28, // 56: trainmaster.v1.ParameterServer.WriteSet:output_type -> trainmaster.v1.WriteSetReply
-	30, // 57: trainmaster.v1.ParameterServer.PruneSets:output_type -> trainmaster.v1.PruneSetsReply
-	34, // 58: trainmaster.v1.ParameterServer.Freeze:output_type -> trainmaster.v1.FreezeReply
-	36, // 59: trainmaster.v1.ParameterServer.Read:output_type -> trainmaster.v1.SealedPiece
-	45, // 60: trainmaster.v1.ParameterServer.Take:output_type -> trainmaster.v1.TakeReply
-	47, // 61: trainmaster.v1.ParameterServer.SetPlacement:output_type -> trainmaster.v1.SetPlacementReply
-	49, // 62: trainmaster.v1.ParameterServer.Rewind:output_type -> trainmaster.v1.RewindReply
-	41, // 63: trainmaster.v1.ParameterServer.Retire:output_type -> trainmaster.v1.RetireReply
-	49, // [49:64] is the sub-list for method output_type
-	34, // [34:49] is the sub-list for method input_type
+	42, // 49: trainmaster.v1.ParameterServer.SetLearningRate:input_type -> trainmaster.v1.SetLearningRateRequest
+	11, // 50: trainmaster.v1.ParameterServer.Describe:output_type -> trainmaster.v1.DescribeReply
+	14, // 51: trainmaster.v1.ParameterServer.InitParameters:output_type -> trainmaster.v1.InitParametersReply
+	16, // 52: trainmaster.v1.ParameterServer.FinishInit:output_type -> trainmaster.v1.FinishInitReply
+	19, // 53: trainmaster.v1.ParameterServer.CommitStep:output_type -> trainmaster.v1.CommitStepReply
+	22, // 54: trainmaster.v1.ParameterServer.BeginCut:output_type -> trainmaster.v1.BeginCutReply
+	24, // 55: trainmaster.v1.ParameterServer.WriteCut:output_type -> trainmaster.v1.WriteCutReply
+	26, // 56: trainmaster.v1.ParameterServer.AbortCut:output_type -> trainmaster.v1.AbortCutReply
+	28, // 57: trainmaster.v1.ParameterServer.WriteSet:output_type -> trainmaster.v1.WriteSetReply
+	30, // 58: trainmaster.v1.ParameterServer.PruneSets:output_type -> trainmaster.v1.PruneSetsReply
+	34, // 59: trainmaster.v1.ParameterServer.Freeze:output_type -> trainmaster.v1.FreezeReply
+	36, // 60: trainmaster.v1.ParameterServer.Read:output_type -> trainmaster.v1.SealedPiece
+	47, // 61: trainmaster.v1.ParameterServer.Take:output_type -> trainmaster.v1.TakeReply
+	49, // 62: trainmaster.v1.ParameterServer.SetPlacement:output_type -> trainmaster.v1.SetPlacementReply
+	51, // 63: trainmaster.v1.ParameterServer.Rewind:output_type -> trainmaster.v1.RewindReply
+	41, // 64: trainmaster.v1.ParameterServer.Retire:output_type -> trainmaster.v1.RetireReply
+	43, // 65: trainmaster.v1.ParameterServer.SetLearningRate:output_type -> trainmaster.v1.SetLearningRateReply
+	50, // [50:66] is the sub-list for method output_type
+	34, // [34:50] is the sub-list for method input_type
 	34, // [34:34] is the sub-list for extension type_name
 	34, // [34:34] is the sub-list for extension extendee
 	0,  // [0:34] is the sub-list for field type_name
@@ -3793,7 +3931,7 @@ func file_trainmaster_v1_parameter_server_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_parameter_server_proto_rawDesc), len(file_trainmaster_v1_parameter_server_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   47,
+			NumMessages:   49,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,21 +19,22 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	ParameterServer_Describe_FullMethodName       = "/trainmaster.v1.ParameterServer/Describe"
-	ParameterServer_InitParameters_FullMethodName = "/trainmaster.v1.ParameterServer/InitParameters"
-	ParameterServer_FinishInit_FullMethodName     = "/trainmaster.v1.ParameterServer/FinishInit"
-	ParameterServer_CommitStep_FullMethodName     = "/trainmaster.v1.ParameterServer/CommitStep"
-	ParameterServer_BeginCut_FullMethodName       = "/trainmaster.v1.ParameterServer/BeginCut"
-	ParameterServer_WriteCut_FullMethodName       = "/trainmaster.v1.ParameterServer/WriteCut"
-	ParameterServer_AbortCut_FullMethodName       = "/trainmaster.v1.ParameterServer/AbortCut"
-	ParameterServer_WriteSet_FullMethodName       = "/trainmaster.v1.ParameterServer/WriteSet"
-	ParameterServer_PruneSets_FullMethodName      = "/trainmaster.v1.ParameterServer/PruneSets"
-	ParameterServer_Freeze_FullMethodName         = "/trainmaster.v1.ParameterServer/Freeze"
-	ParameterServer_Read_FullMethodName           = "/trainmaster.v1.ParameterServer/Read"
-	ParameterServer_Take_FullMethodName           = "/trainmaster.v1.ParameterServer/Take"
-	ParameterServer_SetPlacement_FullMethodName   = "/trainmaster.v1.ParameterServer/SetPlacement"
-	ParameterServer_Rewind_FullMethodName         = "/trainmaster.v1.ParameterServer/Rewind"
-	ParameterServer_Retire_FullMethodName         = "/trainmaster.v1.ParameterServer/Retire"
+	ParameterServer_Describe_FullMethodName        = "/trainmaster.v1.ParameterServer/Describe"
+	ParameterServer_InitParameters_FullMethodName  = "/trainmaster.v1.ParameterServer/InitParameters"
+	ParameterServer_FinishInit_FullMethodName      = "/trainmaster.v1.ParameterServer/FinishInit"
+	ParameterServer_CommitStep_FullMethodName      = "/trainmaster.v1.ParameterServer/CommitStep"
+	ParameterServer_BeginCut_FullMethodName        = "/trainmaster.v1.ParameterServer/BeginCut"
+	ParameterServer_WriteCut_FullMethodName        = "/trainmaster.v1.ParameterServer/WriteCut"
+	ParameterServer_AbortCut_FullMethodName        = "/trainmaster.v1.ParameterServer/AbortCut"
+	ParameterServer_WriteSet_FullMethodName        = "/trainmaster.v1.ParameterServer/WriteSet"
+	ParameterServer_PruneSets_FullMethodName       = "/trainmaster.v1.ParameterServer/PruneSets"
+	ParameterServer_Freeze_FullMethodName          = "/trainmaster.v1.ParameterServer/Freeze"
+	ParameterServer_Read_FullMethodName            = "/trainmaster.v1.ParameterServer/Read"
+	ParameterServer_Take_FullMethodName            = "/trainmaster.v1.ParameterServer/Take"
+	ParameterServer_SetPlacement_FullMethodName    = "/trainmaster.v1.ParameterServer/SetPlacement"
+	ParameterServer_Rewind_FullMethodName          = "/trainmaster.v1.ParameterServer/Rewind"
+	ParameterServer_Retire_FullMethodName          = "/trainmaster.v1.ParameterServer/Retire"
+	ParameterServer_SetLearningRate_FullMethodName = "/trainmaster.v1.ParameterServer/SetLearningRate"
 )
 
 // ParameterServerClient is the client API for ParameterServer service.
@@ -87,6 +88,10 @@ type ParameterServerClient interface {
 	// Retire sends the retired trainers, after the commit of the master. The shard deletes their steps and rejects them. A
 	// request with a lower floor does nothing. A former leader and the leader of another job are rejected.
 	Retire(ctx context.Context, in *RetireRequest, opts ...grpc.CallOption) (*RetireReply, error)
+	// SetLearningRate sets the factor of the learning rate of asynchronous updates, after the commit of the master. A lower number does
+	// nothing, so the call may be repeated. A former leader is rejected. A shard of a synchronous job rejects it: CommitStep has the
+	// factor of each version.
+	SetLearningRate(ctx context.Context, in *SetLearningRateRequest, opts ...grpc.CallOption) (*SetLearningRateReply, error)
 }
 
 type parameterServerClient struct {
@@ -256,6 +261,16 @@ func (c *parameterServerClient) Retire(ctx context.Context, in *RetireRequest, o
 	return out, nil
 }
 
+func (c *parameterServerClient) SetLearningRate(ctx context.Context, in *SetLearningRateRequest, opts ...grpc.CallOption) (*SetLearningRateReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(SetLearningRateReply)
+	err := c.cc.Invoke(ctx, ParameterServer_SetLearningRate_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // ParameterServerServer is the server API for ParameterServer service.
 // All implementations must embed UnimplementedParameterServerServer
 // for forward compatibility.
@@ -307,6 +322,10 @@ type ParameterServerServer interface {
 	// Retire sends the retired trainers, after the commit of the master. The shard deletes their steps and rejects them. A
 	// request with a lower floor does nothing. A former leader and the leader of another job are rejected.
 	Retire(context.Context, *RetireRequest) (*RetireReply, error)
+	// SetLearningRate sets the factor of the learning rate of asynchronous updates, after the commit of the master. A lower number does
+	// nothing, so the call may be repeated. A former leader is rejected. A shard of a synchronous job rejects it: CommitStep has the
+	// factor of each version.
+	SetLearningRate(context.Context, *SetLearningRateRequest) (*SetLearningRateReply, error)
 	mustEmbedUnimplementedParameterServerServer()
 }
 
@@ -361,6 +380,9 @@ func (UnimplementedParameterServerServer) Rewind(context.Context, *RewindRequest
 }
 func (UnimplementedParameterServerServer) Retire(context.Context, *RetireRequest) (*RetireReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Retire not implemented")
+}
+func (UnimplementedParameterServerServer) SetLearningRate(context.Context, *SetLearningRateRequest) (*SetLearningRateReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method SetLearningRate not implemented")
 }
 func (UnimplementedParameterServerServer) mustEmbedUnimplementedParameterServerServer() {}
 func (UnimplementedParameterServerServer) testEmbeddedByValue()                         {}
@@ -646,6 +668,24 @@ func _ParameterServer_Retire_Handler(srv interface{}, ctx context.Context, dec f
 	return interceptor(ctx, in, info, handler)
 }
 
+func _ParameterServer_SetLearningRate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(SetLearningRateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(ParameterServerServer).SetLearningRate(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: ParameterServer_SetLearningRate_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(ParameterServerServer).SetLearningRate(ctx, req.(*SetLearningRateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // ParameterServer_ServiceDesc is the grpc.ServiceDesc for ParameterServer service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -708,6 +748,10 @@ var ParameterServer_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Retire",
 			Handler:    _ParameterServer_Retire_Handler,
+		},
+		{
+			MethodName: "SetLearningRate",
+			Handler:    _ParameterServer_SetLearningRate_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
