@@ -240,7 +240,7 @@ func TestListRefuses(t *testing.T) {
 
 // F63: a URL is no path. Only URLs of object stores are read, and only below a root: a client selects no other address.
 func TestURLIsRefused(t *testing.T) {
-	for _, name := range []string{"http://169.254.169.254/latest", "file:///etc/passwd", "ftp://bucket/*", "s3:///file"} {
+	for _, name := range []string{"http://169.254.169.254/latest", "file:///etc/passwd", "ftp://bucket/*", "s3:///file", "gs://", "azblob://?domain=127.0.0.1"} {
 		for _, source := range []dataset.Source{{}, {AnyURL: true}, {Roots: []string{"/", "s3://bucket"}}} {
 			if _, err := source.List(t.Context(), []string{name}); !errors.Is(err, dataset.ErrScheme) {
 				t.Errorf("%s: %v", name, err)

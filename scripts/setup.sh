@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# setup.sh installs what the tests need and this machine lacks: programs from Debian, and Python packages and an S3 server in
-# the cache (see cache.sh). If nothing is missing, it changes nothing.
+# setup.sh installs what the tests need and this machine lacks: programs from Debian, and Python packages and servers of object stores
+# in the cache (see cache.sh). If nothing is missing, it changes nothing.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 source scripts/cache.sh
@@ -11,6 +11,8 @@ declare -A packages=(
 	[protoc]="protobuf-compiler" # generated files are compared with what the .proto files say
 	[git]="git"
 	[python3]="python3 python3-venv"
+	[node]="nodejs" # the Azure server
+	[npm]="npm"
 )
 if [ "$(id -u)" -eq 0 ] && [ "$(uname)" = Linux ]; then # tests of network partitions need root
 	packages[ip]="iproute2"
@@ -59,6 +61,16 @@ s3_server() {
 	CGO_ENABLED=0 go build -C scripts/tools/s3 -trimpath -buildvcs=false -ldflags "-s -w" -o "$1/versitygw" github.com/versity/versitygw/cmd/versitygw
 }
 
+# A server with the API of Google Cloud Storage, also with its own module.
+gcs_server() {
+	CGO_ENABLED=0 go build -C scripts/tools/gcs -trimpath -buildvcs=false -ldflags "-s -w" -o "$1/fake-gcs-server" github.com/fsouza/fake-gcs-server
+}
+
+# A server with the API of Azure Blob Storage. The package declares a newer Node; its blob server runs on Node 20.
+azure_server() {
+	npm install --silent --no-audit --no-fund --engine-strict=false --prefix "$1" "$azurite_package" && ln -s "$(command -v node)" "$1/node"
+}
+
 # prepare ENTRY MESSAGE FUNCTION builds a missing entry of the cache.
 prepare() {
 	local path
@@ -70,3 +82,5 @@ prepare() {
 debian_packages
 prepare python "installing the packages of scripts/requirements.txt" python_packages
 prepare s3 "building the S3 server of scripts/tools/s3 (some minutes)" s3_server
+prepare gcs "building the GCS server of scripts/tools/gcs (some minutes)" gcs_server
+prepare azure "installing the Azure server ($azurite_package, 365 MB)" azure_server

@@ -29,7 +29,7 @@ set that etcd names and no other one. If a file of that set is damaged or missin
 
 // addCheckpointDir gives cmd the directory of the job's checkpoints. The function that it returns opens the directory.
 func addCheckpointDir(cmd *cobra.Command) (dir *string, open func() (checkpoint.Store, error)) {
-	dir = cmd.Flags().String("checkpoint-dir", "", "`directory`, or s3://bucket/prefix, of the checkpoints of the job's parameter servers (required)")
+	dir = cmd.Flags().String("checkpoint-dir", "", "`directory`, or s3://bucket/prefix (azblob://, gs://), of the checkpoints of the job's parameter servers (required)")
 	return dir, func() (checkpoint.Store, error) {
 		if err := wantCheckpointDir(*dir); err != nil {
 			return checkpoint.Store{}, err

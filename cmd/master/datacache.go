@@ -11,7 +11,7 @@ import (
 // addDataCache adds the flags of a cache for objects. The result opens it; without a directory it has no cache.
 func addDataCache(cmd *cobra.Command) func() (*dataset.Stores, error) {
 	flags := cmd.Flags()
-	dir := flags.String("cache-dir", "", "`directory` that keeps what was read of objects (s3://) for later passes; several processes can share it (default: none)")
+	dir := flags.String("cache-dir", "", "`directory` that keeps what was read of objects for later passes; several processes can share it (default: none)")
 	limit := flags.Int64("cache-bytes", 10<<30, "maximum size of the cache in `bytes`")
 	return func() (*dataset.Stores, error) {
 		stores := new(dataset.Stores)

@@ -127,7 +127,7 @@ func TestUsageErrors(t *testing.T) {
 		{"half a way", []string{"trainer", "--data", "x", "--addr", "127.0.0.1:1"}, []string{"found --addr alone"}},
 		{"checkpoints", []string{"--checkpoint-keep", "-1"}, []string{"--checkpoint-keep: expected 0"}},
 		{"advertise", []string{"pserver", "--endpoints", "127.0.0.1:1", "--advertise", ":0"}, []string{`--advertise ":0": expected host:port`}},
-		{"bucket", []string{"pserver", "--endpoints", "127.0.0.1:1", "--checkpoint-dir", "gs://bucket/job"}, []string{"--checkpoint-dir", "expected a directory or s3://bucket/prefix"}},
+		{"bucket", []string{"pserver", "--endpoints", "127.0.0.1:1", "--checkpoint-dir", "ftp://bucket/job"}, []string{"--checkpoint-dir", "expected a directory or s3://bucket/prefix"}},
 		{"bucket of a model", []string{"model", "inspect", "s3://key:secret@bucket/job"}, []string{"expected a URL without credentials", "AWS_ACCESS_KEY_ID"}},
 		{"set in a bucket", []string{"model", "inspect", "s3://bucket/job/sets/4.json"}, []string{"sets/<number>.json with 8 digits"}},
 		{"held out", []string{"recordio", "convert", "--held-out", "1.5", "a", "b"}, []string{`bad value "1.5" for --held-out`}},

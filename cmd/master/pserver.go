@@ -51,7 +51,7 @@ from that checkpoint. If it loses its index, it exits with an error, since anoth
 	flags.StringVar(&c.DataSocket, "data-socket", pserver.SocketAuto,
 		"`directory` of this user for a unix socket, which trainers on this machine use instead of TCP; auto: a temporary directory; off: none")
 	flags.DurationVar(&s.ttl, "ps-ttl", 10*time.Second, "`time` until the index of a dead server is free")
-	flags.StringVar(&c.CheckpointDir, "checkpoint-dir", "", "`directory`, or s3://bucket/prefix, for checkpoints, the same for all servers of the job (default: none, a restart loses the parameters)")
+	flags.StringVar(&c.CheckpointDir, "checkpoint-dir", "", "`directory`, or s3://bucket/prefix (azblob://, gs://), for checkpoints, the same for all servers of the job (default: none, a restart loses the parameters)")
 	flags.StringVar(&c.CheckpointsOf, "checkpoints-of", "", "another `job`, whose checkpoints in --checkpoint-dir this job may begin with (default: such are refused)")
 	flags.IntVar(&c.MaxConnections, "max-connections", 4096, "more are turned away (0: the default)")
 	flags.Int64Var(&c.StageBytes, "stage-bytes", 4<<30, "`bytes` for gradients that wait for their step; beyond it trainers wait (0: the default)")

@@ -52,7 +52,7 @@ restore, the earlier passes cannot be verified.`,
 	from := admin.AddLocationFlags(cmd, cli.AddEtcdFlags(cmd))
 	withLedger := cmd.Flags().Bool("ledger", true, "save the ledger too, from which master verify proves what was counted")
 	dir := addLedgerDir(cmd)
-	checkpoints := cmd.Flags().String("checkpoint-dir", "", "`directory`, or s3://bucket/prefix, of the checkpoints of the job's parameter servers (default: the parameters are not saved)")
+	checkpoints := cmd.Flags().String("checkpoint-dir", "", "`directory`, or s3://bucket/prefix (azblob://, gs://), of the checkpoints of the job's parameter servers (default: the parameters are not saved)")
 	force := cmd.Flags().Bool("force", false, "replace a file that exists")
 	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

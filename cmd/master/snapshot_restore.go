@@ -35,7 +35,7 @@ rejected.`,
 		Args: cobra.ExactArgs(1),
 	}
 	to := admin.AddLocationFlags(cmd, cli.AddEtcdFlags(cmd))
-	checkpoints := cmd.Flags().String("checkpoint-dir", "", "empty `directory`, or s3://bucket/prefix, for the parameters of a snapshot that has them")
+	checkpoints := cmd.Flags().String("checkpoint-dir", "", "empty `directory`, or s3://bucket/prefix (azblob://, gs://), for the parameters of a snapshot that has them")
 	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		file, err := openSnapshot(args[0])

@@ -46,7 +46,7 @@ master or server it continues when that process runs again. One trainer of the j
 	flags.StringVar(&addr, "addr", "", "`host:port` of the master (default: found through etcd)")
 	flags.StringSliceVar(&servers, "servers", nil, "`host:port` of every parameter server (default: found through etcd)")
 	flags.StringVar(&w.Trainer.ID, "id", defaultID(), "`name` of this trainer; a second one with the same name takes its place")
-	flags.StringSliceVar(&w.Data, "data", nil, "`prefix` of a converted dataset, or paths, URLs (s3://bucket/key) and globs of RecordIO or TFRecord files to train on")
+	flags.StringSliceVar(&w.Data, "data", nil, "`prefix` of a converted dataset, or paths, URLs (s3://bucket/key, azblob://, gs://) and globs of RecordIO or TFRecord files to train on")
 	openStores := addDataCache(cmd)
 	kind := cli.AddChoice(cmd, "model", "", "what to train", model.Kinds()...)
 	flags.IntVar(&w.Classes, "classes", 0, "`number` of classes, above the greatest label (0: as the dataset states, else 10; 2 for models of categories)")

@@ -141,7 +141,7 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, in *http.Request) {
 		w.Header().Set("Content-Length", strconv.FormatInt(length, 10))
 	}
 	w.WriteHeader(answer.StatusCode)
-	if fault.CutAfter > 0 && length > fault.CutAfter {
+	if fault.CutAfter > 0 && (length < 0 || length > fault.CutAfter) {
 		io.CopyN(w, answer.Body, fault.CutAfter) //nolint:errcheck // the connection ends anyway
 		w.(http.Flusher).Flush()
 		panic(http.ErrAbortHandler)

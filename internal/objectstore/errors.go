@@ -10,6 +10,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/Azure/azure-sdk-for-go/sdk/azcore"
 	"github.com/aws/smithy-go"
 	smithyhttp "github.com/aws/smithy-go/transport/http"
 )
@@ -24,6 +25,12 @@ const (
 func statusOf(err error) int {
 	if answer, ok := errors.AsType[*smithyhttp.ResponseError](err); ok {
 		return answer.HTTPStatusCode()
+	}
+	if answer, ok := errors.AsType[*azcore.ResponseError](err); ok {
+		return answer.StatusCode
+	}
+	if answer, ok := errors.AsType[*gcsError](err); ok {
+		return answer.status
 	}
 	return 0
 }
@@ -51,12 +58,12 @@ var advice = []struct {
 	codes []string
 	do    string
 }{
-	{[]string{"NoSuchBucket"},
+	{[]string{"NoSuchBucket", "ContainerNotFound"},
 		"there is no such bucket: create it, or correct the URL"},
-	{[]string{"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidClientTokenId"},
-		"the store does not know these credentials: correct AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, ~/.aws or the machine's role"},
-	{[]string{"AccessDenied", "Forbidden", "AllAccessDisabled", "AccountProblem"},
-		"these credentials may not do that: they need s3:ListBucket on the bucket, and s3:GetObject, s3:PutObject, s3:DeleteObject and s3:AbortMultipartUpload on the objects below the prefix"},
+	{[]string{"InvalidAccessKeyId", "SignatureDoesNotMatch", "ExpiredToken", "InvalidToken", "TokenRefreshRequired", "InvalidClientTokenId", "AuthenticationFailed"},
+		"the store does not know these credentials: correct the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AZURE_STORAGE_KEY, GOOGLE_APPLICATION_CREDENTIALS), ~/.aws or the machine's role"},
+	{[]string{"AccessDenied", "Forbidden", "AllAccessDisabled", "AccountProblem", "AuthorizationFailure", "AuthorizationPermissionMismatch", "InsufficientAccountPermissions", "PublicAccessNotPermitted", "NoAuthenticationInformation"},
+		"these credentials may not do that: they need s3:ListBucket on the bucket, and s3:GetObject, s3:PutObject, s3:DeleteObject and s3:AbortMultipartUpload on the objects below the prefix; or Storage Blob Data Contributor (azblob), Storage Object Admin (gs). To read, s3:GetObject and s3:ListBucket, or a reader role, are enough"},
 	{[]string{"PermanentRedirect", "TemporaryRedirect", "MovedPermanently", "AuthorizationHeaderMalformed", "IllegalLocationConstraintException"},
 		"the bucket is in another region: add region=NAME to the URL, or set AWS_REGION"},
 	{[]string{"NotImplemented", "MethodNotAllowed", "InvalidRequest", "XAmzContentSHA256Mismatch"},
@@ -68,16 +75,39 @@ var advice = []struct {
 // IsNotFound reports whether the store has answered that there is no such object. Other 404 errors can come from another service at that
 // address.
 func IsNotFound(err error) bool {
-	api, answered := errors.AsType[smithy.APIError](err)
-	return answered && (api.ErrorCode() == "NoSuchKey" || api.ErrorCode() == "NotFound")
+	switch codeOf(err) {
+	case "NoSuchKey", "NotFound", "BlobNotFound":
+		return true
+	}
+	return false
+}
+
+// codeOf returns the store's code of an error, "" without one. gs has statuses instead of codes.
+func codeOf(err error) string {
+	if api, answered := errors.AsType[smithy.APIError](err); answered {
+		return api.ErrorCode()
+	}
+	if answer, answered := errors.AsType[*azcore.ResponseError](err); answered {
+		return answer.ErrorCode
+	}
+	if answer, answered := errors.AsType[*gcsError](err); answered {
+		switch {
+		case answer.status == http.StatusNotFound && strings.Contains(answer.text, "bucket does not exist"):
+			return "NoSuchBucket"
+		case answer.status == http.StatusNotFound:
+			return "NotFound"
+		case answer.status == http.StatusUnauthorized:
+			return "InvalidToken"
+		case answer.status == http.StatusForbidden:
+			return "AccessDenied"
+		}
+	}
+	return ""
 }
 
 // Explain returns the action that repairs the cause of an error of the store, and the error without the internal terms of the SDK.
 func Explain(err error) (action string, cause error) {
-	code := ""
-	if api, answered := errors.AsType[smithy.APIError](err); answered {
-		code = api.ErrorCode()
-	}
+	code := codeOf(err)
 	if errors.Is(err, errNoCredentials) {
 		err = errNoCredentials
 	}
@@ -91,7 +121,7 @@ func whatToDo(code string, err error) string {
 		}
 	}
 	if errors.Is(err, errNoCredentials) || strings.Contains(err.Error(), "get credentials") {
-		return "found no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE; for the role of a machine of Amazon set AWS_EC2_METADATA_DISABLED=false"
+		return "found no credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, AWS_PROFILE, AZURE_STORAGE_KEY or GOOGLE_APPLICATION_CREDENTIALS, or AWS_EC2_METADATA_DISABLED=false for the role of a machine of Amazon"
 	}
 	if errors.Is(err, context.Canceled) {
 		return "it was given up"

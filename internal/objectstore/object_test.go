@@ -20,6 +20,8 @@ import (
 
 	"trainmaster/internal/httpproxy"
 	"trainmaster/internal/objectstore"
+	"trainmaster/internal/objectstore/azuretest"
+	"trainmaster/internal/objectstore/gcstest"
 	"trainmaster/internal/objectstore/s3test"
 	"trainmaster/internal/tcpproxy"
 )
@@ -38,7 +40,7 @@ type bench struct {
 
 // eachStore runs a test for each store.
 func eachStore(t *testing.T, test func(t *testing.T, s *bench)) {
-	for name, start := range map[string]func(t *testing.T) *bench{"s3": s3Bench} {
+	for name, start := range map[string]func(t *testing.T) *bench{"s3": s3Bench, "gs": gcsBench, "azblob": azureBench} {
 		t.Run(name, func(t *testing.T) { test(t, start(t)) })
 	}
 }
@@ -47,6 +49,22 @@ func s3Bench(t *testing.T) *bench {
 	s := s3test.Start(t)
 	b := &bench{put: s.Put, proxy: proxyTo(t, s.Addr), tag: "Etag", pinned: ifMatch}
 	b.bucket = open(t, s3test.URLAt(b.proxy.Addr(), ""))
+	return b
+}
+
+func gcsBench(t *testing.T) *bench {
+	s := gcstest.Start(t)
+	b := &bench{put: s.Put, proxy: proxyTo(t, s.Addr), tag: "X-Goog-Generation", pinned: func(request *http.Request, stamp string) bool {
+		return request.URL.Query().Get("generation") == stamp
+	}}
+	b.bucket = open(t, gcstest.URLAt(b.proxy.Addr(), ""))
+	return b
+}
+
+func azureBench(t *testing.T) *bench {
+	s := azuretest.Start(t)
+	b := &bench{put: s.Put, proxy: proxyTo(t, s.Addr), tag: "Etag", pinned: ifMatch}
+	b.bucket = open(t, azuretest.URLAt(b.proxy.Addr(), ""))
 	return b
 }
 
@@ -266,10 +284,6 @@ func TestMatching(t *testing.T) {
 		for _, key := range []string{"list/a/1", "list/a/2", "list/a/.3", "list/ab", "list/b/1", "other"} {
 			s.put(t, key, []byte("x"))
 		}
-		l, err := objectstore.Parse("s3://b")
-		if err != nil {
-			t.Fatal(err)
-		}
 		for name, want := range map[string][]string{
 			"list/a/":     {"list/a/1", "list/a/2"},
 			"list/a/*":    {"list/a/1", "list/a/2"},
@@ -278,7 +292,8 @@ func TestMatching(t *testing.T) {
 			"list/[ab]/2": {"list/a/2"},
 			"list/c*":     nil,
 		} {
-			if l, err = objectstore.Parse("s3://b/" + name); err != nil {
+			l, err := objectstore.Parse("s3://b/" + name)
+			if err != nil {
 				t.Fatal(err)
 			}
 			var got []string
@@ -292,7 +307,11 @@ func TestMatching(t *testing.T) {
 				t.Errorf("%s: %q, expected %q", name, got, want)
 			}
 		}
-		s.proxy.Inject(100, httpproxy.Fault{CutAfter: 100})
+		l, err := objectstore.Parse("s3://b/list/")
+		if err != nil {
+			t.Fatal(err)
+		}
+		s.proxy.Inject(100, httpproxy.Fault{CutAfter: 20})
 		n := 0
 		for _, err := range s.bucket.Matching(limited(t), l) {
 			if n++; err == nil || n > 1 {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
@@ -36,7 +37,15 @@ const (
 type Info struct {
 	Size    int64
 	ModTime time.Time
-	Stamp   string // ETag
+	Stamp   string // ETag, or generation of gs
+}
+
+// once returns the context of a request that the SDK does not repeat.
+func (b *Bucket) once(ctx context.Context) context.Context {
+	if b.driver.once == nil {
+		return ctx
+	}
+	return b.driver.once(ctx)
 }
 
 // s3Driver is for s3://.
@@ -77,7 +86,7 @@ func (b *Bucket) statOnce(ctx context.Context, key string, p []byte) (info Info,
 		p = make([]byte, 1) // Content-Range has the size, also if Content-Length is wrong
 		defer func() { n = 0 }()
 	}
-	r, err := b.Objects.NewRangeReader(ctx, key, 0, int64(len(p)), &blob.ReaderOptions{
+	r, err := b.Objects.NewRangeReader(b.once(ctx), key, 0, int64(len(p)), &blob.ReaderOptions{
 		BeforeRead: func(as func(any) bool) error { return b.driver.pin(as, "") },
 	})
 	if statusOf(err) == statusBadRange { // an empty object has no first byte
@@ -85,13 +94,13 @@ func (b *Bucket) statOnce(ctx context.Context, key string, p []byte) (info Info,
 		if err != nil {
 			return info, 0, err
 		}
-		return Info{Size: a.Size, ModTime: a.ModTime, Stamp: a.ETag}, 0, nil
+		return Info{Size: a.Size, ModTime: a.ModTime.UTC(), Stamp: a.ETag}, 0, nil
 	}
 	if err != nil {
 		return info, 0, err
 	}
 	defer r.Close()
-	info = Info{Size: r.Size(), ModTime: r.ModTime()}
+	info = Info{Size: r.Size(), ModTime: r.ModTime().UTC()}
 	var contentRange string
 	info.Stamp, contentRange = b.driver.answered(r.As)
 	p = p[:min(int64(len(p)), info.Size)]
@@ -111,19 +120,23 @@ func (b *Bucket) statOnce(ctx context.Context, key string, p []byte) (info Info,
 // continues with the missing bytes, with pauses of up to 2 s. It fails after 45 s without a byte.
 func (b *Bucket) ReadRange(ctx context.Context, key string, v Info, p []byte, off int64) error {
 	done := 0
-	return b.repeat(ctx, giveUp, key, func() (bool, error) {
+	err := b.repeat(ctx, giveUp, key, func() (bool, error) {
 		n := 0
 		err := b.readOnce(ctx, key, v, p[done:], off+int64(done), &n)
 		done += n
 		return n > 0, err
 	})
+	if errors.Is(err, fs.ErrNotExist) { // gs has no other answer for a version that was replaced
+		return fmt.Errorf("%w: version %s does not exist: %w", ErrReplaced, v.Stamp, err)
+	}
+	return err
 }
 
 func (b *Bucket) readOnce(ctx context.Context, key string, v Info, p []byte, off int64, n *int) error {
 	if len(p) == 0 {
 		return nil
 	}
-	r, err := b.Objects.NewRangeReader(ctx, key, off, int64(len(p)), &blob.ReaderOptions{
+	r, err := b.Objects.NewRangeReader(b.once(ctx), key, off, int64(len(p)), &blob.ReaderOptions{
 		BeforeRead: func(as func(any) bool) error { return b.driver.pin(as, v.Stamp) },
 	})
 	if err != nil {

@@ -5,7 +5,6 @@ package s3test
 import (
 	"context"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,8 +12,8 @@ import (
 	"testing"
 	"time"
 
-	"trainmaster/internal/freeport"
 	"trainmaster/internal/objectstore"
+	"trainmaster/internal/objectstore/process"
 	"trainmaster/scripts/prepared"
 )
 
@@ -24,8 +23,6 @@ const Bucket = "checkpoints"
 const (
 	keyID  = "test"
 	secret = "a-secret-that-nobody-prints"
-
-	startLimit = 30 * time.Second
 )
 
 // Secret must not appear in any message.
@@ -45,11 +42,8 @@ var setCredentials = sync.OnceFunc(func() {
 
 // Server is a process on a loopback port.
 type Server struct {
-	Addr string // "ip:port"
+	*process.Server
 	root string // buckets are folders in it
-
-	t       testing.TB
-	process *exec.Cmd
 }
 
 // Start starts a server that ends with the test. It sets its credentials in the environment of this process and its children.
@@ -57,44 +51,14 @@ func Start(t testing.TB) *Server {
 	t.Helper()
 	binary := prepared.File(t, "s3", "versitygw")
 	setCredentials()
-	s := &Server{t: t, root: t.TempDir()}
+	s := &Server{root: t.TempDir()}
 	if err := os.Mkdir(filepath.Join(s.root, Bucket), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	for range 3 { // another process may take the port before the server does
-		var err error
-		if s.Addr, err = freeport.Addr("127.0.0.1"); err != nil {
-			t.Fatal(err)
-		}
-		s.process = exec.Command(binary, "--port", s.Addr, "--access", keyID, "--secret", secret, "--quiet", "--keep-alive", "posix", s.root)
-		if s.listens() {
-			t.Cleanup(s.Stop)
-			return s
-		}
-	}
-	t.Fatalf("the S3 server does not listen: %v", s.process.Args)
-	return nil
-}
-
-// Stop kills the server.
-func (s *Server) Stop() {
-	s.process.Process.Kill() //nolint:errcheck // it has ended
-	s.process.Wait()         //nolint:errcheck // it was killed
-}
-
-// listens starts the process and waits until it does.
-func (s *Server) listens() bool {
-	if err := s.process.Start(); err != nil {
-		s.t.Fatal(err)
-	}
-	for began := time.Now(); time.Since(began) < startLimit; time.Sleep(20 * time.Millisecond) {
-		if conn, err := net.Dial("tcp", s.Addr); err == nil {
-			conn.Close()
-			return true
-		}
-	}
-	s.Stop()
-	return false
+	s.Server = process.Start(t, func(addr string) *exec.Cmd {
+		return exec.Command(binary, "--port", addr, "--access", keyID, "--secret", secret, "--quiet", "--keep-alive", "posix", s.root)
+	})
+	return s
 }
 
 // URL is for --checkpoint-dir.

@@ -22,6 +22,9 @@ import (
 
 	"go.uber.org/goleak"
 
+	"trainmaster/internal/httpproxy"
+	"trainmaster/internal/objectstore/azuretest"
+	"trainmaster/internal/objectstore/gcstest"
 	"trainmaster/internal/objectstore/s3test"
 	"trainmaster/internal/tcpproxy"
 	"trainmaster/pserver/checkpoint"
@@ -50,6 +53,8 @@ func TestPlaces(t *testing.T) {
 		"folder":             func(t *testing.T) string { return t.TempDir() },
 		"bucket":             func(t *testing.T) string { return s3test.Start(t).URL("") },
 		"prefix of a bucket": func(t *testing.T) string { return s3test.Start(t).URL("jobs/one/") },
+		"gs":                 func(t *testing.T) string { return gcstest.Start(t).URL("jobs/one") },
+		"azblob":             func(t *testing.T) string { return azuretest.Start(t).URL("jobs/one") },
 	} {
 		t.Run(name, func(t *testing.T) {
 			p := open(t, where(t))
@@ -425,9 +430,11 @@ func TestSilentStore(t *testing.T) {
 // Mistakes are named, with what to do about them; no secret is in any message.
 func TestMistakesAreNamed(t *testing.T) {
 	for where, want := range map[string]string{
-		"gs://bucket/prefix":       "expected a directory or s3://bucket/prefix",
-		"s3:///prefix":             "expected a directory or s3://bucket/prefix",
-		"s3://key:hidden@bucket/p": "expected a URL without credentials",
+		"ftp://bucket/prefix":                                "expected a directory or s3://bucket/prefix",
+		"gs://bucket/p?colour=blue":                          "expected the parameters endpoint=URL and anonymous=true",
+		"azblob://bucket/p?colour=blue":                      `unknown query parameter "colour"`,
+		"s3:///prefix":                                       "expected a directory or s3://bucket/prefix",
+		"s3://key:hidden@bucket/p":                           "expected a URL without credentials",
 		"s3://bucket/p?endpoint=http://a:hidden@127.0.0.1:1": "expected endpoint to be a URL without credentials",
 		"s3://bucket/p?endpoint=127.0.0.1:9000":              "expected endpoint to be a URL",
 		"s3://bucket/p?region=r&colour=blue":                 `unknown query parameter "colour"`,
@@ -537,5 +544,47 @@ func TestMetadataServiceIsAskedOnlyOnRequest(t *testing.T) {
 		if n := asked.Load(); (n > 0) != allowed {
 			t.Errorf("AWS_EC2_METADATA_DISABLED=%q: the metadata service was asked %d times", os.Getenv("AWS_EC2_METADATA_DISABLED"), n)
 		}
+	}
+}
+
+// If the answer to the creation of a final object is lost, the refusal of the repeated request is compared: the object is our own, or of another
+// process. No other error and no panic comes.
+func TestRefusedCreation(t *testing.T) {
+	for name, start := range map[string]func(t *testing.T) (addr string, url func(addr string) string){
+		"s3": func(t *testing.T) (string, func(string) string) {
+			return s3test.Start(t).Addr, func(addr string) string { return s3test.URLAt(addr, "p") }
+		},
+		"gs": func(t *testing.T) (string, func(string) string) {
+			return gcstest.Start(t).Addr, func(addr string) string { return gcstest.URLAt(addr, "p") }
+		},
+		"azblob": func(t *testing.T) (string, func(string) string) {
+			return azuretest.Start(t).Addr, func(addr string) string { return azuretest.URLAt(addr, "p") }
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			addr, url := start(t)
+			proxy, err := httpproxy.New(addr)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer proxy.Close()
+			p := open(t, url(proxy.Addr()))
+			proxy.Inject(1, httpproxy.Fault{Methods: "PUT POST", LoseAnswer: true})
+			if err := put(t, p, "a", []byte("own"), checkpoint.Final); err != nil {
+				t.Errorf("answer lost: %v", err)
+			}
+			wants(t, p, "a", "own")
+			if err := put(t, p, "a", []byte("other"), checkpoint.Final); !errors.Is(err, fs.ErrExist) {
+				t.Errorf("other content: %v", err)
+			}
+			if err := put(t, p, "a", []byte("own"), checkpoint.Final); err != nil {
+				t.Errorf("same content: %v", err)
+			}
+			proxy.Inject(2, httpproxy.Fault{Methods: "PUT POST", Status: 503})
+			if err := put(t, p, "b", []byte("own"), checkpoint.Final); err != nil {
+				t.Errorf("503 twice: %v", err)
+			}
+			wants(t, p, "b", "own")
+		})
 	}
 }

@@ -2,6 +2,7 @@ package storage
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"fmt"
@@ -22,37 +23,41 @@ const (
 	partsOnTheirWay = 2
 )
 
-// upload is an object that is being written.
+// upload is an object that is being written. One goroutine sends what the pipe has: only Bucket.Upload can refuse in all drivers.
 type upload struct {
 	ctx    context.Context
 	cancel context.CancelFunc
 	bucket *bucket
 	name   string
 	kind   checkpoint.Kind
-	writer *blob.Writer
+	pipe   *io.PipeWriter
+	sent   chan error // the result of the upload
 	sum    hash.Hash
 	closed bool
 }
 
 // Create implements [checkpoint.Place].
 func (b *bucket) Create(ctx context.Context, name string, size int64, kind checkpoint.Kind) (checkpoint.Pending, error) {
-	u := &upload{bucket: b, name: name, kind: kind, sum: sha256.New()}
+	u := &upload{bucket: b, name: name, kind: kind, sent: make(chan error, 1), sum: sha256.New()}
 	u.ctx, u.cancel = context.WithCancel(ctx)
-	var err error
 	//guard:final-object-not-overwritten
-	if u.writer, err = b.Objects.NewWriter(u.ctx, name, &blob.WriterOptions{
+	options := &blob.WriterOptions{
 		BufferSize: int(max(leastPart, size/mostParts)), MaxConcurrency: partsOnTheirWay,
 		ContentType: "application/octet-stream", IfNotExist: kind == checkpoint.Final,
-	}); err != nil {
-		u.cancel()
-		return nil, b.failed("write", name, err)
 	}
+	var from *io.PipeReader
+	from, u.pipe = io.Pipe()
+	go func() {
+		err := b.Objects.Upload(u.ctx, name, from, options)
+		from.CloseWithError(cmp.Or(err, io.ErrClosedPipe)) //nolint:errcheck // it has none
+		u.sent <- err
+	}()
 	return u, nil
 }
 
 func (u *upload) Write(p []byte) (int, error) {
 	u.sum.Write(p)
-	n, err := u.writer.Write(p)
+	n, err := u.pipe.Write(p)
 	if err != nil {
 		err = u.bucket.failed("write", u.name, err)
 	}
@@ -63,11 +68,13 @@ func (u *upload) Write(p []byte) (int, error) {
 func (u *upload) Publish() error {
 	u.closed = true
 	defer u.cancel()
-	err := u.writer.Close()
+	u.pipe.Close() //nolint:errcheck // it has none
+	err := <-u.sent
 	switch {
 	case err == nil:
 		return nil
 	case u.kind == checkpoint.Final && gcerrors.Code(err) == gcerrors.FailedPrecondition:
+		//guard:refused-create-compared
 		return u.compare()
 	}
 	return u.bucket.failed("write", u.name, err)
@@ -95,7 +102,8 @@ func (u *upload) Close() error {
 	if !u.closed {
 		u.closed = true
 		u.cancel()
-		u.writer.Close() //nolint:errcheck // the error is the cancellation
+		u.pipe.CloseWithError(context.Canceled) //nolint:errcheck // it has none
+		<-u.sent                                //nolint:errcheck // the error is the cancellation
 	}
 	return nil
 }
