@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -20,15 +21,26 @@ type coordinator struct {
 	log    *logrus.Entry
 	// dataProxy is where trainers read the records; "": from the files.
 	dataProxy string
+	streams   *sync.WaitGroup // of the goroutines that receive from Work
 }
 
 // GetTask implements the service.
 func (c *coordinator) GetTask(ctx context.Context, in *pb.TrainerInfo) (*pb.TaskSpec, error) {
 	if in.GetRequest() != nil {
-		reply, err := c.next(ctx, in.GetRequest(), in, nil)
-		return c.taskSpec(reply, len(in.GetRequest().GetHeld()) == 0, err)
+		ev, err := requestOf(in.GetRequest(), in, nil)
+		if err != nil {
+			return nil, err
+		}
+		reply, err := c.master.Next(ctx, ev)
+		return c.taskSpec(reply, len(ev.Held) == 0, err)
 	}
-	reply, err := c.ask(ctx, in.GetTrainerId(), &taskqueue.PlainAsk{Want: true, Accepts: kindsOf(in.GetAccepts())}, nil)
+	ev := &taskqueue.PlainAsk{Want: true, Accepts: kindsOf(in.GetAccepts())}
+	t, err := beginPlain(ctx, in.GetTrainerId(), ev, nil)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := c.master.PlainAsk(ctx, ev)
+	t.done(reply)
 	return c.taskSpec(reply, true, err)
 }
 
@@ -40,23 +52,35 @@ func (c *coordinator) PushResult(ctx context.Context, in *pb.TaskResult) (*pb.Pu
 	if c.log.Logger.IsLevelEnabled(logrus.DebugLevel) {
 		c.log.WithFields(logrus.Fields{"task": in.GetTaskId(), "model": in.GetModelId(), "path": in.GetModelPath(), "loss": in.GetLoss(), "accuracy": in.GetAccuracy(), "stat": in.GetStat()}).Debug("result of a task")
 	}
-	var reply master.Reply
-	var err error
-	ask, waits := in.GetAsk(), true
 	if in.GetRequest() != nil {
-		reply, err = c.next(ctx, in.GetRequest(), ask, []taskqueue.Result{{Token: tokenOf(in.GetToken()), Error: in.GetError(), Step: in.GetStep()}})
-		waits = len(in.GetRequest().GetHeld()) == 0
-	} else {
-		reply, err = c.ask(ctx, ask.GetTrainerId(), &taskqueue.PlainAsk{
-			Finished: true, Task: taskqueue.TaskID(in.GetTaskId()), Token: tokenOf(in.GetToken()), Error: in.GetError(),
-			Want: ask != nil, Accepts: kindsOf(ask.GetAccepts()),
-		}, in)
+		ev, err := requestOf(in.GetRequest(), in.GetAsk(), []taskqueue.Result{{Token: tokenOf(in.GetToken()), Error: in.GetError(), Step: in.GetStep()}})
+		if err != nil {
+			return nil, err
+		}
+		reply, err := c.master.Next(ctx, ev)
+		return c.resultReply(in, reply, len(ev.Held) == 0, err)
 	}
+	ask := in.GetAsk()
+	ev := &taskqueue.PlainAsk{
+		Finished: true, Task: taskqueue.TaskID(in.GetTaskId()), Token: tokenOf(in.GetToken()), Error: in.GetError(),
+		Want: ask != nil, Accepts: kindsOf(ask.GetAccepts()),
+	}
+	t, err := beginPlain(ctx, ask.GetTrainerId(), ev, in)
+	if err != nil {
+		return nil, err
+	}
+	reply, err := c.master.PlainAsk(ctx, ev)
+	t.done(reply)
+	return c.resultReply(in, reply, true, err)
+}
+
+// resultReply translates the answer to a result. waits is that of taskSpec.
+func (c *coordinator) resultReply(in *pb.TaskResult, reply master.Reply, waits bool, err error) (*pb.PushResultResponse, error) {
 	if len(reply.Finishes) == 0 && err != nil {
 		return nil, err
 	}
 	out := &pb.PushResultResponse{Status: resultStatuses[reply.Finishes[0]]}
-	if ask != nil {
+	if in.GetAsk() != nil {
 		if out.Next, err = c.taskSpec(reply, waits, err); err != nil {
 			return nil, err
 		}
@@ -92,28 +116,26 @@ func checkResult(in *pb.TaskResult) error {
 	return nil
 }
 
-// ask makes a call of a trainer without a session. result is its result, nil if it reports none.
-func (c *coordinator) ask(ctx context.Context, id int32, ev *taskqueue.PlainAsk, result *pb.TaskResult) (master.Reply, error) {
+// beginPlain begins a call of a trainer without a session, and completes its event. result is its result, nil if it reports none.
+func beginPlain(ctx context.Context, id int32, ev *taskqueue.PlainAsk, result *pb.TaskResult) (*plainTrainer, error) {
 	t, err := connectionOf(ctx).trainer(id)
 	if err != nil {
-		return master.Reply{}, err
+		return nil, err
 	}
 	if err := t.begin(ctx); err != nil {
-		return master.Reply{}, err
+		return nil, err
 	}
 	if result != nil && result.GetError() == "" {
 		t.progress = taskqueue.Progress{Records: t.progress.Records + result.GetStat().GetRecords(), Loss: result.GetLoss()}
 	}
 	ev.Connection, ev.Trainer, ev.Incarnation, ev.Again, ev.Progress = t.name, t.ordinal, t.incarnation, true, t.progress
-	reply, err := c.master.PlainAsk(ctx, ev)
-	t.done(reply)
-	return reply, err
+	return t, nil
 }
 
-// next is a call of a trainer with a session. info is nil if it wants no task.
-func (c *coordinator) next(ctx context.Context, in *pb.Request, info *pb.TrainerInfo, results []taskqueue.Result) (master.Reply, error) {
+// requestOf returns the event of a request of a trainer with a session. info is nil if it wants no task.
+func requestOf(in *pb.Request, info *pb.TrainerInfo, results []taskqueue.Result) (*taskqueue.Request, error) {
 	if in.GetSeq() == 0 {
-		return master.Reply{}, badArgument("request.seq", "expected request numbers from 1, found 0")
+		return nil, badArgument("request.seq", "expected request numbers from 1, found 0")
 	}
 	ev := &taskqueue.Request{
 		Trainer: taskqueue.Ordinal(in.GetSession().GetOrdinal()), Incarnation: in.GetSession().GetIncarnation(), Seq: in.GetSeq(), Ack: in.GetAck(),
@@ -121,7 +143,7 @@ func (c *coordinator) next(ctx context.Context, in *pb.Request, info *pb.Trainer
 		SeenCommit: in.GetSeenCommit(), SeenProof: in.GetSeenProof(), Epoch: in.GetEpoch(), Progress: progressOf(in.GetProgress()),
 	}
 	copy(ev.JobID[:], in.GetJobId())
-	return c.master.Next(ctx, ev)
+	return ev, nil
 }
 
 // prefetchPause is the time until a trainer that holds a task asks for another one again.

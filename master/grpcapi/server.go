@@ -54,7 +54,7 @@ func New(m *master.Master, log *logrus.Entry, proxies ...DataProxy) *Server {
 		proxy.Register(s.grpc)
 	}
 	pb.RegisterAdminServer(s.grpc, &admin{master: m, speed: &s.speed, began: time.Now()})
-	pb.RegisterCoordinatorServer(s.grpc, &coordinator{master: m, log: log, dataProxy: proxy.Addr})
+	pb.RegisterCoordinatorServer(s.grpc, &coordinator{master: m, log: log, dataProxy: proxy.Addr, streams: &conns.ending})
 	s.health = newHealthService(m, pb.Admin_ServiceDesc.ServiceName, pb.Coordinator_ServiceDesc.ServiceName)
 	healthpb.RegisterHealthServer(s.grpc, s.health)
 	return s

@@ -1382,6 +1382,286 @@ func (x *PushResultResponse) GetNext() *TaskSpec {
 	return nil
 }
 
+// WorkRequest is one call on a stream: at most 64 KiB.
+type WorkRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// From 1. The answer has the same number. Each request of a stream has another number.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Types that are valid to be assigned to Call:
+	//
+	//	*WorkRequest_GetTask
+	//	*WorkRequest_PushResult
+	Call          isWorkRequest_Call `protobuf_oneof:"call"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkRequest) Reset() {
+	*x = WorkRequest{}
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkRequest) ProtoMessage() {}
+
+func (x *WorkRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkRequest.ProtoReflect.Descriptor instead.
+func (*WorkRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *WorkRequest) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *WorkRequest) GetCall() isWorkRequest_Call {
+	if x != nil {
+		return x.Call
+	}
+	return nil
+}
+
+func (x *WorkRequest) GetGetTask() *TrainerInfo {
+	if x != nil {
+		if x, ok := x.Call.(*WorkRequest_GetTask); ok {
+			return x.GetTask
+		}
+	}
+	return nil
+}
+
+func (x *WorkRequest) GetPushResult() *TaskResult {
+	if x != nil {
+		if x, ok := x.Call.(*WorkRequest_PushResult); ok {
+			return x.PushResult
+		}
+	}
+	return nil
+}
+
+type isWorkRequest_Call interface {
+	isWorkRequest_Call()
+}
+
+type WorkRequest_GetTask struct {
+	GetTask *TrainerInfo `protobuf:"bytes,2,opt,name=get_task,json=getTask,proto3,oneof"`
+}
+
+type WorkRequest_PushResult struct {
+	PushResult *TaskResult `protobuf:"bytes,3,opt,name=push_result,json=pushResult,proto3,oneof"`
+}
+
+func (*WorkRequest_GetTask) isWorkRequest_Call() {}
+
+func (*WorkRequest_PushResult) isWorkRequest_Call() {}
+
+type WorkReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the request that is answered. 0: the message answers no request. A client ignores content that it does not know.
+	Id uint64 `protobuf:"varint,1,opt,name=id,proto3" json:"id,omitempty"`
+	// Types that are valid to be assigned to Content:
+	//
+	//	*WorkReply_Task
+	//	*WorkReply_Result
+	//	*WorkReply_Error
+	Content       isWorkReply_Content `protobuf_oneof:"content"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkReply) Reset() {
+	*x = WorkReply{}
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkReply) ProtoMessage() {}
+
+func (x *WorkReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkReply.ProtoReflect.Descriptor instead.
+func (*WorkReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *WorkReply) GetId() uint64 {
+	if x != nil {
+		return x.Id
+	}
+	return 0
+}
+
+func (x *WorkReply) GetContent() isWorkReply_Content {
+	if x != nil {
+		return x.Content
+	}
+	return nil
+}
+
+func (x *WorkReply) GetTask() *TaskSpec {
+	if x != nil {
+		if x, ok := x.Content.(*WorkReply_Task); ok {
+			return x.Task
+		}
+	}
+	return nil
+}
+
+func (x *WorkReply) GetResult() *PushResultResponse {
+	if x != nil {
+		if x, ok := x.Content.(*WorkReply_Result); ok {
+			return x.Result
+		}
+	}
+	return nil
+}
+
+func (x *WorkReply) GetError() *WorkError {
+	if x != nil {
+		if x, ok := x.Content.(*WorkReply_Error); ok {
+			return x.Error
+		}
+	}
+	return nil
+}
+
+type isWorkReply_Content interface {
+	isWorkReply_Content()
+}
+
+type WorkReply_Task struct {
+	Task *TaskSpec `protobuf:"bytes,2,opt,name=task,proto3,oneof"`
+}
+
+type WorkReply_Result struct {
+	Result *PushResultResponse `protobuf:"bytes,3,opt,name=result,proto3,oneof"`
+}
+
+type WorkReply_Error struct {
+	Error *WorkError `protobuf:"bytes,4,opt,name=error,proto3,oneof"`
+}
+
+func (*WorkReply_Task) isWorkReply_Content() {}
+
+func (*WorkReply_Result) isWorkReply_Content() {}
+
+func (*WorkReply_Error) isWorkReply_Content() {}
+
+// WorkError is the error of one request on a stream. An error after which a client looks for another master ends the stream instead.
+type WorkError struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the gRPC code.
+	Code int32 `protobuf:"varint,1,opt,name=code,proto3" json:"code,omitempty"`
+	// As in the ErrorInfo of a call.
+	Reason string `protobuf:"bytes,2,opt,name=reason,proto3" json:"reason,omitempty"`
+	Text   string `protobuf:"bytes,3,opt,name=text,proto3" json:"text,omitempty"`
+	// Name of the invalid field, with INVALID_ARGUMENT.
+	Field string `protobuf:"bytes,4,opt,name=field,proto3" json:"field,omitempty"`
+	// Seconds until the client repeats the request; 0: it does not.
+	RetryAfter    float64 `protobuf:"fixed64,5,opt,name=retry_after,json=retryAfter,proto3" json:"retry_after,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *WorkError) Reset() {
+	*x = WorkError{}
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *WorkError) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*WorkError) ProtoMessage() {}
+
+func (x *WorkError) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use WorkError.ProtoReflect.Descriptor instead.
+func (*WorkError) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *WorkError) GetCode() int32 {
+	if x != nil {
+		return x.Code
+	}
+	return 0
+}
+
+func (x *WorkError) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *WorkError) GetText() string {
+	if x != nil {
+		return x.Text
+	}
+	return ""
+}
+
+func (x *WorkError) GetField() string {
+	if x != nil {
+		return x.Field
+	}
+	return ""
+}
+
+func (x *WorkError) GetRetryAfter() float64 {
+	if x != nil {
+		return x.RetryAfter
+	}
+	return 0
+}
+
 type JoinRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Name of the trainer: 1 to 200 characters without spaces and slashes.
@@ -1396,7 +1676,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1408,7 +1688,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1421,7 +1701,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{16}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *JoinRequest) GetId() string {
@@ -1464,7 +1744,7 @@ type JoinReply struct {
 
 func (x *JoinReply) Reset() {
 	*x = JoinReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1476,7 +1756,7 @@ func (x *JoinReply) String() string {
 func (*JoinReply) ProtoMessage() {}
 
 func (x *JoinReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1489,7 +1769,7 @@ func (x *JoinReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinReply.ProtoReflect.Descriptor instead.
 func (*JoinReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{17}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *JoinReply) GetSession() *Session {
@@ -1555,7 +1835,7 @@ type HeartbeatRequest struct {
 
 func (x *HeartbeatRequest) Reset() {
 	*x = HeartbeatRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1567,7 +1847,7 @@ func (x *HeartbeatRequest) String() string {
 func (*HeartbeatRequest) ProtoMessage() {}
 
 func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1580,7 +1860,7 @@ func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*HeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{18}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *HeartbeatRequest) GetSession() *Session {
@@ -1623,7 +1903,7 @@ type HeartbeatReply struct {
 
 func (x *HeartbeatReply) Reset() {
 	*x = HeartbeatReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1635,7 +1915,7 @@ func (x *HeartbeatReply) String() string {
 func (*HeartbeatReply) ProtoMessage() {}
 
 func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1648,7 +1928,7 @@ func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatReply.ProtoReflect.Descriptor instead.
 func (*HeartbeatReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{19}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *HeartbeatReply) GetDraining() bool {
@@ -1678,7 +1958,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1690,7 +1970,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1703,7 +1983,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{20}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *Command) GetCommand() isCommand_Command {
@@ -1746,7 +2026,7 @@ type StopTaskRequest struct {
 
 func (x *StopTaskRequest) Reset() {
 	*x = StopTaskRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1758,7 +2038,7 @@ func (x *StopTaskRequest) String() string {
 func (*StopTaskRequest) ProtoMessage() {}
 
 func (x *StopTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1771,7 +2051,7 @@ func (x *StopTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopTaskRequest.ProtoReflect.Descriptor instead.
 func (*StopTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{21}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *StopTaskRequest) GetTaskId() int64 {
@@ -1797,7 +2077,7 @@ type LeaveRequest struct {
 
 func (x *LeaveRequest) Reset() {
 	*x = LeaveRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1809,7 +2089,7 @@ func (x *LeaveRequest) String() string {
 func (*LeaveRequest) ProtoMessage() {}
 
 func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1822,7 +2102,7 @@ func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveRequest.ProtoReflect.Descriptor instead.
 func (*LeaveRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{22}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *LeaveRequest) GetSession() *Session {
@@ -1840,7 +2120,7 @@ type LeaveReply struct {
 
 func (x *LeaveReply) Reset() {
 	*x = LeaveReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1852,7 +2132,7 @@ func (x *LeaveReply) String() string {
 func (*LeaveReply) ProtoMessage() {}
 
 func (x *LeaveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1865,7 +2145,7 @@ func (x *LeaveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveReply.ProtoReflect.Descriptor instead.
 func (*LeaveReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{23}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{26}
 }
 
 type ReportDatasetRequest struct {
@@ -1878,7 +2158,7 @@ type ReportDatasetRequest struct {
 
 func (x *ReportDatasetRequest) Reset() {
 	*x = ReportDatasetRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1890,7 +2170,7 @@ func (x *ReportDatasetRequest) String() string {
 func (*ReportDatasetRequest) ProtoMessage() {}
 
 func (x *ReportDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1903,7 +2183,7 @@ func (x *ReportDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportDatasetRequest.ProtoReflect.Descriptor instead.
 func (*ReportDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{24}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *ReportDatasetRequest) GetPaths() []string {
@@ -1921,7 +2201,7 @@ type ReportDatasetReply struct {
 
 func (x *ReportDatasetReply) Reset() {
 	*x = ReportDatasetReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1933,7 +2213,7 @@ func (x *ReportDatasetReply) String() string {
 func (*ReportDatasetReply) ProtoMessage() {}
 
 func (x *ReportDatasetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1946,7 +2226,7 @@ func (x *ReportDatasetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportDatasetReply.ProtoReflect.Descriptor instead.
 func (*ReportDatasetReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{25}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{28}
 }
 
 type SaveModelRequest struct {
@@ -1958,7 +2238,7 @@ type SaveModelRequest struct {
 
 func (x *SaveModelRequest) Reset() {
 	*x = SaveModelRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1970,7 +2250,7 @@ func (x *SaveModelRequest) String() string {
 func (*SaveModelRequest) ProtoMessage() {}
 
 func (x *SaveModelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1983,7 +2263,7 @@ func (x *SaveModelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveModelRequest.ProtoReflect.Descriptor instead.
 func (*SaveModelRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{26}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *SaveModelRequest) GetSession() *Session {
@@ -2002,7 +2282,7 @@ type SaveModelReply struct {
 
 func (x *SaveModelReply) Reset() {
 	*x = SaveModelReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2014,7 +2294,7 @@ func (x *SaveModelReply) String() string {
 func (*SaveModelReply) ProtoMessage() {}
 
 func (x *SaveModelReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2027,7 +2307,7 @@ func (x *SaveModelReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveModelReply.ProtoReflect.Descriptor instead.
 func (*SaveModelReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{27}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *SaveModelReply) GetElected() bool {
@@ -2051,7 +2331,7 @@ type StagedRequest struct {
 
 func (x *StagedRequest) Reset() {
 	*x = StagedRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[28]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2063,7 +2343,7 @@ func (x *StagedRequest) String() string {
 func (*StagedRequest) ProtoMessage() {}
 
 func (x *StagedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[28]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2076,7 +2356,7 @@ func (x *StagedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedRequest.ProtoReflect.Descriptor instead.
 func (*StagedRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{28}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *StagedRequest) GetSession() *Session {
@@ -2119,7 +2399,7 @@ type StagedReply struct {
 
 func (x *StagedReply) Reset() {
 	*x = StagedReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[29]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2131,7 +2411,7 @@ func (x *StagedReply) String() string {
 func (*StagedReply) ProtoMessage() {}
 
 func (x *StagedReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[29]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2144,7 +2424,7 @@ func (x *StagedReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedReply.ProtoReflect.Descriptor instead.
 func (*StagedReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{29}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *StagedReply) GetCommitted() uint64 {
@@ -2172,7 +2452,7 @@ type LastStepRequest struct {
 
 func (x *LastStepRequest) Reset() {
 	*x = LastStepRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2184,7 +2464,7 @@ func (x *LastStepRequest) String() string {
 func (*LastStepRequest) ProtoMessage() {}
 
 func (x *LastStepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2197,7 +2477,7 @@ func (x *LastStepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LastStepRequest.ProtoReflect.Descriptor instead.
 func (*LastStepRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{30}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *LastStepRequest) GetSession() *Session {
@@ -2227,7 +2507,7 @@ type FlushedRequest struct {
 
 func (x *FlushedRequest) Reset() {
 	*x = FlushedRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2239,7 +2519,7 @@ func (x *FlushedRequest) String() string {
 func (*FlushedRequest) ProtoMessage() {}
 
 func (x *FlushedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2252,7 +2532,7 @@ func (x *FlushedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlushedRequest.ProtoReflect.Descriptor instead.
 func (*FlushedRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{31}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *FlushedRequest) GetSession() *Session {
@@ -2293,7 +2573,7 @@ type TaskPosition struct {
 
 func (x *TaskPosition) Reset() {
 	*x = TaskPosition{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2305,7 +2585,7 @@ func (x *TaskPosition) String() string {
 func (*TaskPosition) ProtoMessage() {}
 
 func (x *TaskPosition) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2318,7 +2598,7 @@ func (x *TaskPosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskPosition.ProtoReflect.Descriptor instead.
 func (*TaskPosition) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{32}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *TaskPosition) GetToken() *Token {
@@ -2346,7 +2626,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2358,7 +2638,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2371,7 +2651,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{33}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *StepRequest) GetSession() *Session {
@@ -2404,7 +2684,7 @@ type CutWatchRequest struct {
 
 func (x *CutWatchRequest) Reset() {
 	*x = CutWatchRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2416,7 +2696,7 @@ func (x *CutWatchRequest) String() string {
 func (*CutWatchRequest) ProtoMessage() {}
 
 func (x *CutWatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2429,7 +2709,7 @@ func (x *CutWatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CutWatchRequest.ProtoReflect.Descriptor instead.
 func (*CutWatchRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{34}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *CutWatchRequest) GetSession() *Session {
@@ -2458,7 +2738,7 @@ type StepReply struct {
 
 func (x *StepReply) Reset() {
 	*x = StepReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2470,7 +2750,7 @@ func (x *StepReply) String() string {
 func (*StepReply) ProtoMessage() {}
 
 func (x *StepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2483,7 +2763,7 @@ func (x *StepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepReply.ProtoReflect.Descriptor instead.
 func (*StepReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{35}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *StepReply) GetStep() uint64 {
@@ -2543,7 +2823,7 @@ type HyperParameter_Value struct {
 
 func (x *HyperParameter_Value) Reset() {
 	*x = HyperParameter_Value{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2555,7 +2835,7 @@ func (x *HyperParameter_Value) String() string {
 func (*HyperParameter_Value) ProtoMessage() {}
 
 func (x *HyperParameter_Value) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2763,7 +3043,26 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\x0eSTATUS_COUNTED\x10\x01\x12\x1a\n" +
 	"\x16STATUS_ALREADY_COUNTED\x10\x02\x12\x10\n" +
 	"\fSTATUS_STALE\x10\x03\x12\x13\n" +
-	"\x0fSTATUS_RETURNED\x10\x04\"I\n" +
+	"\x0fSTATUS_RETURNED\x10\x04\"\x9e\x01\n" +
+	"\vWorkRequest\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x128\n" +
+	"\bget_task\x18\x02 \x01(\v2\x1b.trainmaster.v1.TrainerInfoH\x00R\agetTask\x12=\n" +
+	"\vpush_result\x18\x03 \x01(\v2\x1a.trainmaster.v1.TaskResultH\x00R\n" +
+	"pushResultB\x06\n" +
+	"\x04call\"\xc7\x01\n" +
+	"\tWorkReply\x12\x0e\n" +
+	"\x02id\x18\x01 \x01(\x04R\x02id\x12.\n" +
+	"\x04task\x18\x02 \x01(\v2\x18.trainmaster.v1.TaskSpecH\x00R\x04task\x12<\n" +
+	"\x06result\x18\x03 \x01(\v2\".trainmaster.v1.PushResultResponseH\x00R\x06result\x121\n" +
+	"\x05error\x18\x04 \x01(\v2\x19.trainmaster.v1.WorkErrorH\x00R\x05errorB\t\n" +
+	"\acontent\"\x82\x01\n" +
+	"\tWorkError\x12\x12\n" +
+	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x16\n" +
+	"\x06reason\x18\x02 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04text\x18\x03 \x01(\tR\x04text\x12\x14\n" +
+	"\x05field\x18\x04 \x01(\tR\x05field\x12\x1f\n" +
+	"\vretry_after\x18\x05 \x01(\x01R\n" +
+	"retryAfter\"I\n" +
 	"\vJoinRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x10\n" +
@@ -2839,11 +3138,12 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\x05epoch\x18\x03 \x01(\rR\x05epoch\x12 \n" +
 	"\vuncommitted\x18\x04 \x01(\rR\vuncommitted\x12\x14\n" +
 	"\x05round\x18\x05 \x01(\x04R\x05round\x12\x12\n" +
-	"\x04done\x18\x06 \x01(\bR\x04done2\xbb\a\n" +
+	"\x04done\x18\x06 \x01(\bR\x04done2\xff\a\n" +
 	"\vCoordinator\x12@\n" +
 	"\aGetTask\x12\x1b.trainmaster.v1.TrainerInfo\x1a\x18.trainmaster.v1.TaskSpec\x12L\n" +
 	"\n" +
-	"PushResult\x12\x1a.trainmaster.v1.TaskResult\x1a\".trainmaster.v1.PushResultResponse\x12>\n" +
+	"PushResult\x12\x1a.trainmaster.v1.TaskResult\x1a\".trainmaster.v1.PushResultResponse\x12B\n" +
+	"\x04Work\x12\x1b.trainmaster.v1.WorkRequest\x1a\x19.trainmaster.v1.WorkReply(\x010\x01\x12>\n" +
 	"\x04Join\x12\x1b.trainmaster.v1.JoinRequest\x1a\x19.trainmaster.v1.JoinReply\x12M\n" +
 	"\tHeartbeat\x12 .trainmaster.v1.HeartbeatRequest\x1a\x1e.trainmaster.v1.HeartbeatReply\x12A\n" +
 	"\x05Leave\x12\x1c.trainmaster.v1.LeaveRequest\x1a\x1a.trainmaster.v1.LeaveReply\x12Y\n" +
@@ -2869,7 +3169,7 @@ func file_trainmaster_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 38)
+var file_trainmaster_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
 var file_trainmaster_v1_coordinator_proto_goTypes = []any{
 	(WaitTaskSpec_Reason)(0),       // 0: trainmaster.v1.WaitTaskSpec.Reason
 	(EndTaskSpec_Reason)(0),        // 1: trainmaster.v1.EndTaskSpec.Reason
@@ -2890,38 +3190,41 @@ var file_trainmaster_v1_coordinator_proto_goTypes = []any{
 	(*TaskResult)(nil),             // 16: trainmaster.v1.TaskResult
 	(*RunStats)(nil),               // 17: trainmaster.v1.RunStats
 	(*PushResultResponse)(nil),     // 18: trainmaster.v1.PushResultResponse
-	(*JoinRequest)(nil),            // 19: trainmaster.v1.JoinRequest
-	(*JoinReply)(nil),              // 20: trainmaster.v1.JoinReply
-	(*HeartbeatRequest)(nil),       // 21: trainmaster.v1.HeartbeatRequest
-	(*HeartbeatReply)(nil),         // 22: trainmaster.v1.HeartbeatReply
-	(*Command)(nil),                // 23: trainmaster.v1.Command
-	(*StopTaskRequest)(nil),        // 24: trainmaster.v1.StopTaskRequest
-	(*LeaveRequest)(nil),           // 25: trainmaster.v1.LeaveRequest
-	(*LeaveReply)(nil),             // 26: trainmaster.v1.LeaveReply
-	(*ReportDatasetRequest)(nil),   // 27: trainmaster.v1.ReportDatasetRequest
-	(*ReportDatasetReply)(nil),     // 28: trainmaster.v1.ReportDatasetReply
-	(*SaveModelRequest)(nil),       // 29: trainmaster.v1.SaveModelRequest
-	(*SaveModelReply)(nil),         // 30: trainmaster.v1.SaveModelReply
-	(*StagedRequest)(nil),          // 31: trainmaster.v1.StagedRequest
-	(*StagedReply)(nil),            // 32: trainmaster.v1.StagedReply
-	(*LastStepRequest)(nil),        // 33: trainmaster.v1.LastStepRequest
-	(*FlushedRequest)(nil),         // 34: trainmaster.v1.FlushedRequest
-	(*TaskPosition)(nil),           // 35: trainmaster.v1.TaskPosition
-	(*StepRequest)(nil),            // 36: trainmaster.v1.StepRequest
-	(*CutWatchRequest)(nil),        // 37: trainmaster.v1.CutWatchRequest
-	(*StepReply)(nil),              // 38: trainmaster.v1.StepReply
-	nil,                            // 39: trainmaster.v1.HyperParameter.ValuesEntry
-	(*HyperParameter_Value)(nil),   // 40: trainmaster.v1.HyperParameter.Value
-	(TaskKind)(0),                  // 41: trainmaster.v1.TaskKind
-	(*DataSpec)(nil),               // 42: trainmaster.v1.DataSpec
+	(*WorkRequest)(nil),            // 19: trainmaster.v1.WorkRequest
+	(*WorkReply)(nil),              // 20: trainmaster.v1.WorkReply
+	(*WorkError)(nil),              // 21: trainmaster.v1.WorkError
+	(*JoinRequest)(nil),            // 22: trainmaster.v1.JoinRequest
+	(*JoinReply)(nil),              // 23: trainmaster.v1.JoinReply
+	(*HeartbeatRequest)(nil),       // 24: trainmaster.v1.HeartbeatRequest
+	(*HeartbeatReply)(nil),         // 25: trainmaster.v1.HeartbeatReply
+	(*Command)(nil),                // 26: trainmaster.v1.Command
+	(*StopTaskRequest)(nil),        // 27: trainmaster.v1.StopTaskRequest
+	(*LeaveRequest)(nil),           // 28: trainmaster.v1.LeaveRequest
+	(*LeaveReply)(nil),             // 29: trainmaster.v1.LeaveReply
+	(*ReportDatasetRequest)(nil),   // 30: trainmaster.v1.ReportDatasetRequest
+	(*ReportDatasetReply)(nil),     // 31: trainmaster.v1.ReportDatasetReply
+	(*SaveModelRequest)(nil),       // 32: trainmaster.v1.SaveModelRequest
+	(*SaveModelReply)(nil),         // 33: trainmaster.v1.SaveModelReply
+	(*StagedRequest)(nil),          // 34: trainmaster.v1.StagedRequest
+	(*StagedReply)(nil),            // 35: trainmaster.v1.StagedReply
+	(*LastStepRequest)(nil),        // 36: trainmaster.v1.LastStepRequest
+	(*FlushedRequest)(nil),         // 37: trainmaster.v1.FlushedRequest
+	(*TaskPosition)(nil),           // 38: trainmaster.v1.TaskPosition
+	(*StepRequest)(nil),            // 39: trainmaster.v1.StepRequest
+	(*CutWatchRequest)(nil),        // 40: trainmaster.v1.CutWatchRequest
+	(*StepReply)(nil),              // 41: trainmaster.v1.StepReply
+	nil,                            // 42: trainmaster.v1.HyperParameter.ValuesEntry
+	(*HyperParameter_Value)(nil),   // 43: trainmaster.v1.HyperParameter.Value
+	(TaskKind)(0),                  // 44: trainmaster.v1.TaskKind
+	(*DataSpec)(nil),               // 45: trainmaster.v1.DataSpec
 }
 var file_trainmaster_v1_coordinator_proto_depIdxs = []int32{
 	4,  // 0: trainmaster.v1.TrainerInfo.request:type_name -> trainmaster.v1.Request
-	41, // 1: trainmaster.v1.TrainerInfo.accepts:type_name -> trainmaster.v1.TaskKind
+	44, // 1: trainmaster.v1.TrainerInfo.accepts:type_name -> trainmaster.v1.TaskKind
 	5,  // 2: trainmaster.v1.Request.session:type_name -> trainmaster.v1.Session
 	7,  // 3: trainmaster.v1.Request.held:type_name -> trainmaster.v1.Token
 	6,  // 4: trainmaster.v1.Request.progress:type_name -> trainmaster.v1.TrainerProgress
-	41, // 5: trainmaster.v1.Token.kind:type_name -> trainmaster.v1.TaskKind
+	44, // 5: trainmaster.v1.Token.kind:type_name -> trainmaster.v1.TaskKind
 	9,  // 6: trainmaster.v1.TaskSpec.training_task:type_name -> trainmaster.v1.TrainingTaskSpec
 	10, // 7: trainmaster.v1.TaskSpec.evaluation_spec:type_name -> trainmaster.v1.EvaluationTaskSpec
 	11, // 8: trainmaster.v1.TaskSpec.prediction_spec:type_name -> trainmaster.v1.PredictionTaskSpec
@@ -2929,13 +3232,13 @@ var file_trainmaster_v1_coordinator_proto_depIdxs = []int32{
 	15, // 10: trainmaster.v1.TaskSpec.end:type_name -> trainmaster.v1.EndTaskSpec
 	7,  // 11: trainmaster.v1.TaskSpec.token:type_name -> trainmaster.v1.Token
 	12, // 12: trainmaster.v1.TrainingTaskSpec.model:type_name -> trainmaster.v1.ModelSpec
-	42, // 13: trainmaster.v1.TrainingTaskSpec.data:type_name -> trainmaster.v1.DataSpec
+	45, // 13: trainmaster.v1.TrainingTaskSpec.data:type_name -> trainmaster.v1.DataSpec
 	13, // 14: trainmaster.v1.TrainingTaskSpec.hyper_parameter:type_name -> trainmaster.v1.HyperParameter
 	12, // 15: trainmaster.v1.EvaluationTaskSpec.model:type_name -> trainmaster.v1.ModelSpec
-	42, // 16: trainmaster.v1.EvaluationTaskSpec.data:type_name -> trainmaster.v1.DataSpec
+	45, // 16: trainmaster.v1.EvaluationTaskSpec.data:type_name -> trainmaster.v1.DataSpec
 	12, // 17: trainmaster.v1.PredictionTaskSpec.model:type_name -> trainmaster.v1.ModelSpec
-	42, // 18: trainmaster.v1.PredictionTaskSpec.data:type_name -> trainmaster.v1.DataSpec
-	39, // 19: trainmaster.v1.HyperParameter.values:type_name -> trainmaster.v1.HyperParameter.ValuesEntry
+	45, // 18: trainmaster.v1.PredictionTaskSpec.data:type_name -> trainmaster.v1.DataSpec
+	42, // 19: trainmaster.v1.HyperParameter.values:type_name -> trainmaster.v1.HyperParameter.ValuesEntry
 	0,  // 20: trainmaster.v1.WaitTaskSpec.reason:type_name -> trainmaster.v1.WaitTaskSpec.Reason
 	1,  // 21: trainmaster.v1.EndTaskSpec.reason:type_name -> trainmaster.v1.EndTaskSpec.Reason
 	17, // 22: trainmaster.v1.TaskResult.stat:type_name -> trainmaster.v1.RunStats
@@ -2944,55 +3247,62 @@ var file_trainmaster_v1_coordinator_proto_depIdxs = []int32{
 	3,  // 25: trainmaster.v1.TaskResult.ask:type_name -> trainmaster.v1.TrainerInfo
 	2,  // 26: trainmaster.v1.PushResultResponse.status:type_name -> trainmaster.v1.PushResultResponse.Status
 	8,  // 27: trainmaster.v1.PushResultResponse.next:type_name -> trainmaster.v1.TaskSpec
-	5,  // 28: trainmaster.v1.JoinReply.session:type_name -> trainmaster.v1.Session
-	5,  // 29: trainmaster.v1.HeartbeatRequest.session:type_name -> trainmaster.v1.Session
-	7,  // 30: trainmaster.v1.HeartbeatRequest.moving:type_name -> trainmaster.v1.Token
-	6,  // 31: trainmaster.v1.HeartbeatRequest.progress:type_name -> trainmaster.v1.TrainerProgress
-	7,  // 32: trainmaster.v1.HeartbeatRequest.held:type_name -> trainmaster.v1.Token
-	23, // 33: trainmaster.v1.HeartbeatReply.commands:type_name -> trainmaster.v1.Command
-	24, // 34: trainmaster.v1.Command.stop_task:type_name -> trainmaster.v1.StopTaskRequest
-	7,  // 35: trainmaster.v1.StopTaskRequest.token:type_name -> trainmaster.v1.Token
-	5,  // 36: trainmaster.v1.LeaveRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 37: trainmaster.v1.SaveModelRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 38: trainmaster.v1.StagedRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 39: trainmaster.v1.LastStepRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 40: trainmaster.v1.FlushedRequest.session:type_name -> trainmaster.v1.Session
-	35, // 41: trainmaster.v1.FlushedRequest.positions:type_name -> trainmaster.v1.TaskPosition
-	7,  // 42: trainmaster.v1.TaskPosition.token:type_name -> trainmaster.v1.Token
-	5,  // 43: trainmaster.v1.StepRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 44: trainmaster.v1.CutWatchRequest.session:type_name -> trainmaster.v1.Session
-	40, // 45: trainmaster.v1.HyperParameter.ValuesEntry.value:type_name -> trainmaster.v1.HyperParameter.Value
-	3,  // 46: trainmaster.v1.Coordinator.GetTask:input_type -> trainmaster.v1.TrainerInfo
-	16, // 47: trainmaster.v1.Coordinator.PushResult:input_type -> trainmaster.v1.TaskResult
-	19, // 48: trainmaster.v1.Coordinator.Join:input_type -> trainmaster.v1.JoinRequest
-	21, // 49: trainmaster.v1.Coordinator.Heartbeat:input_type -> trainmaster.v1.HeartbeatRequest
-	25, // 50: trainmaster.v1.Coordinator.Leave:input_type -> trainmaster.v1.LeaveRequest
-	27, // 51: trainmaster.v1.Coordinator.ReportDataset:input_type -> trainmaster.v1.ReportDatasetRequest
-	29, // 52: trainmaster.v1.Coordinator.SaveModel:input_type -> trainmaster.v1.SaveModelRequest
-	31, // 53: trainmaster.v1.Coordinator.Staged:input_type -> trainmaster.v1.StagedRequest
-	33, // 54: trainmaster.v1.Coordinator.LastStep:input_type -> trainmaster.v1.LastStepRequest
-	34, // 55: trainmaster.v1.Coordinator.Flushed:input_type -> trainmaster.v1.FlushedRequest
-	36, // 56: trainmaster.v1.Coordinator.Commit:input_type -> trainmaster.v1.StepRequest
-	36, // 57: trainmaster.v1.Coordinator.Rollback:input_type -> trainmaster.v1.StepRequest
-	37, // 58: trainmaster.v1.Coordinator.CutWatch:input_type -> trainmaster.v1.CutWatchRequest
-	8,  // 59: trainmaster.v1.Coordinator.GetTask:output_type -> trainmaster.v1.TaskSpec
-	18, // 60: trainmaster.v1.Coordinator.PushResult:output_type -> trainmaster.v1.PushResultResponse
-	20, // 61: trainmaster.v1.Coordinator.Join:output_type -> trainmaster.v1.JoinReply
-	22, // 62: trainmaster.v1.Coordinator.Heartbeat:output_type -> trainmaster.v1.HeartbeatReply
-	26, // 63: trainmaster.v1.Coordinator.Leave:output_type -> trainmaster.v1.LeaveReply
-	28, // 64: trainmaster.v1.Coordinator.ReportDataset:output_type -> trainmaster.v1.ReportDatasetReply
-	30, // 65: trainmaster.v1.Coordinator.SaveModel:output_type -> trainmaster.v1.SaveModelReply
-	32, // 66: trainmaster.v1.Coordinator.Staged:output_type -> trainmaster.v1.StagedReply
-	38, // 67: trainmaster.v1.Coordinator.LastStep:output_type -> trainmaster.v1.StepReply
-	38, // 68: trainmaster.v1.Coordinator.Flushed:output_type -> trainmaster.v1.StepReply
-	38, // 69: trainmaster.v1.Coordinator.Commit:output_type -> trainmaster.v1.StepReply
-	38, // 70: trainmaster.v1.Coordinator.Rollback:output_type -> trainmaster.v1.StepReply
-	38, // 71: trainmaster.v1.Coordinator.CutWatch:output_type -> trainmaster.v1.StepReply
-	59, // [59:72] is the sub-list for method output_type
-	46, // [46:59] is the sub-list for method input_type
-	46, // [46:46] is the sub-list for extension type_name
-	46, // [46:46] is the sub-list for extension extendee
-	0,  // [0:46] is the sub-list for field type_name
+	3,  // 28: trainmaster.v1.WorkRequest.get_task:type_name -> trainmaster.v1.TrainerInfo
+	16, // 29: trainmaster.v1.WorkRequest.push_result:type_name -> trainmaster.v1.TaskResult
+	8,  // 30: trainmaster.v1.WorkReply.task:type_name -> trainmaster.v1.TaskSpec
+	18, // 31: trainmaster.v1.WorkReply.result:type_name -> trainmaster.v1.PushResultResponse
+	21, // 32: trainmaster.v1.WorkReply.error:type_name -> trainmaster.v1.WorkError
+	5,  // 33: trainmaster.v1.JoinReply.session:type_name -> trainmaster.v1.Session
+	5,  // 34: trainmaster.v1.HeartbeatRequest.session:type_name -> trainmaster.v1.Session
+	7,  // 35: trainmaster.v1.HeartbeatRequest.moving:type_name -> trainmaster.v1.Token
+	6,  // 36: trainmaster.v1.HeartbeatRequest.progress:type_name -> trainmaster.v1.TrainerProgress
+	7,  // 37: trainmaster.v1.HeartbeatRequest.held:type_name -> trainmaster.v1.Token
+	26, // 38: trainmaster.v1.HeartbeatReply.commands:type_name -> trainmaster.v1.Command
+	27, // 39: trainmaster.v1.Command.stop_task:type_name -> trainmaster.v1.StopTaskRequest
+	7,  // 40: trainmaster.v1.StopTaskRequest.token:type_name -> trainmaster.v1.Token
+	5,  // 41: trainmaster.v1.LeaveRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 42: trainmaster.v1.SaveModelRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 43: trainmaster.v1.StagedRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 44: trainmaster.v1.LastStepRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 45: trainmaster.v1.FlushedRequest.session:type_name -> trainmaster.v1.Session
+	38, // 46: trainmaster.v1.FlushedRequest.positions:type_name -> trainmaster.v1.TaskPosition
+	7,  // 47: trainmaster.v1.TaskPosition.token:type_name -> trainmaster.v1.Token
+	5,  // 48: trainmaster.v1.StepRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 49: trainmaster.v1.CutWatchRequest.session:type_name -> trainmaster.v1.Session
+	43, // 50: trainmaster.v1.HyperParameter.ValuesEntry.value:type_name -> trainmaster.v1.HyperParameter.Value
+	3,  // 51: trainmaster.v1.Coordinator.GetTask:input_type -> trainmaster.v1.TrainerInfo
+	16, // 52: trainmaster.v1.Coordinator.PushResult:input_type -> trainmaster.v1.TaskResult
+	19, // 53: trainmaster.v1.Coordinator.Work:input_type -> trainmaster.v1.WorkRequest
+	22, // 54: trainmaster.v1.Coordinator.Join:input_type -> trainmaster.v1.JoinRequest
+	24, // 55: trainmaster.v1.Coordinator.Heartbeat:input_type -> trainmaster.v1.HeartbeatRequest
+	28, // 56: trainmaster.v1.Coordinator.Leave:input_type -> trainmaster.v1.LeaveRequest
+	30, // 57: trainmaster.v1.Coordinator.ReportDataset:input_type -> trainmaster.v1.ReportDatasetRequest
+	32, // 58: trainmaster.v1.Coordinator.SaveModel:input_type -> trainmaster.v1.SaveModelRequest
+	34, // 59: trainmaster.v1.Coordinator.Staged:input_type -> trainmaster.v1.StagedRequest
+	36, // 60: trainmaster.v1.Coordinator.LastStep:input_type -> trainmaster.v1.LastStepRequest
+	37, // 61: trainmaster.v1.Coordinator.Flushed:input_type -> trainmaster.v1.FlushedRequest
+	39, // 62: trainmaster.v1.Coordinator.Commit:input_type -> trainmaster.v1.StepRequest
+	39, // 63: trainmaster.v1.Coordinator.Rollback:input_type -> trainmaster.v1.StepRequest
+	40, // 64: trainmaster.v1.Coordinator.CutWatch:input_type -> trainmaster.v1.CutWatchRequest
+	8,  // 65: trainmaster.v1.Coordinator.GetTask:output_type -> trainmaster.v1.TaskSpec
+	18, // 66: trainmaster.v1.Coordinator.PushResult:output_type -> trainmaster.v1.PushResultResponse
+	20, // 67: trainmaster.v1.Coordinator.Work:output_type -> trainmaster.v1.WorkReply
+	23, // 68: trainmaster.v1.Coordinator.Join:output_type -> trainmaster.v1.JoinReply
+	25, // 69: trainmaster.v1.Coordinator.Heartbeat:output_type -> trainmaster.v1.HeartbeatReply
+	29, // 70: trainmaster.v1.Coordinator.Leave:output_type -> trainmaster.v1.LeaveReply
+	31, // 71: trainmaster.v1.Coordinator.ReportDataset:output_type -> trainmaster.v1.ReportDatasetReply
+	33, // 72: trainmaster.v1.Coordinator.SaveModel:output_type -> trainmaster.v1.SaveModelReply
+	35, // 73: trainmaster.v1.Coordinator.Staged:output_type -> trainmaster.v1.StagedReply
+	41, // 74: trainmaster.v1.Coordinator.LastStep:output_type -> trainmaster.v1.StepReply
+	41, // 75: trainmaster.v1.Coordinator.Flushed:output_type -> trainmaster.v1.StepReply
+	41, // 76: trainmaster.v1.Coordinator.Commit:output_type -> trainmaster.v1.StepReply
+	41, // 77: trainmaster.v1.Coordinator.Rollback:output_type -> trainmaster.v1.StepReply
+	41, // 78: trainmaster.v1.Coordinator.CutWatch:output_type -> trainmaster.v1.StepReply
+	65, // [65:79] is the sub-list for method output_type
+	51, // [51:65] is the sub-list for method input_type
+	51, // [51:51] is the sub-list for extension type_name
+	51, // [51:51] is the sub-list for extension extendee
+	0,  // [0:51] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_coordinator_proto_init() }
@@ -3008,10 +3318,19 @@ func file_trainmaster_v1_coordinator_proto_init() {
 		(*TaskSpec_Wait)(nil),
 		(*TaskSpec_End)(nil),
 	}
-	file_trainmaster_v1_coordinator_proto_msgTypes[20].OneofWrappers = []any{
+	file_trainmaster_v1_coordinator_proto_msgTypes[16].OneofWrappers = []any{
+		(*WorkRequest_GetTask)(nil),
+		(*WorkRequest_PushResult)(nil),
+	}
+	file_trainmaster_v1_coordinator_proto_msgTypes[17].OneofWrappers = []any{
+		(*WorkReply_Task)(nil),
+		(*WorkReply_Result)(nil),
+		(*WorkReply_Error)(nil),
+	}
+	file_trainmaster_v1_coordinator_proto_msgTypes[23].OneofWrappers = []any{
 		(*Command_StopTask)(nil),
 	}
-	file_trainmaster_v1_coordinator_proto_msgTypes[37].OneofWrappers = []any{
+	file_trainmaster_v1_coordinator_proto_msgTypes[40].OneofWrappers = []any{
 		(*HyperParameter_Value_Number)(nil),
 		(*HyperParameter_Value_Integer)(nil),
 		(*HyperParameter_Value_Text)(nil),
@@ -3023,7 +3342,7 @@ func file_trainmaster_v1_coordinator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_coordinator_proto_rawDesc), len(file_trainmaster_v1_coordinator_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   38,
+			NumMessages:   41,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -21,6 +21,7 @@ const _ = grpc.SupportPackageIsVersion9
 const (
 	Coordinator_GetTask_FullMethodName       = "/trainmaster.v1.Coordinator/GetTask"
 	Coordinator_PushResult_FullMethodName    = "/trainmaster.v1.Coordinator/PushResult"
+	Coordinator_Work_FullMethodName          = "/trainmaster.v1.Coordinator/Work"
 	Coordinator_Join_FullMethodName          = "/trainmaster.v1.Coordinator/Join"
 	Coordinator_Heartbeat_FullMethodName     = "/trainmaster.v1.Coordinator/Heartbeat"
 	Coordinator_Leave_FullMethodName         = "/trainmaster.v1.Coordinator/Leave"
@@ -51,6 +52,16 @@ type CoordinatorClient interface {
 	GetTask(ctx context.Context, in *TrainerInfo, opts ...grpc.CallOption) (*TaskSpec, error)
 	// PushResult reports that a task is finished, or has failed. It can be repeated, also to the next leader: a task counts once.
 	PushResult(ctx context.Context, in *TaskResult, opts ...grpc.CallOption) (*PushResultResponse, error)
+	// Work carries the calls GetTask and PushResult of one or more trainers as a stream, with the meaning that they have as calls, for
+	// less processor time.
+	//
+	// The master reads a request while fewer than 16 requests of the stream are unanswered. It processes the requests of a trainer in their
+	// order, each after the answer to the one before, and the requests of different trainers at the same time. An answer that is an error
+	// changes nothing for the other requests. A malformed message ends the stream.
+	//
+	// The end of the stream ends no session, and no trainer of the connection. After it, the client opens another stream, to the leader, and
+	// repeats the unanswered requests in their order. The end of a term ends the stream with UNAVAILABLE and the reason NOT_LEADER.
+	Work(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WorkRequest, WorkReply], error)
 	// Join begins a session. A second session under the same name ends the first.
 	Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinReply, error)
 	// Heartbeat extends a session. Send it several times within JoinReply.session_ttl.
@@ -102,6 +113,19 @@ func (c *coordinatorClient) PushResult(ctx context.Context, in *TaskResult, opts
 	}
 	return out, nil
 }
+
+func (c *coordinatorClient) Work(ctx context.Context, opts ...grpc.CallOption) (grpc.BidiStreamingClient[WorkRequest, WorkReply], error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	stream, err := c.cc.NewStream(ctx, &Coordinator_ServiceDesc.Streams[0], Coordinator_Work_FullMethodName, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	x := &grpc.GenericClientStream[WorkRequest, WorkReply]{ClientStream: stream}
+	return x, nil
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Coordinator_WorkClient = grpc.BidiStreamingClient[WorkRequest, WorkReply]
 
 func (c *coordinatorClient) Join(ctx context.Context, in *JoinRequest, opts ...grpc.CallOption) (*JoinReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
@@ -230,6 +254,16 @@ type CoordinatorServer interface {
 	GetTask(context.Context, *TrainerInfo) (*TaskSpec, error)
 	// PushResult reports that a task is finished, or has failed. It can be repeated, also to the next leader: a task counts once.
 	PushResult(context.Context, *TaskResult) (*PushResultResponse, error)
+	// Work carries the calls GetTask and PushResult of one or more trainers as a stream, with the meaning that they have as calls, for
+	// less processor time.
+	//
+	// The master reads a request while fewer than 16 requests of the stream are unanswered. It processes the requests of a trainer in their
+	// order, each after the answer to the one before, and the requests of different trainers at the same time. An answer that is an error
+	// changes nothing for the other requests. A malformed message ends the stream.
+	//
+	// The end of the stream ends no session, and no trainer of the connection. After it, the client opens another stream, to the leader, and
+	// repeats the unanswered requests in their order. The end of a term ends the stream with UNAVAILABLE and the reason NOT_LEADER.
+	Work(grpc.BidiStreamingServer[WorkRequest, WorkReply]) error
 	// Join begins a session. A second session under the same name ends the first.
 	Join(context.Context, *JoinRequest) (*JoinReply, error)
 	// Heartbeat extends a session. Send it several times within JoinReply.session_ttl.
@@ -267,6 +301,9 @@ func (UnimplementedCoordinatorServer) GetTask(context.Context, *TrainerInfo) (*T
 }
 func (UnimplementedCoordinatorServer) PushResult(context.Context, *TaskResult) (*PushResultResponse, error) {
 	return nil, status.Error(codes.Unimplemented, "method PushResult not implemented")
+}
+func (UnimplementedCoordinatorServer) Work(grpc.BidiStreamingServer[WorkRequest, WorkReply]) error {
+	return status.Error(codes.Unimplemented, "method Work not implemented")
 }
 func (UnimplementedCoordinatorServer) Join(context.Context, *JoinRequest) (*JoinReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Join not implemented")
@@ -357,6 +394,13 @@ func _Coordinator_PushResult_Handler(srv interface{}, ctx context.Context, dec f
 	}
 	return interceptor(ctx, in, info, handler)
 }
+
+func _Coordinator_Work_Handler(srv interface{}, stream grpc.ServerStream) error {
+	return srv.(CoordinatorServer).Work(&grpc.GenericServerStream[WorkRequest, WorkReply]{ServerStream: stream})
+}
+
+// This type alias is provided for backwards compatibility with existing code that references the prior non-generic stream type by name.
+type Coordinator_WorkServer = grpc.BidiStreamingServer[WorkRequest, WorkReply]
 
 func _Coordinator_Join_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(JoinRequest)
@@ -616,6 +660,13 @@ var Coordinator_ServiceDesc = grpc.ServiceDesc{
 			Handler:    _Coordinator_CutWatch_Handler,
 		},
 	},
-	Streams:  []grpc.StreamDesc{},
+	Streams: []grpc.StreamDesc{
+		{
+			StreamName:    "Work",
+			Handler:       _Coordinator_Work_Handler,
+			ServerStreams: true,
+			ClientStreams: true,
+		},
+	},
 	Metadata: "trainmaster/v1/coordinator.proto",
 }
