@@ -147,13 +147,15 @@ turns; medians count. literal is the baseline that keeps the lists of all tasks 
 gob and gzip of the standard library; literal-shared is the same with this program's own encoder.`,
 		Example: `  master bench queue --via inproc --callers 1,16,64,256,1024
   master bench queue --via netrpc --callers 1,16,64,256 --etcd-delay 2ms -o json
+  # gRPC against net/rpc
+  master bench queue --via netrpc,grpc,grpc-two-calls,stream --callers 1,16,64,256
   # against the baseline
   master bench queue --via netrpc,literal --callers 64 --tasks 100,1000,10000,100000
   # whatever the number of tasks
   master bench queue --via inproc --callers 16 --tasks 1000,10000000`,
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&vias, "via", []string{string(bench.InProcess), string(bench.NetRPC)}, "`how` trainers reach the queue: inproc, netrpc, netrpc-plain, literal, literal-shared; a list")
+	flags.StringSliceVar(&vias, "via", []string{string(bench.InProcess), string(bench.NetRPC)}, "`how` trainers reach the queue: inproc, netrpc, netrpc-plain, grpc (one call), grpc-two-calls, stream, literal, literal-shared; a list")
 	flags.IntSliceVar(&b.Callers, "callers", []int{1, 16, 64, 256}, "`trainers`; a list")
 	flags.IntSliceVar(&b.Tasks, "tasks", []int{100_000}, "`tasks` of the dataset; a list")
 	flags.Float64Var(&seconds, "seconds", 1, "`length` of one measurement")

@@ -17,14 +17,19 @@ const (
 	InProcess     Via = "inproc"
 	NetRPC        Via = "netrpc"         // Next, as the project's own client
 	NetRPCPlain   Via = "netrpc-plain"   // GetTask
+	GRPC          Via = "grpc"           // PushResult, with a request for the next task
+	GRPCTwoCalls  Via = "grpc-two-calls" // PushResult and GetTask
+	Stream        Via = "stream"         // the stream Work
 	Literal       Via = "literal"        // GetTask of the baseline
 	LiteralShared Via = "literal-shared" // of the baseline with the project's own encoder
 )
 
 // Vias are all ways.
-var Vias = []Via{InProcess, NetRPC, NetRPCPlain, Literal, LiteralShared}
+var Vias = []Via{InProcess, NetRPC, NetRPCPlain, GRPC, GRPCTwoCalls, Stream, Literal, LiteralShared}
 
 func (v Via) literal() bool { return v == Literal || v == LiteralShared }
+
+func (v Via) grpc() bool { return v == GRPC || v == GRPCTwoCalls || v == Stream }
 
 // session is a load that works already and waits to be measured.
 type session interface {
@@ -80,6 +85,12 @@ func (c *loadConfig) trainers() ([]load.Trainer, error) {
 		switch c.Via {
 		case NetRPC:
 			trainers[i] = load.Joined(c.Addr, trainerID(i))
+		case GRPC:
+			trainers[i] = load.OneCall(c.Addr, trainerID(i))
+		case GRPCTwoCalls:
+			trainers[i] = load.TwoCalls(c.Addr, trainerID(i))
+		case Stream:
+			trainers[i] = load.Streamed(c.Addr, trainerID(i))
 		case NetRPCPlain, Literal, LiteralShared:
 			trainers[i] = load.Plain(c.Addr)
 		default:

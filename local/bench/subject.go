@@ -9,6 +9,7 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/local/bench/literal"
 	"trainmaster/local/bench/load"
+	"trainmaster/master/grpcapi"
 	"trainmaster/master/netrpc"
 	"trainmaster/taskqueue"
 )
@@ -33,8 +34,11 @@ func (q *Queue) subject(ctx context.Context, key rowKey, endpoint string) (subje
 	}
 	m := &masterSubject{site: s, queue: q, via: key.via}
 	if key.via != InProcess {
-		server := &netrpc.Server{Master: s.Master, Log: silent()}
-		if m.port, err = servePort(ctx, server.Serve); err != nil {
+		serve := (&netrpc.Server{Master: s.Master, Log: silent()}).Serve
+		if key.via.grpc() {
+			serve = grpcapi.New(s.Master, silent()).Serve
+		}
+		if m.port, err = servePort(ctx, serve); err != nil {
 			return nil, errors.Join(err, s.close())
 		}
 	}

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
+	"trainmaster/internal/grpcdial"
 	"trainmaster/internal/grpcserver"
 	"trainmaster/master"
 	pb "trainmaster/proto/trainmaster/v1"
@@ -19,6 +20,8 @@ import (
 const (
 	healthEvery = 100 * time.Millisecond
 	speedEvery  = 500 * time.Millisecond
+
+	streamWorkers = 4 // goroutines for calls; if all are busy, a call gets a goroutine of its own
 )
 
 // Server is the gRPC API of one master.
@@ -48,7 +51,7 @@ func New(m *master.Master, log *logrus.Entry, proxies ...DataProxy) *Server {
 		proxy = proxies[0]
 	}
 	conns := &connections{master: m, log: log}
-	options := append([]grpc.ServerOption{grpc.StatsHandler(conns)}, proxy.Options...)
+	options := slices.Concat(tuning(), []grpc.ServerOption{grpc.StatsHandler(conns)}, proxy.Options)
 	s := &Server{master: m, conns: conns, grpc: grpcserver.New(slices.Concat(table, proxy.Errors), m.Leader, log, options...)}
 	if proxy.Register != nil {
 		proxy.Register(s.grpc)
@@ -58,6 +61,15 @@ func New(m *master.Master, log *logrus.Entry, proxies ...DataProxy) *Server {
 	s.health = newHealthService(m, pb.Admin_ServiceDesc.ServiceName, pb.Coordinator_ServiceDesc.ServiceName)
 	healthpb.RegisterHealthServer(s.grpc, s.health)
 	return s
+}
+
+// tuning returns the options for many short calls: static windows, goroutines that are not started for each call, and no buffer for a
+// connection that does not write.
+func tuning() []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.StaticStreamWindowSize(grpcdial.StreamWindow), grpc.StaticConnWindowSize(grpcdial.ConnectionWindow),
+		grpc.NumStreamWorkers(streamWorkers), grpc.SharedWriteBuffer(true),
+	}
 }
 
 // Serve takes connections until ctx ends; then it lets the calls under way end, for a

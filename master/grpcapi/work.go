@@ -36,8 +36,17 @@ type workStream struct {
 	sending     sync.Mutex    // one answer at a time
 
 	workers sync.WaitGroup
+	ready   chan work     // to the worker that waits for a request
+	spare   chan struct{} // a token if a worker waits: at most one does
+
 	mu      sync.Mutex
 	waiting map[workTrainer][]*pb.WorkRequest // behind the request in progress of their trainer; no key: there is none in progress
+}
+
+// work is a request that no other request of its trainer precedes.
+type work struct {
+	by workTrainer
+	in *pb.WorkRequest
 }
 
 // workTrainer is the trainer of a request.
@@ -56,7 +65,9 @@ func (c *coordinator) Work(stream pb.Coordinator_WorkServer) error {
 	}
 	//guard:unanswered-work-limit
 	unanswered := make(chan struct{}, maxUnanswered)
-	w := &workStream{coordinator: c, stream: stream, unanswered: unanswered, waiting: map[workTrainer][]*pb.WorkRequest{}}
+	w := &workStream{
+		coordinator: c, stream: stream, unanswered: unanswered, ready: make(chan work), spare: make(chan struct{}, 1), waiting: map[workTrainer][]*pb.WorkRequest{},
+	}
 	w.ctx, w.end = context.WithCancelCause(stream.Context())
 	defer w.end(nil)
 	c.streams.Go(func() {
@@ -79,6 +90,7 @@ func (w *workStream) receive() error {
 	for {
 		in, err := w.stream.Recv()
 		if errors.Is(err, io.EOF) {
+			close(w.ready)
 			w.workers.Wait()
 			return io.EOF
 		}
@@ -137,9 +149,36 @@ func (w *workStream) accept(in *pb.WorkRequest) {
 	}
 	w.waiting[by] = nil
 	w.mu.Unlock()
-	w.workers.Go(func() {
-		w.contain(func() error { return w.serve(by, in) })
-	})
+	next := work{by, in}
+	select {
+	case w.ready <- next:
+	default:
+		w.workers.Go(func() { w.contain(func() error { return w.work(next) }) })
+	}
+}
+
+// work serves requests until the stream ends, or until another worker waits already. A goroutine for each request would cost a tenth of
+// the processor time, because its stack must grow.
+func (w *workStream) work(next work) error {
+	for {
+		if err := w.serve(next.by, next.in); err != nil {
+			return err
+		}
+		select {
+		case w.spare <- struct{}{}:
+		default:
+			return nil
+		}
+		var more bool
+		select {
+		case next, more = <-w.ready:
+		case <-w.ctx.Done():
+		}
+		<-w.spare
+		if !more {
+			return nil
+		}
+	}
 }
 
 // serve answers a request of a trainer, and then the requests that have arrived behind it.
