@@ -245,7 +245,7 @@ func TestWorkBoundsUnansweredRequests(t *testing.T) {
 	}
 }
 
-// The end of a stream ends neither a session nor a trainer of the connection. The requests without an answer are repeated on the next
+// The end of a stream ends no session, and no trainer of the connection. The requests without an answer are repeated on the next
 // stream, and get the same answers.
 func TestEndOfWorkKeepsSessionsAndTasks(t *testing.T) {
 	s := serve(t, 5, master.Config{})

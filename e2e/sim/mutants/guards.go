@@ -274,7 +274,7 @@ var guards = []guard{
 		"one client takes the memory of the master"}},
 	{"F178", "master/grpcapi.TestPanicEndsOneStream", mutant{"stream stays open after a panic", "panic-ends-stream",
 		whole("_ = fmt.Sprint(r)"),
-		"a trainer waits for ever"}},
+		"a trainer waits without end"}},
 	{"F23", "taskqueue.TestSlowestTaskIsNotSetAside", mutant{"timeout does not grow with failures", "timeout-grows-with-failures",
 		condition("n < 0 && $2"),
 		"a task that is slower than the others is set aside"}},

@@ -56,7 +56,7 @@ type CoordinatorClient interface {
 	// less processor time.
 	//
 	// The master reads a request while fewer than 16 requests of the stream are unanswered. It processes the requests of a trainer in their
-	// order, each after the answer to the one before, and the requests of different trainers at the same time. An answer that is an error
+	// order, each after the answer to the previous request, and the requests of different trainers at the same time. An answer that is an error
 	// changes nothing for the other requests. A malformed message ends the stream.
 	//
 	// The end of the stream ends no session, and no trainer of the connection. After it, the client opens another stream, to the leader, and
@@ -258,7 +258,7 @@ type CoordinatorServer interface {
 	// less processor time.
 	//
 	// The master reads a request while fewer than 16 requests of the stream are unanswered. It processes the requests of a trainer in their
-	// order, each after the answer to the one before, and the requests of different trainers at the same time. An answer that is an error
+	// order, each after the answer to the previous request, and the requests of different trainers at the same time. An answer that is an error
 	// changes nothing for the other requests. A malformed message ends the stream.
 	//
 	// The end of the stream ends no session, and no trainer of the connection. After it, the client opens another stream, to the leader, and
