@@ -91,7 +91,7 @@ var house = []room{
 		"trainer/params/plan", "trainer/params/stream", "trainer/params/link", "proto", "pserver/floats", "pserver/model", "pserver/onwire", "pserver/optimizer",
 		"pserver/placement", "pserver/staleness", "pserver/table", "pserver/wire",
 	}},
-	{dir: "trainer", may: []string{"trainer/params/shards", "trainer/params/plan", "trainer/params/stream", "trainer/params/link", "recordio", "dataset", "taskqueue", "internal/safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness", "trainer/session"}},
+	{dir: "trainer", may: []string{"internal/grpcdial", "internal/grpcserver", "trainer/params/shards", "trainer/params/plan", "trainer/params/stream", "trainer/params/link", "recordio", "dataset", "taskqueue", "internal/safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness", "trainer/session"}},
 	{dir: "pserver/checkpoint/storage", may: []string{"internal/objectstore", "pserver/checkpoint"}},
 	{dir: "master/psclient", may: []string{"master/pscontrol", "proto", "pserver/checkpoint", "pserver/placement", "pserver/onwire", "taskqueue"}},
 	{dir: "pserver/checkpoint/modelfile", may: []string{"internal/filekind", "internal/safetensors", "internal/usage", "pserver/checkpoint", "pserver/checkpoint/storage", "pserver/floats"}},

@@ -11,6 +11,7 @@ import (
 
 	"trainmaster/dataset/convert"
 	"trainmaster/pserver/optimizer"
+	"trainmaster/trainer"
 	"trainmaster/trainer/model"
 	"trainmaster/trainer/reference"
 )
@@ -47,6 +48,7 @@ type Config struct {
 	Optimizer optimizer.Config // the data chooses the zero fields
 	WireDType string           // of gradients and parameters in messages; "": float32
 	Exchange  reference.Exchange
+	Protocol  trainer.Protocol // between trainers and masters; "": trainer.GRPC
 
 	CheckpointEvery time.Duration     // default 2 s
 	OnTrainerLoss   string            // of a synchronous run: Rewind or Retrain; default Retrain, with Deterministic Rewind

@@ -113,6 +113,9 @@ func (j *Job) define() {
 			args = append(args, "--classes", strconv.Itoa(j.data.Classes))
 		}
 		args = append(args, c.Optimizer.Flags()...)
+		if c.Protocol != "" {
+			args = append(args, "--protocol", string(c.Protocol))
+		}
 		if c.WireDType != "" {
 			args = append(args, "--wire-dtype", c.WireDType)
 		}

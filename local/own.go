@@ -20,6 +20,9 @@ const TrainerVariable = settingsPrefix + "TRAINER"
 // ownEnvironment returns the environment variables that describe the job to a trainer of the user.
 func (j *Job) ownEnvironment(name string) []string {
 	env := []string{"TRAINMASTER_ADDR=" + j.gate.addr(), "TRAINMASTER_JOB=default", TrainerVariable + "=" + name}
+	if j.config.Protocol != "" {
+		env = append(env, "TRAINMASTER_PROTOCOL="+string(j.config.Protocol))
+	}
 	if j.config.Servers > 0 {
 		env = append(env, "TRAINMASTER_ENDPOINTS="+j.endpoint)
 	}
@@ -63,7 +66,7 @@ func (j *Job) superviseOwn(training context.Context, left <-chan struct{}, stop 
 func (j *Job) followOwn(training context.Context, left <-chan struct{}) error {
 	quiet := logrus.New()
 	quiet.SetOutput(io.Discard) // there is no master at first
-	config := trainer.Config{Locate: trainer.At(j.gate.addr()), Log: logrus.NewEntry(quiet)}
+	config := trainer.Config{Locate: trainer.At(j.gate.addr()), Protocol: j.config.Protocol, Log: logrus.NewEntry(quiet)}
 	if err := trainer.ReportDataset(training, config, j.data.Train.Paths); err != nil {
 		return err
 	}

@@ -25,6 +25,7 @@ type Config struct {
 	Locate    Locator
 	Heartbeat time.Duration // default: a fifth of the session TTL, at most 3 s
 	Log       *logrus.Entry // default: the standard logger
+	Protocol  Protocol      // default: GRPC
 	Answered  func(Answer)  // called after each answered call, by several goroutines; may be nil
 	// Stores opens files in object stores. nil: dataset.DefaultStores.
 	Stores *dataset.Stores
@@ -82,13 +83,13 @@ type fetched struct {
 
 // Join begins a session. It waits until a master leads. Close ends the session.
 func Join(ctx context.Context, config Config) (*Client, error) {
-	if config.Locate == nil {
-		return nil, errors.New("trainer.Config.Locate is nil: expected where the master is")
-	}
 	if config.Log == nil {
 		config.Log = logrus.NewEntry(logrus.StandardLogger())
 	}
-	l := &link{locate: config.Locate, log: config.Log, patience: answerTimeout, answered: config.Answered}
+	l, err := newLink(config)
+	if err != nil {
+		return nil, err
+	}
 	reply, err := call[wire.JoinReply](ctx, l, "Join", wire.JoinRequest{ID: config.ID, Address: config.Address, Job: config.Job})
 	if err != nil {
 		l.close()

@@ -53,10 +53,25 @@ func files(t *testing.T, n int) (names []string) {
 	return names
 }
 
+// protocol is the protocol of the clients of join; "": the default.
+var protocol trainer.Protocol
+
+// overBoth runs a test over each protocol.
+func overBoth(t *testing.T, run func(t *testing.T)) {
+	t.Helper()
+	for _, p := range trainer.Protocols {
+		t.Run(string(p), func(t *testing.T) {
+			protocol = p
+			t.Cleanup(func() { protocol = "" })
+			run(t)
+		})
+	}
+}
+
 func join(t *testing.T, id string, locate trainer.Locator) *trainer.Client {
 	t.Helper()
 	logger, _ := logtest.NewNullLogger()
-	c, err := trainer.Join(within(t), trainer.Config{ID: id, Locate: locate, Heartbeat: 50 * time.Millisecond, Log: logrus.NewEntry(logger)})
+	c, err := trainer.Join(within(t), trainer.Config{ID: id, Locate: locate, Heartbeat: 50 * time.Millisecond, Log: logrus.NewEntry(logger), Protocol: protocol})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -216,7 +231,9 @@ func TestClientsRunAJob(t *testing.T) {
 
 // Masters are stopped gracefully, or deposed by a takeover, while trainers train. No call fails, and every task is trained
 // and counted once.
-func TestTrainersSurviveMasterChanges(t *testing.T) {
+func TestTrainersSurviveMasterChanges(t *testing.T) { overBoth(t, testTrainersSurviveMasterChanges) }
+
+func testTrainersSurviveMasterChanges(t *testing.T) {
 	names := files(t, 6)
 	job := etcdtest.NewJob(t)
 	config := master.Config{Shuffle: true, ChunksPerTask: 1, Queue: taskqueue.Options{Passes: 4}}
@@ -254,7 +271,9 @@ func TestTrainersSurviveMasterChanges(t *testing.T) {
 
 // Connections break during requests: answers are lost and requests are repeated. A repeated request receives the same
 // answer. No task is redelivered, and nothing counts twice.
-func TestBrokenConnections(t *testing.T) {
+func TestBrokenConnections(t *testing.T) { overBoth(t, testBrokenConnections) }
+
+func testBrokenConnections(t *testing.T) {
 	names := files(t, 6)
 	store := etcdtest.Store(t)
 	r := mastertest.Start(t, store, master.Config{Shuffle: true, ChunksPerTask: 1, Queue: taskqueue.Options{Passes: 3}})
@@ -309,7 +328,9 @@ func TestBrokenConnections(t *testing.T) {
 
 // A paused master keeps its connections open. Its trainers leave it when another master is announced, or continue
 // when it resumes.
-func TestSilentMaster(t *testing.T) {
+func TestSilentMaster(t *testing.T) { overBoth(t, testSilentMaster) }
+
+func testSilentMaster(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	first := mastertest.Start(t, etcdtest.Open(t, etcdtest.Endpoint(t), job), master.Config{})
 	proxy := etcdtest.StartProxy(t, "http://"+first.Addr)
@@ -367,7 +388,9 @@ func TestSilentMaster(t *testing.T) {
 
 // A trainer that was silent for longer than its session receives an error and joins again. Its finish in that time
 // counts if no other trainer finished the task.
-func TestSessionLost(t *testing.T) {
+func TestSessionLost(t *testing.T) { overBoth(t, testSessionLost) }
+
+func testSessionLost(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: taskqueue.Options{SessionTTL: 500 * time.Millisecond}})
 	r.Register(1)
 	proxy := etcdtest.StartProxy(t, "http://"+r.Addr)
@@ -399,7 +422,9 @@ func TestSessionLost(t *testing.T) {
 }
 
 // While a task is trained, the client prefetches the next task, also without a master.
-func TestPrefetch(t *testing.T) {
+func TestPrefetch(t *testing.T) { overBoth(t, testPrefetch) }
+
+func testPrefetch(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
 	r.Register(3)
 	proxy := etcdtest.StartProxy(t, "http://"+r.Addr)
@@ -427,7 +452,9 @@ func TestPrefetch(t *testing.T) {
 }
 
 // F28: a task that fails is dispatched again, and set aside in the end with its last holder and error.
-func TestFail(t *testing.T) {
+func TestFail(t *testing.T) { overBoth(t, testFail) }
+
+func testFail(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
 	r.Register(2)
 	c := join(t, "a", trainer.At(r.Addr))
@@ -464,6 +491,10 @@ func TestFail(t *testing.T) {
 
 // Close reports finished tasks, returns all others without a failure, and ends the session.
 func TestCloseReturnsTasksAndEndsSession(t *testing.T) {
+	overBoth(t, testCloseReturnsTasksAndEndsSession)
+}
+
+func testCloseReturnsTasksAndEndsSession(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
 	r.Register(5)
 	c := join(t, "a", trainer.At(r.Addr))
@@ -521,6 +552,9 @@ func TestCanceledCalls(t *testing.T) {
 	if _, err := trainer.Join(canceled(t, 20*time.Millisecond), trainer.Config{ID: "b", Locate: nowhere}); err == nil || !strings.Contains(err.Error(), `join as "b": enough`) {
 		t.Errorf("without a known master: got error %v", err)
 	}
+	if _, err := trainer.Join(t.Context(), trainer.Config{ID: "b", Locate: nowhere, Protocol: "pigeon"}); err == nil || !strings.Contains(err.Error(), `found "pigeon"`) {
+		t.Errorf("unknown protocol: %v", err)
+	}
 	if _, err := trainer.Join(t.Context(), trainer.Config{ID: "b"}); err == nil || !strings.Contains(err.Error(), "Locate") {
 		t.Errorf("without a locator: got error %v", err)
 	}
@@ -532,6 +566,10 @@ func TestCanceledCalls(t *testing.T) {
 // F41: a reported file is replaced by a file of the same size, time and chunks. Only the checksums of its chunks
 // differ.
 func TestReplacedFileWithTheSameSizeAndTime(t *testing.T) {
+	overBoth(t, testReplacedFileWithTheSameSizeAndTime)
+}
+
+func testReplacedFileWithTheSameSizeAndTime(t *testing.T) {
 	names := files(t, 1)
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{ChunksPerTask: 5})
 	c := join(t, "a", trainer.At(r.Addr))
@@ -632,7 +670,9 @@ func TestReplacedFile(t *testing.T) {
 }
 
 // F31, and a report that exceeds the size of a message.
-func TestReports(t *testing.T) {
+func TestReports(t *testing.T) { overBoth(t, testReports) }
+
+func testReports(t *testing.T) {
 	names := files(t, 2)
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
 	c := join(t, "a", trainer.At(r.Addr))
@@ -652,7 +692,9 @@ func TestReports(t *testing.T) {
 
 // The end of the job is io.EOF, for any number of calls. The end of a failed job is ErrJobFailed. One trainer is
 // elected to save the model.
-func TestNextReturnsEndOfJob(t *testing.T) {
+func TestNextReturnsEndOfJob(t *testing.T) { overBoth(t, testNextReturnsEndOfJob) }
+
+func testNextReturnsEndOfJob(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: taskqueue.Options{Passes: 1}})
 	r.Register(1)
 	a, b := join(t, "a", trainer.At(r.Addr)), join(t, "b", trainer.At(r.Addr))
@@ -693,6 +735,10 @@ func TestNextReturnsEndOfJob(t *testing.T) {
 
 // A trainer that has not asked for a task, because it waits for a parameter server, receives the failure of the job.
 func TestUntilFailedEndsBeforeTheFirstTask(t *testing.T) {
+	overBoth(t, testUntilFailedEndsBeforeTheFirstTask)
+}
+
+func testUntilFailedEndsBeforeTheFirstTask(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: taskqueue.Options{Passes: 1}})
 	r.Register(1)
 	waiting, release := join(t, "waiting", trainer.At(r.Addr)).UntilFailed(within(t))
@@ -730,7 +776,9 @@ func (s steps) CommitStep(_ context.Context, step taskqueue.Step) error {
 }
 
 // A staged gradient waits for its step while connections break.
-func TestStaged(t *testing.T) {
+func TestStaged(t *testing.T) { overBoth(t, testStaged) }
+
+func testStaged(t *testing.T) {
 	servers := newSteps()
 	r := mastertest.StandBy(t, etcdtest.Store(t), master.Config{Sync: true, Queue: taskqueue.Options{ExplicitCommit: true, Cuts: true}}, servers)
 	r.AwaitLeading()
@@ -790,7 +838,9 @@ func (plainCut) Abort(context.Context) error      { return nil }
 func (plainCut) Prune(context.Context, int) error { return nil }
 
 // A trainer that waits for a step stops for a cut. Its gradient is in the step after the cut.
-func TestStagedStopsForACut(t *testing.T) {
+func TestStagedStopsForACut(t *testing.T) { overBoth(t, testStagedStopsForACut) }
+
+func testStagedStopsForACut(t *testing.T) {
 	store := etcdtest.Store(t)
 	checkpoints := pscontrol.Config{CheckpointEvery: pscontrol.Cadence{Time: 100 * time.Millisecond}, CheckpointKeep: 1}
 	config := master.Config{Sync: true, Queue: taskqueue.Options{ExplicitCommit: true, Cuts: true}}

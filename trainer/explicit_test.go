@@ -81,7 +81,9 @@ func (m *model) load(t *testing.T, c *trainer.Client) {
 
 // A member fails during a task, and a master between two calls. The ring continues from the committed step, and each
 // record is in the model once.
-func TestExactResume(t *testing.T) {
+func TestExactResume(t *testing.T) { overBoth(t, testExactResume) }
+
+func testExactResume(t *testing.T) {
 	job := etcdtest.NewJob(t)
 	config := master.Config{ChunksPerTask: 1, Queue: taskqueue.Options{Passes: 1, ExplicitCommit: true}}
 	start := func() *mastertest.Running {
@@ -175,7 +177,9 @@ func TestExactResume(t *testing.T) {
 }
 
 // A job without explicit commits refuses the calls of explicit commits.
-func TestNoExplicitCommits(t *testing.T) {
+func TestNoExplicitCommits(t *testing.T) { overBoth(t, testNoExplicitCommits) }
+
+func testNoExplicitCommits(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
 	c := join(t, "a", trainer.At(r.Addr))
 	_, err := c.LastStep(within(t))

@@ -1,23 +1,16 @@
 package trainer
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"math/rand/v2"
-	"net"
-	"net/http"
-	"net/rpc"
-	"strconv"
-	"strings"
+	"slices"
 	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
 
-	"trainmaster/master/netrpc/wire"
 	"trainmaster/trainer/session"
 )
 
@@ -37,16 +30,52 @@ type link struct {
 	log      *logrus.Entry
 	patience time.Duration // answerTimeout, but in tests
 	answered func(Answer)  // may be nil
+	protocol Protocol      // "": GRPC
 
-	mu     sync.Mutex
-	client *connection // nil: there is none
+	mu      sync.Mutex
+	client  *connection // nil: there is none
+	closing sync.WaitGroup
+}
+
+// newLink checks the configuration. It connects with the first call.
+func newLink(c Config) (*link, error) {
+	if c.Locate == nil {
+		return nil, errors.New("trainer.Config.Locate is nil: expected where the master is")
+	}
+	if c.Protocol != "" && !slices.Contains(Protocols, c.Protocol) {
+		return nil, fmt.Errorf("trainer.Config.Protocol: expected one of %v, found %q", Protocols, c.Protocol)
+	}
+	if c.Log == nil {
+		c.Log = logrus.NewEntry(logrus.StandardLogger())
+	}
+	return &link{locate: c.Locate, log: c.Log, patience: answerTimeout, answered: c.Answered, protocol: c.Protocol}, nil
 }
 
 // connection is a connection to one master.
 type connection struct {
-	*rpc.Client
+	transport
 	addr string
 }
+
+// transport makes calls over a connection. The requests and replies are the messages of package wire, and so are its errors.
+type transport interface {
+	// start begins a call, and sends its outcome. The end of ctx abandons it.
+	start(ctx context.Context, method string, request, reply any) <-chan error
+	// close ends the connection and its calls. A connection to a frozen machine takes seconds.
+	close()
+}
+
+// Protocol is the protocol of the calls to a master.
+type Protocol string
+
+// The protocols. A master serves both at one address.
+const (
+	GRPC   Protocol = "grpc"
+	NetRPC Protocol = "netrpc"
+)
+
+// Protocols lists all protocols.
+var Protocols = []Protocol{GRPC, NetRPC}
 
 // call repeats a request until it is answered or ctx ends. Each attempt has its own reply, since gob does not set fields that are zero.
 func call[Reply any](ctx context.Context, l *link, method string, request any) (*Reply, error) {
@@ -107,14 +136,15 @@ var (
 // attempt makes one call on one connection. It abandons the call when another master leads, because
 // the called master may hang.
 func (l *link) attempt(ctx context.Context, client *connection, moved <-chan struct{}, method string, request, reply any) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
 	if !slow[method] {
-		var cancel context.CancelFunc
 		ctx, cancel = context.WithTimeoutCause(ctx, l.patience, errSilent)
 		defer cancel()
 	}
 	select {
-	case c := <-client.Go(wire.Service+"."+method, request, reply, make(chan *rpc.Call, 1)).Done:
-		return wire.Error(c.Error)
+	case err := <-client.start(ctx, method, request, reply):
+		return err
 	case <-moved:
 		return errMoved
 	case <-ctx.Done():
@@ -130,16 +160,25 @@ func (l *link) connect(ctx context.Context, addr string) (*connection, error) {
 	if l.client != nil && l.client.addr == addr {
 		return l.client, nil
 	}
-	if l.client != nil {
-		l.client.Close()
-		l.client = nil
+	l.closeLocked()
+	open := openGRPC
+	if l.protocol == NetRPC {
+		open = dialNetRPC
 	}
-	answering, err := dial(ctx, addr, l.patience)
+	opened, err := open(ctx, addr, l.patience)
 	if err != nil {
 		return nil, err
 	}
-	l.client = &connection{answering, addr}
+	l.client = &connection{opened, addr}
 	return l.client, nil
+}
+
+// closeLocked closes the connection. No call waits for the end of it.
+func (l *link) closeLocked() {
+	if l.client != nil {
+		l.closing.Go(l.client.close)
+		l.client = nil
+	}
 }
 
 // drop forgets a connection that failed.
@@ -147,77 +186,13 @@ func (l *link) drop(client *connection) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if client != nil && l.client == client {
-		client.Close()
-		l.client = nil
+		l.closeLocked()
 	}
-}
-
-// dial is rpc.DialHTTP with a bound on its time.
-func dial(ctx context.Context, addr string, patience time.Duration) (*rpc.Client, error) {
-	ctx, cancel := context.WithTimeout(ctx, dialTimeout)
-	defer cancel()
-	conn, err := new(net.Dialer).DialContext(ctx, "tcp", addr)
-	if err != nil {
-		return nil, err
-	}
-	deadline, _ := ctx.Deadline()
-	if err := conn.SetDeadline(deadline); err != nil {
-		conn.Close()
-		return nil, err
-	}
-	if _, err := io.WriteString(conn, "CONNECT "+rpc.DefaultRPCPath+" HTTP/1.0\n\n"); err != nil {
-		conn.Close()
-		return nil, err
-	}
-	resp, err := http.ReadResponse(bufio.NewReader(conn), &http.Request{Method: http.MethodConnect})
-	switch {
-	case err == nil && resp.StatusCode != http.StatusOK:
-		err = fmt.Errorf("%w at %s, found an answer %q%s", errNoMaster, addr, resp.Status, firstLine(resp.Body))
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF): // also from a master that stops
-		err = fmt.Errorf("expected a master at %s, found that the connection was closed without an answer: %w", addr, err)
-	case err != nil && strings.Contains(err.Error(), "malformed HTTP"):
-		err = fmt.Errorf("%w at %s, found a program of another protocol: %w", errNoMaster, addr, err)
-	}
-	if err == nil {
-		err = conn.SetDeadline(time.Time{})
-	}
-	if err != nil {
-		conn.Close()
-		return nil, err
-	}
-	return rpc.NewClient(impatient{conn, patience}), nil
-}
-
-// firstLine is the first line of an answer, after a colon.
-func firstLine(body io.Reader) string {
-	const most = 200
-	text, _ := io.ReadAll(io.LimitReader(body, most)) // the bytes before an error are enough
-	line, _, _ := strings.Cut(strings.TrimSpace(string(text)), "\n")
-	if line == "" {
-		return ""
-	}
-	return ": " + strconv.QuoteToGraphic(line)
-}
-
-// impatient is a connection with a write deadline. net/rpc holds a lock of the connection during a write, and a write to a frozen
-// machine blocks when the window is full.
-type impatient struct {
-	net.Conn
-	patience time.Duration // for one write
-}
-
-func (c impatient) Write(b []byte) (int, error) {
-	if err := c.SetWriteDeadline(time.Now().Add(c.patience)); err != nil {
-		return 0, err
-	}
-	return c.Conn.Write(b)
 }
 
 func (l *link) close() {
 	l.mu.Lock()
-	defer l.mu.Unlock()
-	if l.client != nil {
-		l.client.Close()
-		l.client = nil
-	}
+	l.closeLocked()
+	l.mu.Unlock()
+	l.closing.Wait()
 }

@@ -20,9 +20,15 @@ import (
 // If the address of the master belongs to another program, the trainer logs the found answer as a warning and
 // retries.
 func TestAnswerOfAnotherProgramIsLogged(t *testing.T) {
-	for name, c := range map[string]struct{ answer, want string }{
-		"a data port": {"HTTP/1.1 421 Misdirected Request\r\nConnection: close\r\n\r\nthis is a data port\n", `found an answer "421 Misdirected Request": "this is a data port"`},
-		"no HTTP":     {"SSH-2.0-x\r\n", "found a program of another protocol"},
+	const misdirected = "HTTP/1.1 421 Misdirected Request\r\nConnection: close\r\n\r\nthis is a data port\n"
+	for name, c := range map[string]struct {
+		protocol     Protocol
+		answer, want string
+	}{
+		"a data port":           {NetRPC, misdirected, `found an answer "421 Misdirected Request": "this is a data port"`},
+		"no HTTP":               {NetRPC, "SSH-2.0-x\r\n", "found a program of another protocol"},
+		"a data port over gRPC": {GRPC, misdirected, "found a program of another protocol"},
+		"no HTTP over gRPC":     {GRPC, "SSH-2.0-x\r\n", "found a program of another protocol"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			listener, err := net.Listen("tcp", "127.0.0.1:0")
@@ -47,10 +53,11 @@ func TestAnswerOfAnotherProgramIsLogged(t *testing.T) {
 				}
 			}()
 			logger, hook := logtest.NewNullLogger()
-			l := &link{locate: At(listener.Addr().String()), patience: time.Minute, log: logrus.NewEntry(logger)}
-			_, err = call[wire.JoinReply](ctx, l, "Join", &wire.JoinRequest{})
+			l := &link{locate: At(listener.Addr().String()), patience: time.Minute, log: logrus.NewEntry(logger), protocol: c.protocol}
+			_, err = call[wire.JoinReply](ctx, l, "Join", wire.JoinRequest{})
 			_ = listener.Close()
 			<-answered
+			l.close()
 			if !errors.Is(err, context.Canceled) {
 				t.Errorf("call: expected retries until the deadline, got %v", err)
 			}

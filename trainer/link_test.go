@@ -17,6 +17,15 @@ import (
 
 // If a master freezes during a large request, all calls leave it for the next master.
 func TestMasterFrozenInALargeRequest(t *testing.T) {
+	for _, protocol := range Protocols {
+		t.Run(string(protocol), func(t *testing.T) { testMasterFrozenInALargeRequest(t, protocol) })
+	}
+}
+
+// settings is an empty frame SETTINGS of HTTP/2.
+const settings = "\x00\x00\x00\x04\x00\x00\x00\x00\x00"
+
+func testMasterFrozenInALargeRequest(t *testing.T, protocol Protocol) {
 	serve := func(enough int64, reached chan<- struct{}) string {
 		listener, err := net.Listen("tcp", "127.0.0.1:0")
 		if err != nil {
@@ -36,10 +45,11 @@ func TestMasterFrozenInALargeRequest(t *testing.T) {
 					t.Error(err)
 				}
 				r := bufio.NewReaderSize(conn, 16)
-				if _, err := http.ReadRequest(r); err != nil {
-					continue
+				if protocol == GRPC {
+					_, _ = io.WriteString(conn, settings)
+				} else if _, err := http.ReadRequest(r); err == nil {
+					_, _ = io.WriteString(conn, "HTTP/1.0 200 Connected to Go RPC\n\n")
 				}
-				_, _ = io.WriteString(conn, "HTTP/1.0 200 Connected to Go RPC\n\n")
 				_, _ = io.CopyN(io.Discard, r, enough) // and reads no more
 				select {
 				case reached <- struct{}{}:
@@ -53,7 +63,7 @@ func TestMasterFrozenInALargeRequest(t *testing.T) {
 	follow := NewFollow()
 	follow.Set(serve(64<<10, first), 1) // during a report
 	next := serve(1, second)
-	l := &link{locate: follow, log: logrus.NewEntry(logrus.New()), patience: 300 * time.Millisecond}
+	l := &link{locate: follow, log: logrus.NewEntry(logrus.New()), patience: 300 * time.Millisecond, protocol: protocol}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{}, 2)
 	go func() {

@@ -101,7 +101,9 @@ func TestReplacedTFRecordFile(t *testing.T) {
 }
 
 // A task of a TFRecord file begins at its first record that is not trained, also in the middle of a chunk.
-func TestTFRecordTaskBeginsAtItsBase(t *testing.T) {
+func TestTFRecordTaskBeginsAtItsBase(t *testing.T) { overBoth(t, testTFRecordTaskBeginsAtItsBase) }
+
+func testTFRecordTaskBeginsAtItsBase(t *testing.T) {
 	for _, compression := range []tfrecord.Compression{tfrecord.None, tfrecord.Gzip} {
 		config := master.Config{ChunksPerTask: 4, Queue: taskqueue.Options{Passes: 1, ExplicitCommit: true}}
 		r := mastertest.Start(t, etcdtest.Store(t), config)

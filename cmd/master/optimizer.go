@@ -7,6 +7,7 @@ import (
 
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/pserver/optimizer"
+	"trainmaster/trainer"
 	"trainmaster/trainer/params"
 )
 
@@ -28,6 +29,15 @@ func optimizerError(cmd *cobra.Command, err error) error {
 		return cli.SettingErrorf(cmd, wrong.Setting, "expected %s", wrong.Expected)
 	}
 	return err
+}
+
+// addProtocol gives cmd the flag for the protocol between trainers and masters.
+func addProtocol(cmd *cobra.Command) *string {
+	words := make([]string, len(trainer.Protocols))
+	for i, p := range trainer.Protocols {
+		words[i] = string(p)
+	}
+	return cli.AddChoice(cmd, "protocol", "", "protocol of the calls to the master, which serves both", words...)
 }
 
 // addWireDType gives cmd the flag for the data type of parameters and gradients in messages.

@@ -19,6 +19,7 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/local"
 	"trainmaster/master"
+	"trainmaster/trainer"
 	"trainmaster/trainer/model"
 )
 
@@ -31,6 +32,7 @@ type runFlags struct {
 	data           string // of the user, or of MNIST
 	kind           *string
 	dtype          *string
+	protocol       *string
 	update         *string
 	lostTask       *string
 	output         *string
@@ -54,8 +56,8 @@ and so on, which convert writes with --held-out. With --data GLOB the model is t
 for held-out shards that match together with the shards to train on: these measure the model.
 
 With a command after --, each trainer is a process of that command instead of the built-in trainer. Its environment has
-TRAINMASTER_ADDR (host:port of the master, the same while masters change), TRAINMASTER_JOB and TRAINMASTER_TRAINER (its
-name). A command must exit with code 0 at the end of the job. Codes 1, 2, 126 and 127 end the run. After any other code
+TRAINMASTER_ADDR (host:port of the master, the same while masters change), TRAINMASTER_JOB, TRAINMASTER_TRAINER (its
+name) and TRAINMASTER_PROTOCOL. A command must exit with code 0 at the end of the job. Codes 1, 2, 126 and 127 end the run. After any other code
 or a signal the command is started again, 20 times at most. The job has parameter servers only if --ps is given; the
 environment then has TRAINMASTER_ENDPOINTS too.
 
@@ -106,6 +108,7 @@ func (r *runFlags) add(cmd *cobra.Command) {
 	r.kind = cli.AddChoice(cmd, "model", "", "what to train (auto: fm for categories, else softmax)", append([]string{autoModel}, model.Kinds()...)...)
 	r.checkOptimizer = addOptimizer(cmd, &c.Optimizer)
 	r.dtype = addWireDType(cmd)
+	r.protocol = addProtocol(cmd)
 	r.checkExchange = addExchange(cmd, &c.Exchange)
 	r.update = cli.AddChoice(cmd, "update-mode", "", "how gradients are applied: on arrival (async) or in steps of all trainers (sync)", "async", "sync")
 	flags.IntVar(&c.Backups, "backup-workers", 0, "trainers that a synchronous step does not wait for")
@@ -190,6 +193,7 @@ func (r *runFlags) complete(cmd *cobra.Command) error {
 		c.Data, c.Dataset, c.MNIST = r.data, "", ""
 	}
 	c.Model, c.Sync, c.WireDType = *r.kind, *r.update == "sync", *r.dtype
+	c.Protocol = trainer.Protocol(*r.protocol)
 	if c.Model == autoModel {
 		c.Model = "" // chosen by the data
 	}

@@ -55,6 +55,7 @@ master or server it continues when that process runs again. One trainer of the j
 	flags.IntVar(&w.Recipe.BatchSize, "batch-size", 0, "records in a mini-batch, at most 1048576 (0: chosen by the data)")
 	checkOptimizer := addOptimizer(cmd, &w.Recipe.Optimizer)
 	dtype := addWireDType(cmd)
+	protocol := addProtocol(cmd)
 	checkExchange := addExchange(cmd, &w.Recipe.Exchange)
 	flags.Uint64Var(&w.Seed, "model-seed", 1, "of the initial parameters")
 	flags.StringVar(&w.SavePath, "save-model", "", "safetensors `file` that the elected trainer writes at the end")
@@ -85,7 +86,7 @@ master or server it continues when that process runs again. One trainer of the j
 		}
 		w.Kind, w.WireDType = *kind, params.WireDType(*dtype)
 		w.Log = cli.NewLogger(cmd).WithField("trainer", w.Trainer.ID)
-		w.Trainer.Log = w.Log
+		w.Trainer.Log, w.Trainer.Protocol = w.Log, trainer.Protocol(*protocol)
 		if len(etcd.Endpoints) == 0 {
 			w.Trainer.Locate = trainer.At(addr)
 			w.Servers = func(context.Context) ([]string, error) { return servers, nil }

@@ -30,6 +30,7 @@ func main() {
 func work(ctx context.Context, model *perceptron) error {
 	client, err := trainer.Join(ctx, trainer.Config{
 		ID: os.Getenv("TRAINMASTER_TRAINER"), Job: os.Getenv("TRAINMASTER_JOB"), Locate: trainer.At(os.Getenv("TRAINMASTER_ADDR")),
+		Protocol: trainer.Protocol(os.Getenv("TRAINMASTER_PROTOCOL")), // "" is gRPC
 	})
 	if err != nil {
 		return err

@@ -56,17 +56,38 @@ func progressOf(in *pb.TrainerProgress) taskqueue.Progress {
 	return taskqueue.Progress{Records: in.GetRecords(), Loss: in.GetLoss()}
 }
 
-func filesToProto(ranges []taskqueue.RecordRange) *pb.DataFilesSpec {
+// filesToProto returns the files of a task. The chunks are the chunks of the ranges, in their order.
+func filesToProto(ranges []taskqueue.RecordRange, chunks []taskqueue.Chunk) *pb.DataFilesSpec {
 	out := &pb.DataFilesSpec{Files: make([]*pb.DataFileSpec, len(ranges))}
 	for i, r := range ranges {
 		format := pb.FileFormat_FILE_FORMAT_RECORDIO
 		if r.IsTFRecord() {
 			format = pb.FileFormat_FILE_FORMAT_TFRECORD
 		}
+		n, length := 0, int64(0)
+		for ; n < len(chunks) && length < r.Length; n++ {
+			length += chunks[n].Index.Layout.HeaderBytes() + int64(chunks[n].Index.Size)
+		}
 		out.Files[i] = &pb.DataFileSpec{
 			Path: r.Path, StartRecord: r.First, NumRecord: r.Records, Format: format,
-			Stamp: &pb.FileStamp{Size: r.Size, ModifiedNanos: r.ModTime, Etag: r.ETag}, ByteOffset: r.Offset, ByteLength: r.Length,
+			Stamp: &pb.FileStamp{Size: r.Size, ModifiedNanos: r.ModTime, Etag: r.ETag}, ByteOffset: r.Offset, ByteLength: r.Length, Chunks: chunksToProto(chunks[:n]),
 		}
+		chunks = chunks[n:]
+	}
+	return out
+}
+
+func chunksToProto(chunks []taskqueue.Chunk) *pb.StoredChunks {
+	n := len(chunks)
+	if n == 0 {
+		return nil
+	}
+	out := &pb.StoredChunks{
+		First: int64(chunks[0].Idx), Layout: uint32(chunks[0].Index.Layout),
+		Sizes: make([]uint32, n), Records: make([]uint32, n), Checksums: make([]uint32, n), Compressions: make([]byte, n),
+	}
+	for i, c := range chunks {
+		out.Sizes[i], out.Records[i], out.Checksums[i], out.Compressions[i] = c.Index.Size, c.Index.Records, c.Index.Checksum, byte(c.Index.Compression)
 	}
 	return out
 }

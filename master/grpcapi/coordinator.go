@@ -172,7 +172,8 @@ func (c *coordinator) taskSpec(r master.Reply, waits bool, err error) (*pb.TaskS
 	}
 	token := r.Assignment.Task.Token
 	spec.TaskId, spec.Token, spec.Base = int64(token.ID()), tokenToProto(token), r.Assignment.Base
-	data := c.dataSpec(filesToProto(r.Assignment.Ranges()))
+	spec.Index = int64(r.Assignment.Task.Index)
+	data := c.dataSpec(filesToProto(r.Assignment.Ranges(), r.Assignment.Task.Chunks))
 	switch token.Kind {
 	case taskqueue.Evaluation:
 		spec.Task = &pb.TaskSpec_EvaluationSpec{EvaluationSpec: &pb.EvaluationTaskSpec{Data: data}}

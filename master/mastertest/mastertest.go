@@ -23,6 +23,7 @@ import (
 	"trainmaster/etcdstore"
 	"trainmaster/internal/portsplit"
 	"trainmaster/master"
+	"trainmaster/master/grpcapi"
 	"trainmaster/master/netrpc"
 	"trainmaster/master/pscontrol"
 	"trainmaster/recordio"
@@ -35,7 +36,7 @@ const LeaseTTL = 5 * time.Second
 // Running is a master that a test started; it ends with the test.
 type Running struct {
 	*master.Master
-	Addr  string // of net/rpc and of heartbeats
+	Addr  string // of net/rpc, gRPC and heartbeats
 	Store *etcdstore.Store
 	Log   *logtest.Hook
 
@@ -46,7 +47,7 @@ type Running struct {
 	served sync.WaitGroup
 }
 
-// Start starts a master with its net/rpc interface and waits until it leads.
+// Start starts a master with its interfaces for trainers and waits until it leads.
 func Start(t testing.TB, store *etcdstore.Store, config master.Config) *Running {
 	t.Helper()
 	r := StandBy(t, store, config, nil)
@@ -54,7 +55,7 @@ func Start(t testing.TB, store *etcdstore.Store, config master.Config) *Running 
 	return r
 }
 
-// StandBy starts a master with its net/rpc API. servers may be nil unless config.Sync. checkpoints has the settings of their control,
+// StandBy starts a master with its net/rpc and gRPC APIs. servers may be nil unless config.Sync. checkpoints has the settings of their control,
 // if there are any.
 func StandBy(t testing.TB, store *etcdstore.Store, config master.Config, servers pscontrol.Servers, checkpoints ...pscontrol.Config) *Running {
 	t.Helper()
@@ -89,14 +90,15 @@ func StandByOn(t testing.TB, store *etcdstore.Store, config master.Config, serve
 	}
 	ctx, cancel := context.WithCancel(context.Background())
 	r := &Running{Master: m, Addr: config.Advertise, Store: store, Log: hook, t: t, cancel: cancel, ended: make(chan struct{})}
-	server := &netrpc.Server{Master: m, Log: log}
+	server, api := &netrpc.Server{Master: m, Log: log}, grpcapi.New(m, log)
 	serving, stopServing := context.WithCancel(context.Background())
 	port.Log, port.Reserved = log, portsplit.HTTPGet
 	split := portsplit.New(listener, port)
-	calls, gets := split.Branch(portsplit.HTTPConnect), split.Branch(portsplit.HTTPGet)
+	calls, grpcCalls, gets := split.Branch(portsplit.HTTPConnect), split.Branch(portsplit.HTTP2), split.Branch(portsplit.HTTPGet)
 	heartbeats := &http.Server{Handler: http.HandlerFunc(m.ServeHeartbeats)}
 	r.serve(func() error { return split.Run(serving) })
 	r.serve(func() error { return server.Serve(serving, calls) })
+	r.serve(func() error { return api.Serve(serving, grpcCalls) })
 	r.serve(func() error {
 		defer context.AfterFunc(serving, func() { heartbeats.Close() })()
 		if err := heartbeats.Serve(gets); serving.Err() == nil {

@@ -37,6 +37,14 @@ type remote struct {
 func (e remote) Error() string   { return string(e.text) }
 func (e remote) Unwrap() []error { return []error{e.kind, e.text} }
 
+// Refusal returns an error of the server with the text, which is kind if it is not nil.
+func Refusal(kind error, text string) error {
+	if kind == nil {
+		return rpc.ServerError(text)
+	}
+	return remote{kind, rpc.ServerError(text)}
+}
+
 // Error makes errors.Is work on the error of a call. An error that is not from the server (the connection broke) is
 // returned unchanged.
 func Error(err error) error {

@@ -589,8 +589,10 @@ type TaskSpec struct {
 	// Number of the task's records that are in committed steps: the trainer skips these records. In jobs with explicit commits only.
 	Base int64 `protobuf:"varint,21,opt,name=base,proto3" json:"base,omitempty"`
 	// Number of the last commit of the master, for Request.seen_commit.
-	Commit        uint64 `protobuf:"varint,22,opt,name=commit,proto3" json:"commit,omitempty"`
-	CommitProof   []byte `protobuf:"bytes,23,opt,name=commit_proof,json=commitProof,proto3" json:"commit_proof,omitempty"`
+	Commit      uint64 `protobuf:"varint,22,opt,name=commit,proto3" json:"commit,omitempty"`
+	CommitProof []byte `protobuf:"bytes,23,opt,name=commit_proof,json=commitProof,proto3" json:"commit_proof,omitempty"`
+	// Number of the task in its dataset, from 0. It is the same in each pass.
+	Index         int64 `protobuf:"varint,24,opt,name=index,proto3" json:"index,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -710,6 +712,13 @@ func (x *TaskSpec) GetCommitProof() []byte {
 		return x.CommitProof
 	}
 	return nil
+}
+
+func (x *TaskSpec) GetIndex() int64 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
 }
 
 type isTaskSpec_Task interface {
@@ -2957,7 +2966,7 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\adataset\x18\x03 \x01(\rR\adataset\x12\x12\n" +
 	"\x04pass\x18\x04 \x01(\rR\x04pass\x12\x1a\n" +
 	"\bposition\x18\x05 \x01(\x04R\bposition\x12\x18\n" +
-	"\aattempt\x18\x06 \x01(\rR\aattempt\"\xf3\x03\n" +
+	"\aattempt\x18\x06 \x01(\rR\aattempt\"\x89\x04\n" +
 	"\bTaskSpec\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x03R\x06taskId\x12G\n" +
 	"\rtraining_task\x18\x02 \x01(\v2 .trainmaster.v1.TrainingTaskSpecH\x00R\ftrainingTask\x12M\n" +
@@ -2968,7 +2977,8 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\x05token\x18\x14 \x01(\v2\x15.trainmaster.v1.TokenR\x05token\x12\x12\n" +
 	"\x04base\x18\x15 \x01(\x03R\x04base\x12\x16\n" +
 	"\x06commit\x18\x16 \x01(\x04R\x06commit\x12!\n" +
-	"\fcommit_proof\x18\x17 \x01(\fR\vcommitProofB\x06\n" +
+	"\fcommit_proof\x18\x17 \x01(\fR\vcommitProof\x12\x14\n" +
+	"\x05index\x18\x18 \x01(\x03R\x05indexB\x06\n" +
 	"\x04task\"\xba\x01\n" +
 	"\x10TrainingTaskSpec\x12/\n" +
 	"\x05model\x18\x01 \x01(\v2\x19.trainmaster.v1.ModelSpecR\x05model\x12,\n" +

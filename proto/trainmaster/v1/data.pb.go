@@ -266,8 +266,11 @@ type DataFileSpec struct {
 	// The file as it was indexed. Absent: the reader accepts any file at the path.
 	Stamp *FileStamp `protobuf:"bytes,17,opt,name=stamp,proto3" json:"stamp,omitempty"`
 	// The stored bytes of the records: a reader can begin there with start_record. Length 0: not known.
-	ByteOffset    int64 `protobuf:"varint,18,opt,name=byte_offset,json=byteOffset,proto3" json:"byte_offset,omitempty"`
-	ByteLength    int64 `protobuf:"varint,19,opt,name=byte_length,json=byteLength,proto3" json:"byte_length,omitempty"`
+	ByteOffset int64 `protobuf:"varint,18,opt,name=byte_offset,json=byteOffset,proto3" json:"byte_offset,omitempty"`
+	ByteLength int64 `protobuf:"varint,19,opt,name=byte_length,json=byteLength,proto3" json:"byte_length,omitempty"`
+	// The index of the stored bytes, in tasks of a master. With it, a reader finds a file that was replaced by another one of the same size and
+	// time. A data proxy ignores it.
+	Chunks        *StoredChunks `protobuf:"bytes,30,opt,name=chunks,proto3" json:"chunks,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -351,6 +354,104 @@ func (x *DataFileSpec) GetByteLength() int64 {
 	return 0
 }
 
+func (x *DataFileSpec) GetChunks() *StoredChunks {
+	if x != nil {
+		return x.Chunks
+	}
+	return nil
+}
+
+// StoredChunks has the index of consecutive chunks. The lists have an entry for each chunk. Each chunk begins at the end of the previous chunk.
+type StoredChunks struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the first chunk in the file, from 0.
+	First int64 `protobuf:"varint,1,opt,name=first,proto3" json:"first,omitempty"`
+	// Bytes of the stored records, without the header.
+	Sizes []uint32 `protobuf:"varint,2,rep,packed,name=sizes,proto3" json:"sizes,omitempty"`
+	// Number of records.
+	Records []uint32 `protobuf:"varint,3,rep,packed,name=records,proto3" json:"records,omitempty"`
+	// Checksum of the stored records; 0: not known.
+	Checksums []uint32 `protobuf:"fixed32,4,rep,packed,name=checksums,proto3" json:"checksums,omitempty"`
+	// Of each chunk in a byte. 0: none, 1: snappy, 2: gzip, 3: zlib.
+	Compressions []byte `protobuf:"bytes,5,opt,name=compressions,proto3" json:"compressions,omitempty"`
+	// 1, 2 or 3: the layout of a RecordIO file. 4: a TFRecord file.
+	Layout        uint32 `protobuf:"varint,6,opt,name=layout,proto3" json:"layout,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StoredChunks) Reset() {
+	*x = StoredChunks{}
+	mi := &file_trainmaster_v1_data_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StoredChunks) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StoredChunks) ProtoMessage() {}
+
+func (x *StoredChunks) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_data_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StoredChunks.ProtoReflect.Descriptor instead.
+func (*StoredChunks) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_data_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *StoredChunks) GetFirst() int64 {
+	if x != nil {
+		return x.First
+	}
+	return 0
+}
+
+func (x *StoredChunks) GetSizes() []uint32 {
+	if x != nil {
+		return x.Sizes
+	}
+	return nil
+}
+
+func (x *StoredChunks) GetRecords() []uint32 {
+	if x != nil {
+		return x.Records
+	}
+	return nil
+}
+
+func (x *StoredChunks) GetChecksums() []uint32 {
+	if x != nil {
+		return x.Checksums
+	}
+	return nil
+}
+
+func (x *StoredChunks) GetCompressions() []byte {
+	if x != nil {
+		return x.Compressions
+	}
+	return nil
+}
+
+func (x *StoredChunks) GetLayout() uint32 {
+	if x != nil {
+		return x.Layout
+	}
+	return 0
+}
+
 // FileStamp distinguishes a file from a later file at the same path.
 type FileStamp struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -366,7 +467,7 @@ type FileStamp struct {
 
 func (x *FileStamp) Reset() {
 	*x = FileStamp{}
-	mi := &file_trainmaster_v1_data_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_data_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -378,7 +479,7 @@ func (x *FileStamp) String() string {
 func (*FileStamp) ProtoMessage() {}
 
 func (x *FileStamp) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_data_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_data_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -391,7 +492,7 @@ func (x *FileStamp) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FileStamp.ProtoReflect.Descriptor instead.
 func (*FileStamp) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_data_proto_rawDescGZIP(), []int{3}
+	return file_trainmaster_v1_data_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *FileStamp) GetSize() int64 {
@@ -428,7 +529,7 @@ type DataStreamSpec struct {
 
 func (x *DataStreamSpec) Reset() {
 	*x = DataStreamSpec{}
-	mi := &file_trainmaster_v1_data_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_data_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -440,7 +541,7 @@ func (x *DataStreamSpec) String() string {
 func (*DataStreamSpec) ProtoMessage() {}
 
 func (x *DataStreamSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_data_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_data_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -453,7 +554,7 @@ func (x *DataStreamSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DataStreamSpec.ProtoReflect.Descriptor instead.
 func (*DataStreamSpec) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_data_proto_rawDescGZIP(), []int{4}
+	return file_trainmaster_v1_data_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *DataStreamSpec) GetDataProxyLocation() string {
@@ -480,7 +581,7 @@ const file_trainmaster_v1_data_proto_rawDesc = "" +
 	"\x06stream\x18\x02 \x01(\v2\x1e.trainmaster.v1.DataStreamSpecH\x00R\x06streamB\x06\n" +
 	"\x04data\"C\n" +
 	"\rDataFilesSpec\x122\n" +
-	"\x05files\x18\x01 \x03(\v2\x1c.trainmaster.v1.DataFileSpecR\x05files\"\x8b\x02\n" +
+	"\x05files\x18\x01 \x03(\v2\x1c.trainmaster.v1.DataFileSpecR\x05files\"\xc1\x02\n" +
 	"\fDataFileSpec\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12!\n" +
 	"\fstart_record\x18\x02 \x01(\x03R\vstartRecord\x12\x1d\n" +
@@ -491,7 +592,15 @@ const file_trainmaster_v1_data_proto_rawDesc = "" +
 	"\vbyte_offset\x18\x12 \x01(\x03R\n" +
 	"byteOffset\x12\x1f\n" +
 	"\vbyte_length\x18\x13 \x01(\x03R\n" +
-	"byteLength\"Z\n" +
+	"byteLength\x124\n" +
+	"\x06chunks\x18\x1e \x01(\v2\x1c.trainmaster.v1.StoredChunksR\x06chunks\"\xae\x01\n" +
+	"\fStoredChunks\x12\x14\n" +
+	"\x05first\x18\x01 \x01(\x03R\x05first\x12\x14\n" +
+	"\x05sizes\x18\x02 \x03(\rR\x05sizes\x12\x18\n" +
+	"\arecords\x18\x03 \x03(\rR\arecords\x12\x1c\n" +
+	"\tchecksums\x18\x04 \x03(\aR\tchecksums\x12\"\n" +
+	"\fcompressions\x18\x05 \x01(\fR\fcompressions\x12\x16\n" +
+	"\x06layout\x18\x06 \x01(\rR\x06layout\"Z\n" +
 	"\tFileStamp\x12\x12\n" +
 	"\x04size\x18\x01 \x01(\x03R\x04size\x12%\n" +
 	"\x0emodified_nanos\x18\x02 \x01(\x03R\rmodifiedNanos\x12\x12\n" +
@@ -523,28 +632,30 @@ func file_trainmaster_v1_data_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_data_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_trainmaster_v1_data_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_trainmaster_v1_data_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_trainmaster_v1_data_proto_goTypes = []any{
 	(TaskKind)(0),          // 0: trainmaster.v1.TaskKind
 	(FileFormat)(0),        // 1: trainmaster.v1.FileFormat
 	(*DataSpec)(nil),       // 2: trainmaster.v1.DataSpec
 	(*DataFilesSpec)(nil),  // 3: trainmaster.v1.DataFilesSpec
 	(*DataFileSpec)(nil),   // 4: trainmaster.v1.DataFileSpec
-	(*FileStamp)(nil),      // 5: trainmaster.v1.FileStamp
-	(*DataStreamSpec)(nil), // 6: trainmaster.v1.DataStreamSpec
+	(*StoredChunks)(nil),   // 5: trainmaster.v1.StoredChunks
+	(*FileStamp)(nil),      // 6: trainmaster.v1.FileStamp
+	(*DataStreamSpec)(nil), // 7: trainmaster.v1.DataStreamSpec
 }
 var file_trainmaster_v1_data_proto_depIdxs = []int32{
 	3, // 0: trainmaster.v1.DataSpec.files:type_name -> trainmaster.v1.DataFilesSpec
-	6, // 1: trainmaster.v1.DataSpec.stream:type_name -> trainmaster.v1.DataStreamSpec
+	7, // 1: trainmaster.v1.DataSpec.stream:type_name -> trainmaster.v1.DataStreamSpec
 	4, // 2: trainmaster.v1.DataFilesSpec.files:type_name -> trainmaster.v1.DataFileSpec
 	1, // 3: trainmaster.v1.DataFileSpec.format:type_name -> trainmaster.v1.FileFormat
-	5, // 4: trainmaster.v1.DataFileSpec.stamp:type_name -> trainmaster.v1.FileStamp
-	3, // 5: trainmaster.v1.DataStreamSpec.files:type_name -> trainmaster.v1.DataFilesSpec
-	6, // [6:6] is the sub-list for method output_type
-	6, // [6:6] is the sub-list for method input_type
-	6, // [6:6] is the sub-list for extension type_name
-	6, // [6:6] is the sub-list for extension extendee
-	0, // [0:6] is the sub-list for field type_name
+	6, // 4: trainmaster.v1.DataFileSpec.stamp:type_name -> trainmaster.v1.FileStamp
+	5, // 5: trainmaster.v1.DataFileSpec.chunks:type_name -> trainmaster.v1.StoredChunks
+	3, // 6: trainmaster.v1.DataStreamSpec.files:type_name -> trainmaster.v1.DataFilesSpec
+	7, // [7:7] is the sub-list for method output_type
+	7, // [7:7] is the sub-list for method input_type
+	7, // [7:7] is the sub-list for extension type_name
+	7, // [7:7] is the sub-list for extension extendee
+	0, // [0:7] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_data_proto_init() }
@@ -562,7 +673,7 @@ func file_trainmaster_v1_data_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_data_proto_rawDesc), len(file_trainmaster_v1_data_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   0,
 		},

@@ -1,0 +1,155 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"sync"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"trainmaster/internal/grpcdial"
+	"trainmaster/internal/grpcserver"
+	"trainmaster/master/netrpc/wire"
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/trainer/session"
+)
+
+// overGRPC is a gRPC connection. Requests for tasks go over a stream of Work, the others are calls.
+type overGRPC struct {
+	addr string
+	conn *grpc.ClientConn
+	api  pb.CoordinatorClient
+
+	working sync.Mutex // one request for a task at a time
+	work    pb.Coordinator_WorkClient
+	endWork context.CancelFunc // of work; nil: no stream is open
+	id      uint64             // of the last request on the stream
+}
+
+// openGRPC connects with the first call. The link opens another connection if that fails, so this connection does not try again.
+func openGRPC(_ context.Context, addr string, _ time.Duration) (transport, error) {
+	conn, err := grpcdial.Open(addr, grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: dialTimeout}))
+	if err != nil {
+		return nil, fmt.Errorf("connect to the master at %q: %w", addr, err)
+	}
+	return &overGRPC{addr: addr, conn: conn, api: pb.NewCoordinatorClient(conn)}, nil
+}
+
+func (o *overGRPC) start(ctx context.Context, method string, request, reply any) <-chan error {
+	outcome := make(chan error, 1)
+	go func() { outcome <- o.refused(o.call(ctx, method, request, reply)) }()
+	return outcome
+}
+
+func (o *overGRPC) close() {
+	_ = o.conn.Close() // ends the stream
+	o.working.Lock()
+	defer o.working.Unlock()
+	o.dropWork()
+}
+
+func (o *overGRPC) dropWork() {
+	if o.endWork != nil {
+		o.endWork()
+		o.endWork, o.work = nil, nil
+	}
+}
+
+// next makes a request over the stream, in parts with one finish each. An error ends the stream, unless it is the answer.
+func (o *overGRPC) next(ctx context.Context, r *wire.NextRequest, reply *wire.NextReply) (err error) {
+	o.working.Lock()
+	defer o.working.Unlock()
+	if o.work == nil {
+		var streaming context.Context
+		streaming, o.endWork = context.WithCancel(context.WithoutCancel(ctx))
+		// The end of ctx ends the stream: an answer that arrives later is not read.
+		stop := context.AfterFunc(ctx, o.endWork)
+		o.work, err = o.api.Work(streaming)
+		stop()
+		o.id = 0
+	}
+	if err == nil {
+		stop := context.AfterFunc(ctx, o.endWork)
+		err = o.exchange(session.Parts(r), reply)
+		stop()
+	}
+	if err != nil && session.Classify(err) != session.Answered || ctx.Err() != nil {
+		o.dropWork()
+	}
+	return err
+}
+
+// exchange sends the parts of a request in their order, and applies the answers to reply.
+func (o *overGRPC) exchange(parts []*wire.NextRequest, reply *wire.NextReply) error {
+	reply.Task.Index = -1
+	first := o.id + 1
+	for _, part := range parts {
+		o.id++
+		if err := o.work.Send(workRequest(o.id, part)); err != nil && !errors.Is(err, io.EOF) { // after io.EOF, Recv has the error
+			return err
+		}
+	}
+	for id := first; id <= o.id; id++ {
+		out, err := o.answer(id)
+		if err == nil {
+			err = applyWorkReply(out, reply)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// answer returns the answer to a request. It ignores messages that answer no request, and answers after an error.
+func (o *overGRPC) answer(id uint64) (*pb.WorkReply, error) {
+	for {
+		out, err := o.work.Recv()
+		switch {
+		case errors.Is(err, io.EOF):
+			return nil, errors.New("the master closed the stream")
+		case err != nil:
+			return nil, o.refused(err)
+		case out.GetId() == id:
+			return out, nil
+		}
+	}
+}
+
+// kinds are the errors of package wire by the reasons of gRPC errors. Other reasons are answers without a kind.
+var kinds = map[string]error{
+	"NOT_LEADER": wire.ErrNotLeader, "STOPPING": wire.ErrNotLeader, "OTHER_JOB": wire.ErrNotLeader,
+	"NOT_STORED": wire.ErrNotStored, "STORE_FULL": wire.ErrNotStored, "TOO_MANY_SESSIONS": wire.ErrNotStored,
+	"JOB_FINISHED": wire.ErrJobFinished, "JOB_FAILED": wire.ErrJobFailed, "REJOIN": wire.ErrRejoin, "DRAINED": wire.ErrDrained,
+	"OTHER_DATASET": wire.ErrOtherDataset, "ROLLED_BACK_TO_STEP": wire.ErrRolledBack, "OTHER_GENERATION": wire.ErrOtherGeneration,
+	"OTHER_STEP": wire.ErrOtherStep, "MEMBER_LOST": wire.ErrMemberLost, "NOT_EXPLICIT": wire.ErrNotExplicit,
+}
+
+// refused returns the error of package wire for the error of a call. Other errors mean that there is no answer: the call is repeated.
+func (o *overGRPC) refused(err error) error {
+	s, isStatus := status.FromError(err)
+	if err == nil || !isStatus {
+		return err
+	}
+	reason := grpcserver.Reason(err)
+	switch {
+	case s.Code() == codes.Canceled || s.Code() == codes.DeadlineExceeded:
+		return err
+	case reason != "":
+		return wire.Refusal(kinds[reason], s.Message())
+	case s.Code() == codes.ResourceExhausted: // too large a message
+		return wire.Refusal(nil, s.Message())
+	case s.Code() == codes.Unimplemented:
+		return fmt.Errorf("%w at %s, found a gRPC server without the service Coordinator", errNoMaster, o.addr)
+	case strings.Contains(s.Message(), "error reading server preface"):
+		return fmt.Errorf("%w at %s, found a program of another protocol: %w", errNoMaster, o.addr, err)
+	}
+	return err
+}
