@@ -11,7 +11,14 @@ import (
 // is lost or counted twice. A paused leader that resumes has lost its term.
 func TestStandbyTakesOver(t *testing.T) {
 	withRacedProgram(t)
-	for name, fault := range map[string]syscall.Signal{"kill": syscall.SIGKILL, "hang": syscall.SIGSTOP} {
+	for name, tt := range map[string]struct {
+		fault    syscall.Signal
+		protocol string
+	}{
+		"kill":               {syscall.SIGKILL, "grpc"},
+		"hang":               {syscall.SIGSTOP, "grpc"},
+		"hang, over net/rpc": {syscall.SIGSTOP, "netrpc"},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			const passes = 6
@@ -20,7 +27,7 @@ func TestStandbyTakesOver(t *testing.T) {
 			leader := j.master(flags...)
 			term := j.awaitLeader(0)
 			j.server()
-			trainers := []*process{j.trainer("a"), j.trainer("b")}
+			trainers := []*process{j.trainer("a", "--protocol", tt.protocol), j.trainer("b", "--protocol", tt.protocol)}
 			masters := []*process{leader}
 			for _, pass := range []uint32{1, 3} {
 				standby := j.master(flags...)
@@ -28,7 +35,7 @@ func TestStandbyTakesOver(t *testing.T) {
 				standby.awaitLog("standby is warm")
 				j.awaitMidPass(pass)
 				began := time.Now()
-				leader.signal(fault)
+				leader.signal(tt.fault)
 				term = j.awaitLeader(term)
 				if took := time.Since(began); took > 30*time.Second {
 					t.Errorf("takeover %v after the fault, expected at most 30s with a lease of 60s", took)

@@ -26,13 +26,19 @@ func (j *job) stopWithTask(p *process, id string) (pass uint32) {
 // F26: a trainer is killed during a task. Its tasks are dispatched to other trainers after the grace period of five seconds,
 // although its session and the task timeout would last for an hour.
 func TestKilledTrainer(t *testing.T) {
+	for _, protocol := range []string{"grpc", "netrpc"} {
+		t.Run(protocol, func(t *testing.T) { testKilledTrainer(t, protocol) })
+	}
+}
+
+func testKilledTrainer(t *testing.T, protocol string) {
 	t.Parallel()
 	withRacedProgram(t)
 	const passes = 3
 	j := newJob(t)
 	master := j.master("--passes", "3", "--ps", "1", "--task-timeout-min", "1h", "--session-ttl", "1h")
 	j.server()
-	a, b, c := j.trainer("a"), j.trainer("b"), j.trainer("c")
+	a, b, c := j.trainer("a", "--protocol", protocol), j.trainer("b", "--protocol", protocol), j.trainer("c", "--protocol", protocol)
 	j.stopWithTask(b, "b") // it must not finish the task
 	b.kill()
 	a.wantExit(0)

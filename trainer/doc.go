@@ -23,6 +23,8 @@
 // second effect. Calls return only the end of ctx, the failure of the job, a job with another
 // dataset, ErrDrained and ErrSessionLost.
 //
+// The calls go over gRPC, or over net/rpc with Config.Protocol. Both have the same guarantees.
+//
 // The client fetches the next task during training, so Next usually returns immediately.
 //
 // # Stops

@@ -9,6 +9,7 @@ import (
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/local/bench"
 	"trainmaster/recordio/tool"
+	"trainmaster/trainer"
 )
 
 func benchFailoverCommand() *cobra.Command {
@@ -55,12 +56,13 @@ The process of the trainers and the leader need a connection for each trainer: t
 	}
 	flags := cmd.Flags()
 	mode := cli.AddChoice(cmd, "mode", "", "how the leader goes", bench.Kill, bench.Hang)
+	protocol := addProtocol(cmd)
 	flags.IntVar(&b.Trainers, "trainers", 10_000, "how `many`")
 	flags.DurationVar(&b.TaskTime, "task-time", 10*time.Second, "of a task, on average")
 	flags.DurationVar(&b.Window, "window", 5*time.Second, "over which latencies are gathered, before and after")
 	addBenchDir(cmd, &b.Folder, forEtcd)
 	check := func() error {
-		b.Mode = *mode
+		b.Mode, b.Protocol = *mode, trainer.Protocol(*protocol)
 		return dashed(b.Validate())
 	}
 	return benchmark(cmd, &b.Setup, check, b.Run)

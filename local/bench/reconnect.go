@@ -19,6 +19,7 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/taskqueue"
+	"trainmaster/trainer"
 )
 
 // Reconnect measures the failover of many trainers: all are connected to one leader and have
@@ -27,8 +28,9 @@ type Reconnect struct {
 	Setup
 	Mode     string // Kill or Hang
 	Trainers int
-	TaskTime time.Duration // of a task, on average
-	Window   time.Duration // over which latencies are gathered, before and after
+	Protocol trainer.Protocol // of the trainers
+	TaskTime time.Duration    // of a task, on average
+	Window   time.Duration    // over which latencies are gathered, before and after
 }
 
 // ReconnectFigures is what it measures.
@@ -136,7 +138,7 @@ func (s *storm) run(ctx context.Context, data []string) (err error) {
 		return err
 	}
 	s.say("%d trainers join", s.Trainers)
-	config := trainersConfig{Endpoint: s.endpoint, N: s.Trainers, Data: data, TaskTime: s.TaskTime, Window: s.Window, Settle: backAfter, Journal: s.journal}
+	config := trainersConfig{Endpoint: s.endpoint, N: s.Trainers, Data: data, Protocol: s.Protocol, TaskTime: s.TaskTime, Window: s.Window, Settle: backAfter, Journal: s.journal}
 	if s.crowd, err = s.Reconnect.Program.start(roleTrainers, config, s.Stderr); err != nil {
 		return err
 	}

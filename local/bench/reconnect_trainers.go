@@ -27,6 +27,7 @@ type trainersConfig struct {
 	Endpoint string // of etcd
 	N        int
 	Data     []string
+	Protocol trainer.Protocol
 	TaskTime time.Duration // on average
 	Window   time.Duration // of a measurement of latencies
 	Settle   time.Duration // from the fault to the second measurement
@@ -177,7 +178,7 @@ func (c *crowd) join(ctx context.Context) error {
 }
 
 func (c *crowd) config(i int) trainer.Config {
-	return trainer.Config{ID: trainerID(i), Locate: c.follow, Log: silent(), Answered: func(a trainer.Answer) { c.answered(i, a) }}
+	return trainer.Config{ID: trainerID(i), Locate: c.follow, Protocol: c.Protocol, Log: silent(), Answered: func(a trainer.Answer) { c.answered(i, a) }}
 }
 
 // answered notes when a trainer is back, and what its calls take.

@@ -15,7 +15,7 @@ import (
 )
 
 const (
-	maxTrainers     = 256 // without a session, of one connection
+	maxTrainers     = 256 // of one connection, without a session; and with one
 	lastCallTimeout = 10 * time.Second
 )
 
@@ -26,13 +26,14 @@ type connections struct {
 	ending sync.WaitGroup
 }
 
-// connection is one HTTP/2 connection, with its trainers without a session.
+// connection is one HTTP/2 connection, with its trainers.
 type connection struct {
 	peer string // address
 	name string // unique
 
 	mu       sync.Mutex
-	trainers map[int32]*plainTrainer
+	trainers map[int32]*plainTrainer      // without a session
+	sessions map[taskqueue.Ordinal]uint64 // incarnations of the trainers whose requests were answered on the connection, at most maxTrainers
 }
 
 // plainTrainer is a trainer that has not joined. When its connection ends, its task is dispatched again.
@@ -54,7 +55,7 @@ func connectionOf(ctx context.Context) *connection {
 // TagConn implements [stats.Handler].
 func (*connections) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Context {
 	peer := info.RemoteAddr.String()
-	return context.WithValue(ctx, connectionKey{}, &connection{peer: peer, name: fmt.Sprintf("grpc-%s-%d", peer, time.Now().UnixNano()), trainers: map[int32]*plainTrainer{}})
+	return context.WithValue(ctx, connectionKey{}, &connection{peer: peer, name: fmt.Sprintf("grpc-%s-%d", peer, time.Now().UnixNano())})
 }
 
 // HandleConn implements [stats.Handler]: it reports the end of a connection to the master.
@@ -70,7 +71,8 @@ func (*connections) TagRPC(ctx context.Context, _ *stats.RPCTagInfo) context.Con
 // HandleRPC implements [stats.Handler].
 func (*connections) HandleRPC(context.Context, stats.RPCStats) {}
 
-// end ends the sessions that began on a connection, when the calls on it have ended.
+// end ends the sessions that began on a connection, when the calls on it have ended. A trainer that joined has a few seconds to come
+// back on another connection.
 func (c *connections) end(of *connection) {
 	of.mu.Lock()
 	defer of.mu.Unlock()
@@ -84,10 +86,41 @@ func (c *connections) end(of *connection) {
 		if t.ordinal == 0 {
 			continue
 		}
-		if err := c.master.Disconnected(ctx, t.ordinal, t.incarnation); err != nil && !errors.Is(err, master.ErrNotLeader) && !errors.Is(err, master.ErrRejoin) {
-			c.log.WithError(err).Warn("end of a connection not committed: its tasks wait for their timeout")
-		}
+		c.disconnected(ctx, t.ordinal, t.incarnation)
 	}
+	//guard:grpc-session-connection-end
+	for o, incarnation := range of.sessions {
+		c.disconnected(ctx, o, incarnation)
+	}
+}
+
+func (c *connections) disconnected(ctx context.Context, o taskqueue.Ordinal, incarnation uint64) {
+	if err := c.master.Disconnected(ctx, o, incarnation); err != nil && !errors.Is(err, master.ErrNotLeader) && !errors.Is(err, master.ErrRejoin) {
+		c.log.WithError(err).Warn("end of a connection not committed: its tasks wait for their timeout")
+	}
+}
+
+// observe notes a trainer with a session whose request was answered. A refusal does not prove that the session exists.
+func (c *connection) observe(o taskqueue.Ordinal, incarnation uint64, err error) {
+	if err != nil {
+		return
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.sessions[o] == incarnation || len(c.sessions) >= maxTrainers {
+		return
+	}
+	if c.sessions == nil {
+		c.sessions = map[taskqueue.Ordinal]uint64{}
+	}
+	c.sessions[o] = incarnation
+}
+
+// left forgets a trainer that has left.
+func (c *connection) left(o taskqueue.Ordinal) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	delete(c.sessions, o)
 }
 
 // trainer returns the trainer with a number.
@@ -101,6 +134,9 @@ func (c *connection) trainer(id int32) (*plainTrainer, error) {
 		return nil, fmt.Errorf("%w: expected at most %d trainer_ids on a connection", taskqueue.ErrTooManySessions, maxTrainers)
 	}
 	t := &plainTrainer{name: fmt.Sprintf("%s-%d", c.name, id), busy: make(chan struct{}, 1)}
+	if c.trainers == nil {
+		c.trainers = map[int32]*plainTrainer{}
+	}
 	c.trainers[id] = t
 	return t, nil
 }

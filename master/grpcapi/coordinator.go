@@ -32,6 +32,7 @@ func (c *coordinator) GetTask(ctx context.Context, in *pb.TrainerInfo) (*pb.Task
 			return nil, err
 		}
 		reply, err := c.master.Next(ctx, ev)
+		connectionOf(ctx).observe(ev.Trainer, ev.Incarnation, err)
 		return c.taskSpec(reply, len(ev.Held) == 0, err)
 	}
 	ev := &taskqueue.PlainAsk{Want: true, Accepts: kindsOf(in.GetAccepts())}
@@ -58,6 +59,7 @@ func (c *coordinator) PushResult(ctx context.Context, in *pb.TaskResult) (*pb.Pu
 			return nil, err
 		}
 		reply, err := c.master.Next(ctx, ev)
+		connectionOf(ctx).observe(ev.Trainer, ev.Incarnation, err)
 		return c.resultReply(in, reply, len(ev.Held) == 0, err)
 	}
 	ask := in.GetAsk()
@@ -208,6 +210,7 @@ func (c *coordinator) Join(ctx context.Context, in *pb.JoinRequest) (*pb.JoinRep
 	if err != nil {
 		return nil, err
 	}
+	connectionOf(ctx).observe(s.Ordinal, s.Incarnation, nil)
 	return &pb.JoinReply{
 		Session: &pb.Session{Ordinal: uint32(s.Ordinal), Incarnation: s.Incarnation}, JobId: s.JobID[:],
 		Synchronous: s.Sync, ExplicitCommits: s.Explicit, Cuts: s.Cuts, Epoch: s.Epoch, SessionTtl: cmp.Or(s.TTL, taskqueue.DefaultSessionTTL).Seconds(),
@@ -228,6 +231,7 @@ func (c *coordinator) Heartbeat(ctx context.Context, in *pb.HeartbeatRequest) (*
 	orders, err := c.master.Heartbeat(ctx, &taskqueue.Heartbeat{
 		Trainer: o, Incarnation: incarnation, Moving: tokensOf(in.GetMoving()), Held: tokensOf(in.GetHeld()), Progress: progressOf(in.GetProgress()),
 	})
+	connectionOf(ctx).observe(o, incarnation, err)
 	return &pb.HeartbeatReply{Draining: orders.Draining, Commands: commandsToProto(orders.Stops)}, err
 }
 
@@ -243,7 +247,9 @@ func commandsToProto(stops []taskqueue.Token) (list []*pb.Command) {
 // Leave implements the service.
 func (c *coordinator) Leave(ctx context.Context, in *pb.LeaveRequest) (*pb.LeaveReply, error) {
 	o, incarnation := sessionOf(in)
-	return &pb.LeaveReply{}, c.master.Leave(ctx, o, incarnation)
+	err := c.master.Leave(ctx, o, incarnation)
+	connectionOf(ctx).left(o)
+	return &pb.LeaveReply{}, err
 }
 
 // ReportDataset implements the service.

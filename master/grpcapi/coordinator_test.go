@@ -4,7 +4,9 @@ import (
 	"math"
 	"strings"
 	"testing"
+	"time"
 
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 	"google.golang.org/protobuf/proto"
@@ -160,6 +162,40 @@ func TestConnectionEnds(t *testing.T) {
 	}
 	if reply := other.push(&pb.TaskResult{TaskId: second.GetTaskId()}); reply.GetStatus() != pb.PushResultResponse_STATUS_ALREADY_COUNTED {
 		t.Errorf("result of the second dispatch: %v", reply)
+	}
+}
+
+// The task of a session is dispatched again a few seconds after its connection has ended, long before the session ends. A session that
+// continues on another connection keeps its task.
+func TestConnectionOfASessionEnds(t *testing.T) {
+	s := serve(t, 2, master.Config{Queue: taskqueue.Options{Grace: 200 * time.Millisecond, SessionTTL: time.Hour}})
+	conn := dial(t, s.addr)
+	lost, stays := joinOver(t, conn, "lost"), joinOver(t, conn, "stays")
+	ask := func(conn *grpc.ClientConn, r *pb.Request) *pb.TaskSpec {
+		t.Helper()
+		spec, err := pb.NewCoordinatorClient(conn).GetTask(t.Context(), &pb.TrainerInfo{Request: r})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return spec
+	}
+	first, kept := ask(conn, lost(1, 1)), ask(conn, stays(1, 1))
+	conn.Close()
+	p := s.plain(t, 1)
+	returned := make(chan *pb.TaskSpec, 1)
+	go func() { returned <- p.get() }()
+	for {
+		if again := ask(s.conn, stays(1, 1)); again.GetTaskId() != kept.GetTaskId() {
+			t.Fatalf("session on another connection: got %v, expected its task %v", again, kept)
+		}
+		select {
+		case spec := <-returned:
+			if a, b := first.GetToken(), spec.GetToken(); a.GetPosition() != b.GetPosition() || b.GetAttempt() != 2 {
+				t.Errorf("expected the second dispatch of %v, found %v", a, spec)
+			}
+			return
+		case <-time.After(20 * time.Millisecond):
+		}
 	}
 }
 

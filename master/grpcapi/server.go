@@ -63,12 +63,11 @@ func New(m *master.Master, log *logrus.Entry, proxies ...DataProxy) *Server {
 	return s
 }
 
-// tuning returns the options for many short calls: static windows, goroutines that are not started for each call, and no buffer for a
-// connection that does not write.
+// tuning returns the options for many short calls: static windows, and goroutines that are not started for each call.
 func tuning() []grpc.ServerOption {
 	return []grpc.ServerOption{
 		grpc.StaticStreamWindowSize(grpcdial.StreamWindow), grpc.StaticConnWindowSize(grpcdial.ConnectionWindow),
-		grpc.NumStreamWorkers(streamWorkers), grpc.SharedWriteBuffer(true),
+		grpc.NumStreamWorkers(streamWorkers),
 	}
 }
 
