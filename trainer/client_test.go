@@ -824,6 +824,10 @@ func (cutSteps) States(context.Context) ([]pscontrol.ServerState, error) {
 	return []pscontrol.ServerState{{Present: true, Ready: true, Epoch: 1, KeepsCheckpoints: true}}, nil
 }
 func (cutSteps) Rollback(context.Context, uint64, uint32, []byte, []byte) error { return nil }
+func (cutSteps) SetAt(set []byte) (at pscontrol.SetAt, err error) {
+	_, err = fmt.Sscanf(string(set), "set %d", &at.Number)
+	return at, err
+}
 func (cutSteps) Begin(_ context.Context, of pscontrol.CutRequest) (pscontrol.Cut, error) {
 	return plainCut(of.Number(0)), nil
 }
