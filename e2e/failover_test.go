@@ -15,9 +15,9 @@ func TestStandbyTakesOver(t *testing.T) {
 		fault    syscall.Signal
 		protocol string
 	}{
-		"kill":               {syscall.SIGKILL, "grpc"},
-		"hang":               {syscall.SIGSTOP, "grpc"},
-		"hang, over net/rpc": {syscall.SIGSTOP, "netrpc"},
+		"kill":              {syscall.SIGKILL, "grpc"},
+		"hang":              {syscall.SIGSTOP, "grpc"},
+		"hang over net/rpc": {syscall.SIGSTOP, "netrpc"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
