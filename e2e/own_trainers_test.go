@@ -159,7 +159,7 @@ func TestOwnTrainersThatFail(t *testing.T) {
 	}
 }
 
-// The environment of a user's trainer names the master, the job and the trainer, and with parameter servers also etcd.
+// The environment of a user's trainer names the master, its protocol, the job and the trainer, and with parameter servers also etcd.
 func TestOwnTrainerEnvironment(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -168,8 +168,8 @@ func TestOwnTrainerEnvironment(t *testing.T) {
 		flags []string
 		names []string
 	}{
-		{nil, []string{"TRAINMASTER_ADDR", "TRAINMASTER_JOB", "TRAINMASTER_TRAINER"}},
-		{[]string{"--ps", "1"}, []string{"TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS", "TRAINMASTER_JOB", "TRAINMASTER_TRAINER"}},
+		{nil, []string{"TRAINMASTER_ADDR", "TRAINMASTER_JOB", "TRAINMASTER_PROTOCOL", "TRAINMASTER_TRAINER"}},
+		{[]string{"--ps", "1"}, []string{"TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS", "TRAINMASTER_JOB", "TRAINMASTER_PROTOCOL", "TRAINMASTER_TRAINER"}},
 	} {
 		args := slices.Concat([]string{"run", "--trainers", "1", "--data", prefix}, c.flags, []string{"--", "sh", "-c", "env | grep ^TRAINMASTER_ | sort; exit 1"})
 		run(t, dir, args...).wants(t, exitFailed)
@@ -180,7 +180,7 @@ func TestOwnTrainerEnvironment(t *testing.T) {
 		var names []string
 		for line := range strings.Lines(string(said)) {
 			name, value, _ := strings.Cut(strings.TrimSpace(line), "=")
-			if value == "" || name == "TRAINMASTER_TRAINER" && value != "trainer-0" {
+			if value == "" || name == "TRAINMASTER_TRAINER" && value != "trainer-0" || name == "TRAINMASTER_PROTOCOL" && value != "grpc" {
 				t.Errorf("unexpected variable %q", line)
 			}
 			names = append(names, name)
