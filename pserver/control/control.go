@@ -131,7 +131,14 @@ func (c *Service) InitParameters(_ context.Context, request *pb.InitParametersRe
 	if err != nil {
 		return nil, status.Errorf(codes.InvalidArgument, "shard %d: %v", c.shard.Index(), err)
 	}
-	return &pb.InitParametersReply{Holder: holder, Placement: onwire.PlacementToProto(c.shard.View().Model().Placement), Outcome: outcomes[outcome]}, nil
+	v := c.shard.View()
+	if v == nil { // a rollback to the beginning came in between
+		if err := checkEpoch(c.shard, request.GetJobEpoch()); err != nil {
+			return nil, err
+		}
+		return nil, status.Errorf(codes.FailedPrecondition, "shard %d has rolled back to the beginning: initialize it again", c.shard.Index())
+	}
+	return &pb.InitParametersReply{Holder: holder, Placement: onwire.PlacementToProto(v.Model().Placement), Outcome: outcomes[outcome]}, nil
 }
 
 var outcomes = [...]pb.InitParametersReply_Outcome{
