@@ -157,7 +157,7 @@ gob and gzip of the standard library; literal-shared is the same with this progr
   master bench queue --via inproc --callers 16 --tasks 1000,10000000`,
 	}
 	flags := cmd.Flags()
-	flags.StringSliceVar(&vias, "via", []string{string(bench.InProcess), string(bench.NetRPC)}, "`how` trainers reach the queue: inproc, netrpc, netrpc-plain, grpc (one call), grpc-two-calls, stream, literal, literal-shared; a list")
+	flags.StringSliceVar(&vias, "via", []string{string(bench.InProcess), string(bench.NetRPC)}, "`how` trainers reach the queue, a list: inproc, netrpc, netrpc-plain, stream. Unary calls: grpc (one call) and grpc-two-calls. Baselines: literal and literal-shared")
 	flags.IntSliceVar(&b.Callers, "callers", []int{1, 16, 64, 256}, "`trainers`; a list")
 	flags.IntSliceVar(&b.Tasks, "tasks", []int{100_000}, "`tasks` of the dataset; a list")
 	flags.Float64Var(&seconds, "seconds", 1, "`length` of one measurement")
