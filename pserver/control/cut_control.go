@@ -35,7 +35,11 @@ func (c *Service) BeginCut(_ context.Context, request *pb.BeginCutRequest) (*pb.
 	if err != nil {
 		return nil, statusOf(err)
 	}
-	m := c.shard.View().Model()
+	h := c.shard.View()
+	if h == nil { // a rollback to the beginning has ended the cut
+		return nil, status.Errorf(codes.FailedPrecondition, "shard %d has no parameters yet", c.shard.Index())
+	}
+	m := h.Model()
 	return &pb.BeginCutReply{Version: version, Mode: onwire.ModeToProto(m), PlacementEpoch: m.Placement.Epoch}, nil
 }
 

@@ -149,7 +149,7 @@ func TestSharedElementsChangeAfterTheCheckIsHarmless(t *testing.T) {
 				c.head = wire.Header{Op: op, DType: wire.Float32, Block: b.ID, Length: uint32(4 * b.Len), Incarnation: 1, Placement: c.view.Model().Placement.Epoch, ShardEpoch: 1, JobEpoch: 1, Step: 1, Sequence: 1}
 				if op == wire.Put {
 					s := core.New(nil, 0, 1, time.Minute, 1<<30)
-					if _, _, err := s.Claim(c.view.Model(), 0, 1, time.Now()); err != nil {
+					if _, _, _, err := s.Claim(c.view.Model(), 0, 1, time.Now()); err != nil {
 						t.Fatal(err)
 					}
 					c.shard, c.view = s, s.View()

@@ -11,7 +11,7 @@ import (
 // begin initializes a shard with parameters of zero, as one trainer does.
 func begin(t testing.TB, s *core.Shard, m *model.Model) *core.View {
 	t.Helper()
-	if o, _, err := s.Claim(m, 0, 1, time.Now()); o != core.OutcomeClaimed || err != nil {
+	if o, _, _, err := s.Claim(m, 0, 1, time.Now()); o != core.OutcomeClaimed || err != nil {
 		t.Fatal(o, err)
 	}
 	h := s.View()

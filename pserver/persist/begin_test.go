@@ -17,7 +17,7 @@ func begin(t testing.TB, s *core.Shard, m *model.Model) *core.View {
 // beginKeeping is begin of a server that keeps checkpoint sets, or of one that does not.
 func beginKeeping(t testing.TB, s *core.Shard, m *model.Model, keepsSets bool) *core.View {
 	t.Helper()
-	if o, _, err := s.Claim(m, 0, 1, time.Now()); o != core.OutcomeClaimed || err != nil {
+	if o, _, _, err := s.Claim(m, 0, 1, time.Now()); o != core.OutcomeClaimed || err != nil {
 		t.Fatal(o, err)
 	}
 	h := s.View()

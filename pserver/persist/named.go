@@ -113,7 +113,7 @@ func (c *Checkpoints) AwaitSet(ctx context.Context, claim Jobs) error {
 // It gives up without a leader, and after lastSetLimit. It asks for no set in a synchronous job, which rolls back when a server starts.
 func (c *Checkpoints) AwaitLastSet(ctx context.Context, claim Jobs) {
 	//guard:synchronous-server-saves-nothing
-	if !c.shard.Ready() || c.shard.View().Model().Sync || c.shard.CheckOverflow() != nil {
+	if h := c.shard.View(); h == nil || !c.shard.Ready() || h.Model().Sync || c.shard.CheckOverflow() != nil {
 		return
 	}
 	c.stopping.Store(true)

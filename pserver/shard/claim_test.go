@@ -29,10 +29,10 @@ func TestSuccessorBringsItsModel(t *testing.T) {
 	now := time.Now()
 	first, second := modelOf(t, 10), modelOf(t, 10)
 	second.Staleness.Policy = "scale"
-	if o, _, err := s.Claim(first, 1, 100, now); o != OutcomeClaimed || err != nil {
+	if o, _, _, err := s.Claim(first, 1, 100, now); o != OutcomeClaimed || err != nil {
 		t.Fatal(o, err)
 	}
-	if o, _, err := s.Claim(second, 2, 200, now.Add(time.Minute)); o != OutcomeClaimed || err != nil {
+	if o, _, _, err := s.Claim(second, 2, 200, now.Add(time.Minute)); o != OutcomeClaimed || err != nil {
 		t.Fatal(o, err)
 	}
 	if found := s.view.Load().model; found != second {

@@ -13,7 +13,7 @@ import (
 func readyShard(t *testing.T) *Shard {
 	t.Helper()
 	s := New(nil, 0, 1, time.Minute, 1<<20)
-	if o, _, err := s.Claim(modelOf(t, 3), 0, 1, time.Now()); o != OutcomeClaimed || err != nil {
+	if o, _, _, err := s.Claim(modelOf(t, 3), 0, 1, time.Now()); o != OutcomeClaimed || err != nil {
 		t.Fatal(o, err)
 	}
 	h := s.View()

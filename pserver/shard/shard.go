@@ -248,27 +248,29 @@ const (
 	OutcomeClaimed
 )
 
-// Claim gives the claim to a trainer, unless another trainer holds it and is active. The error describes how the trainer's
-// model differs from the shard's.
-func (s *Shard) Claim(m *model.Model, ordinal uint32, incarnation uint64, now time.Time) (Outcome, uint32, error) {
+// Claim gives the claim to a trainer, unless another trainer holds it and is active. It returns the holder and the view that the outcome
+// is about: a rollback can replace the view of the shard at any time. The error describes how the trainer's model differs from the
+// shard's.
+func (s *Shard) Claim(m *model.Model, ordinal uint32, incarnation uint64, now time.Time) (Outcome, uint32, *View, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	h := s.view.Load()
 	if s.ready.Load() {
-		return OutcomeReady, 0, h.model.Differ(m)
+		return OutcomeReady, 0, h, h.model.Differ(m)
 	}
 	idle := now.Sub(s.claim.last)
 	if held := s.claim.incarnation != 0 && s.claim.incarnation != incarnation; held && idle < s.initTimeout {
-		return OutcomeWait, s.claim.ordinal, h.model.Differ(m)
+		return OutcomeWait, s.claim.ordinal, h, h.model.Differ(m)
 	} else if held {
 		s.note(Warning, "initializer lost its claim", map[string]any{"trainer": s.claim.ordinal, "silent": idle, "successor": ordinal})
 	}
 	if h == nil || !h.model.Equal(m) {
-		s.view.Store(s.newView(m))
+		h = s.newView(m)
+		s.view.Store(h)
 		clear(s.trainers)
 	}
 	s.claim = claim{ordinal, incarnation, now}
-	return OutcomeClaimed, ordinal, nil
+	return OutcomeClaimed, ordinal, h, nil
 }
 
 // Put takes the first parameters of a block from the holder of the claim.

@@ -29,7 +29,7 @@ const Container = "checkpoints"
 const account = "test"
 
 // Secret must not appear in any message.
-var Secret = base64.StdEncoding.EncodeToString([]byte("a-secret-that-nobody-prints"))
+var Secret = base64.StdEncoding.EncodeToString([]byte("a-secret-of-the-test-store"))
 
 // setCredentials sets the credentials of this process and its children.
 var setCredentials = sync.OnceFunc(func() {

@@ -22,7 +22,7 @@ const Bucket = "checkpoints"
 
 const (
 	keyID  = "test"
-	secret = "a-secret-that-nobody-prints"
+	secret = "a-secret-of-the-test-store"
 )
 
 // Secret must not appear in any message.
