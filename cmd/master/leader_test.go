@@ -60,7 +60,7 @@ func TestDataDirLeadsToJob(t *testing.T) {
 	runArgs(t, "queues", "--data-dir", dir).wants(t, cli.ExitFailed, "no master leads job", "master queues --literal --data-dir "+dir)
 	runArgs(t, "queues", "--literal", "--data-dir", dir).wants(t, cli.ExitOK)
 	stored := runArgs(t, "status", "--data-dir", dir)
-	if stored.wants(t, cli.ExitOK); !strings.Contains(stored.stdout, "job       default, stopped\n") || !strings.Contains(stored.stdout, "continue  master --data-dir ") {
+	if stored.wants(t, cli.ExitOK); !strings.Contains(stored.stdout, "job       default, stopped\n") || !strings.Contains(stored.stdout, "continue  master --data-dir") {
 		t.Errorf("of a directory that no process uses, status found %s", stored.stdout)
 	}
 
