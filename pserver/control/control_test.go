@@ -59,7 +59,7 @@ func TestInitializationDuringARollback(t *testing.T) {
 		reply, err := initialize()
 		switch {
 		case err == nil && reply.GetPlacement() == nil:
-			t.Error("found no placement, expected that of the claim")
+			t.Error("found no placement, expected the placement of the claim")
 		case err == nil:
 			claims++
 		case status.Code(err) != codes.OutOfRange:
