@@ -228,6 +228,13 @@ func TestListRefuses(t *testing.T) {
 			t.Errorf("%s: found error %v, expected %v", c.name, err, c.want)
 		}
 	}
+	name := filepath.Join(dir, "bad/caf\xe9")
+	put(t, name, []byte("x"))
+	for _, named := range []string{name, filepath.Join(dir, "bad/caf*")} { // a message over gRPC has only text
+		if _, err := (dataset.Source{}).List(t.Context(), []string{named}); !errors.Is(err, dataset.ErrBadName) || !strings.Contains(err.Error(), `caf\xe9`) {
+			t.Errorf("a name that is not UTF-8: found error %v, expected %v", err, dataset.ErrBadName)
+		}
+	}
 	if _, err := (dataset.Source{}).List(t.Context(), []string{"/dev/zero"}); !errors.Is(err, recordio.ErrNotRegular) {
 		t.Errorf("device: found error %v", err)
 	}

@@ -11,6 +11,7 @@ import (
 // Errors of names and files, in addition to the errors of package recordio.
 var (
 	ErrNoNames      = errors.New("no files were named")
+	ErrBadName      = errors.New("not a file name")
 	ErrNoMatch      = errors.New("the glob matches no file")
 	ErrOutsideRoots = errors.New("outside of the allowed directories")
 	ErrNoRecords    = errors.New("the chunks of the file hold no records")

@@ -12,6 +12,7 @@ import (
 	"slices"
 	"strings"
 	"syscall"
+	"unicode/utf8"
 
 	"trainmaster/recordio"
 )
@@ -96,6 +97,10 @@ func (r *Roots) expandAll(ctx context.Context, names []string) ([]string, error)
 		}
 		var found []string
 		found, errs[i] = r.expandName(ctx, name)
+		//guard:file-names-are-text
+		if at := slices.IndexFunc(found, func(path string) bool { return !utf8.ValidString(path) }); at >= 0 {
+			errs[i] = fmt.Errorf("%q: %w: expected UTF-8, found other bytes: rename the file", found[at], ErrBadName)
+		}
 		paths = append(paths, found...)
 	}
 	//guard:files-sorted
@@ -123,7 +128,7 @@ func (r *Roots) expandName(ctx context.Context, name string) ([]string, error) {
 // checkSyntax returns the absolute path of a name that is a path inside the roots.
 func (r *Roots) checkSyntax(name string) (string, error) {
 	if name == "" || strings.ContainsRune(name, 0) {
-		return "", fmt.Errorf("%q is no file name", name)
+		return "", fmt.Errorf("%q: %w: expected a path", name, ErrBadName)
 	}
 	path, err := filepath.Abs(name)
 	if err != nil {

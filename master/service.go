@@ -97,8 +97,8 @@ func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) 
 	if err != nil {
 		return Reply{}, err
 	}
-	if max(len(r.Finished), len(r.Held)) > maxFinished {
-		return Reply{}, invalidf("finished, held: expected at most %d tasks, found %d and %d", maxFinished, len(r.Finished), len(r.Held))
+	if max(len(r.Finished), len(r.Held)) > MaxHeld {
+		return Reply{}, invalidf("finished, held: expected at most %d tasks, found %d and %d", MaxHeld, len(r.Finished), len(r.Held))
 	}
 	a, err := t.Do(ctx, committer.Request{Event: r, Waits: len(r.Held) == 0})
 	if err != nil {
@@ -107,8 +107,9 @@ func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) 
 	return t.assignment(ctx, a)
 }
 
-// maxFinished bounds what one request can write: see batchSlack.
-const maxFinished = 16
+// MaxHeld is the maximum number of tasks that a request of a joined trainer lists as held, or as finished. It bounds what one request can
+// write: see batchSlack.
+const MaxHeld = 16
 
 // Fail takes back a task that a joined trainer could not train.
 func (m *Master) Fail(ctx context.Context, o taskqueue.Ordinal, incarnation uint64, token taskqueue.Token, text string) error {

@@ -2,6 +2,7 @@ package pserver_test
 
 import (
 	"context"
+	"errors"
 	"strings"
 	"testing"
 	"time"
@@ -82,4 +83,32 @@ func TestServersThatStartBeforeAndAfterTheSecretHaveOneKey(t *testing.T) {
 		b.set(i, startServer(t, own, i, pserver.Config{}).addr)
 	}
 	must(t, keyedInit(t, b, 1))
+}
+
+// After a rollback to the beginning, tables have the key of the job, not the key in the set of an earlier job. A trainer of the
+// epoch before must join again, as after any other rollback.
+func TestTrainerOfTheKeyBeforeARollbackJoinsAgain(t *testing.T) {
+	dir := t.TempDir()
+	c := startClusterOf(t, dir, 2, pserver.JobState{TableKey: table.Key{1, 2}})
+	must(t, keyedInit(t, c.book, 1))
+	set := c.mustTake(t)
+	c.leave(t)
+	c = startClusterOf(t, dir, 2, pserver.JobState{LatestSet: set, TableKey: table.Key{3, 4}})
+	trainerOf := func(incarnation uint64, epoch uint32) *params.Client {
+		cfg := tablesConfig
+		cfg.Tables, cfg.Incarnation, cfg.JobEpoch = []params.Table{users}, incarnation, epoch
+		return connect(t, c.book, cfg)
+	}
+	before := trainerOf(101, 1)
+	mustInit(t, before, little())
+	before.Close() //nolint:errcheck // its connections are dialed again
+	must(t, c.client.Rollback(within(t), 1, 2, nil, nil))
+	after := trainerOf(102, 2)
+	mustInit(t, after, little())
+	if got := heldKey(t, c.book); got != (table.Key{3, 4}) {
+		t.Fatalf("the tables have key %v after the rollback", got)
+	}
+	if _, err := before.Pull(within(t), little(), 0); !errors.Is(err, params.ErrRolledBack) {
+		t.Errorf("a pull of the epoch before: %v, expected %v", err, params.ErrRolledBack)
+	}
 }

@@ -60,7 +60,8 @@ func (ev *SetJob) check(q *Queue) error {
 			return fmt.Errorf("%w: weight.%s: expected 1 to %d, found %d", ErrBadSetting, name, MaxWeight, weight)
 		}
 	}
-	if ev.Scale != 0 && !validScale(ev.Scale) {
+	//guard:factor-without-underflow
+	if (ev.Scale != 0 || ev.Rate != 0) && !validScale(ev.Scale) {
 		return fmt.Errorf("%w: learning-rate: expected a factor above 0, found %v", ErrBadSetting, ev.Scale)
 	}
 	if ev.Scale != 0 && len(q.ratesBefore(q.nextVersion())) >= maxRates {

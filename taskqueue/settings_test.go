@@ -86,6 +86,14 @@ func TestCheckpointSetForgetsLearningRates(t *testing.T) {
 	change(t, q, &SetJob{Scale: 1})
 }
 
+// A learning rate that is too small for a factor is refused: a factor of 0 means no change.
+func TestLearningRateWithoutAFactorIsRefused(t *testing.T) {
+	q := New("job", [16]byte{1}, 1, Options{})
+	if a := q.Apply(q.Clock(), &SetJob{Rate: 1e-45}); !errors.Is(a.Err, ErrBadSetting) {
+		t.Errorf("found %v, expected %v", a.Err, ErrBadSetting)
+	}
+}
+
 func TestAsynchronousJobKeepsTheNewestLearningRate(t *testing.T) {
 	q := New("job", [16]byte{1}, 1, Options{})
 	for _, scale := range []float32{0.5, 0.25, 0.25} {

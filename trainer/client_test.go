@@ -674,6 +674,25 @@ func TestReplacedFile(t *testing.T) {
 }
 
 // F31, and a report that exceeds the size of a message.
+// Bytes that are not text cannot be in a message over gRPC: a reason is made text, and an id is refused instead of repeated without end.
+func TestTextThatIsNotUTF8(t *testing.T) {
+	overBoth(t, func(t *testing.T) {
+		r := mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: taskqueue.Options{Passes: 1, MaxFailures: 10}})
+		r.Register(1)
+		c := join(t, "a", trainer.At(r.Addr))
+		for _, reason := range []string{"record \xff\xfe", strings.Repeat("x", 1023) + "é"} { // the second one is cut inside its last letter
+			if err := c.Fail(within(t), next(t, c, nil), errors.New(reason)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		next(t, c, nil)
+		logger, _ := logtest.NewNullLogger()
+		if _, err := trainer.Join(within(t), trainer.Config{ID: "caf\xe9", Locate: trainer.At(r.Addr), Log: logrus.NewEntry(logger), Protocol: protocol}); err == nil || errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("id that is not UTF-8: found %v, expected a refusal", err)
+		}
+	})
+}
+
 func TestReports(t *testing.T) { overBoth(t, testReports) }
 
 func testReports(t *testing.T) {

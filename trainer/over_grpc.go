@@ -62,7 +62,7 @@ func (o *overGRPC) dropWork() {
 	}
 }
 
-// next makes a request over the stream, in parts with one finish each. An error ends the stream, unless it is the answer.
+// next makes a request over the stream, in parts with one finish each. An error of the stream ends it, an error in an answer does not.
 func (o *overGRPC) next(ctx context.Context, r *wire.NextRequest, reply *wire.NextReply) (err error) {
 	o.working.Lock()
 	defer o.working.Unlock()
@@ -74,13 +74,15 @@ func (o *overGRPC) next(ctx context.Context, r *wire.NextRequest, reply *wire.Ne
 		o.work, err = o.api.Work(streaming)
 		stop()
 		o.id = 0
+		if err != nil {
+			o.dropWork()
+			return err
+		}
 	}
-	if err == nil {
-		stop := context.AfterFunc(ctx, o.endWork)
-		err = o.exchange(session.Parts(r), reply)
-		stop()
-	}
-	if err != nil && session.Classify(err) != session.Answered || ctx.Err() != nil {
+	stop := context.AfterFunc(ctx, o.endWork)
+	err = o.exchange(session.Parts(r), reply)
+	stop()
+	if ctx.Err() != nil {
 		o.dropWork()
 	}
 	return err
@@ -93,7 +95,8 @@ func (o *overGRPC) exchange(parts []*wire.NextRequest, reply *wire.NextReply) er
 	for _, part := range parts {
 		o.id++
 		if err := o.work.Send(workRequest(o.id, part)); err != nil && !errors.Is(err, io.EOF) { // after io.EOF, Recv has the error
-			return err
+			o.dropWork()
+			return o.refused(err)
 		}
 	}
 	for id := first; id <= o.id; id++ {
@@ -112,12 +115,15 @@ func (o *overGRPC) exchange(parts []*wire.NextRequest, reply *wire.NextReply) er
 func (o *overGRPC) answer(id uint64) (*pb.WorkReply, error) {
 	for {
 		out, err := o.work.Recv()
-		switch {
-		case errors.Is(err, io.EOF):
-			return nil, errors.New("the master closed the stream")
-		case err != nil:
+		if err != nil {
+			//guard:ended-stream-dropped
+			o.dropWork()
+			if errors.Is(err, io.EOF) {
+				err = errors.New("the master closed the stream")
+			}
 			return nil, o.refused(err)
-		case out.GetId() == id:
+		}
+		if out.GetId() == id {
 			return out, nil
 		}
 	}
@@ -144,7 +150,9 @@ func (o *overGRPC) refused(err error) error {
 		return err
 	case reason != "":
 		return wire.Refusal(kinds[reason], s.Message())
-	case s.Code() == codes.ResourceExhausted: // too large a message
+	// A message that is too large or has bytes that are not text, on either side: a repetition would not help.
+	//guard:unencodable-request-answered
+	case s.Code() == codes.ResourceExhausted || s.Code() == codes.Internal && strings.Contains(s.Message(), "error while marshaling"):
 		return wire.Refusal(nil, s.Message())
 	case s.Code() == codes.Unimplemented:
 		return fmt.Errorf("%w at %s, found a gRPC server without the service Coordinator", errNoMaster, o.addr)

@@ -46,7 +46,7 @@ func TestResolveTakesPrefixesPathsAndGlobs(t *testing.T) {
 		"d/none":    `data "d/none": expected shards d/none-00000-of-00001 and so on, as ` + "`master recordio convert`" + ` writes them, or a file or glob of RecordIO files, found neither: `,
 		"missing/x": `expected shards missing/x-00000-of-00001 and so on`,
 		"d":         "not a regular file but a directory",
-		"":          "no file name",
+		"":          "not a file name",
 	} {
 		if _, _, err := convert.Resolve(t.Context(), name); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: found %v, expected an error with %q", name, err, want)

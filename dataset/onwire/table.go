@@ -16,6 +16,7 @@ var Table = grpcserver.Table{
 	{Is: dataset.ErrReplaced, Code: codes.FailedPrecondition, Reason: "FILE_REPLACED"},
 	{Is: recordio.ErrChanged, Code: codes.FailedPrecondition, Reason: "FILE_REPLACED"},
 	{Is: dataset.ErrNoNames, Code: codes.InvalidArgument, Reason: "NO_FILES"},
+	{Is: dataset.ErrBadName, Code: codes.InvalidArgument, Reason: "NO_FILES"},
 	{Is: dataset.ErrNoMatch, Code: codes.InvalidArgument, Reason: "NO_FILES"},
 	{Is: dataset.ErrOutsideRoots, Code: codes.InvalidArgument, Reason: "OUTSIDE_ROOTS"},
 	{Is: dataset.ErrScheme, Code: codes.InvalidArgument, Reason: "UNKNOWN_SCHEME"},

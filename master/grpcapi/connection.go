@@ -24,10 +24,14 @@ type connections struct {
 	master *master.Master
 	log    *logrus.Entry
 	ending sync.WaitGroup
+
+	mu     sync.Mutex
+	newest map[taskqueue.Ordinal]*connection // of each session: the connection of its last answered request
 }
 
 // connection is one HTTP/2 connection, with its trainers.
 type connection struct {
+	all  *connections
 	peer string // address
 	name string // unique
 
@@ -53,9 +57,9 @@ func connectionOf(ctx context.Context) *connection {
 }
 
 // TagConn implements [stats.Handler].
-func (*connections) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Context {
+func (c *connections) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Context {
 	peer := info.RemoteAddr.String()
-	return context.WithValue(ctx, connectionKey{}, &connection{peer: peer, name: fmt.Sprintf("grpc-%s-%d", peer, time.Now().UnixNano())})
+	return context.WithValue(ctx, connectionKey{}, &connection{all: c, peer: peer, name: fmt.Sprintf("grpc-%s-%d", peer, time.Now().UnixNano())})
 }
 
 // HandleConn implements [stats.Handler]: it reports the end of a connection to the master.
@@ -90,7 +94,9 @@ func (c *connections) end(of *connection) {
 	}
 	//guard:grpc-session-connection-end
 	for o, incarnation := range of.sessions {
-		c.disconnected(ctx, o, incarnation)
+		if c.leave(o, of) {
+			c.disconnected(ctx, o, incarnation)
+		}
 	}
 }
 
@@ -107,13 +113,16 @@ func (c *connection) observe(o taskqueue.Ordinal, incarnation uint64, err error)
 	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.sessions[o] == incarnation || len(c.sessions) >= maxTrainers {
+	if c.sessions[o] != incarnation && len(c.sessions) >= maxTrainers {
 		return
 	}
 	if c.sessions == nil {
 		c.sessions = map[taskqueue.Ordinal]uint64{}
 	}
 	c.sessions[o] = incarnation
+	c.all.mu.Lock()
+	defer c.all.mu.Unlock()
+	c.all.newest[o] = c
 }
 
 // left forgets a trainer that has left.
@@ -121,6 +130,20 @@ func (c *connection) left(o taskqueue.Ordinal) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.sessions, o)
+	c.all.leave(o, c)
+}
+
+// leave reports whether the last answered request of a session was on the connection, and forgets this. The session continues on a newer
+// connection.
+func (c *connections) leave(o taskqueue.Ordinal, of *connection) bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	//guard:session-continues-on-newer-connection
+	if c.newest[o] != of {
+		return false
+	}
+	delete(c.newest, o)
+	return true
 }
 
 // trainer returns the trainer with a number.

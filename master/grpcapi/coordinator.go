@@ -36,12 +36,7 @@ func (c *coordinator) GetTask(ctx context.Context, in *pb.TrainerInfo) (*pb.Task
 		return c.taskSpec(reply, len(ev.Held) == 0, err)
 	}
 	ev := &taskqueue.PlainAsk{Want: true, Accepts: kindsOf(in.GetAccepts())}
-	t, err := beginPlain(ctx, in.GetTrainerId(), ev, nil)
-	if err != nil {
-		return nil, err
-	}
-	reply, err := c.master.PlainAsk(ctx, ev)
-	t.done(reply)
+	reply, err := c.plain(ctx, in.GetTrainerId(), ev, nil)
 	return c.taskSpec(reply, true, err)
 }
 
@@ -67,12 +62,12 @@ func (c *coordinator) PushResult(ctx context.Context, in *pb.TaskResult) (*pb.Pu
 		Finished: true, Task: taskqueue.TaskID(in.GetTaskId()), Token: tokenOf(in.GetToken()), Error: in.GetError(),
 		Want: ask != nil, Accepts: kindsOf(ask.GetAccepts()),
 	}
-	t, err := beginPlain(ctx, ask.GetTrainerId(), ev, in)
-	if err != nil {
-		return nil, err
+	if ask == nil { // the number of the task is enough: the result does not name its trainer, and must not wait for a call of another one
+		//guard:result-waits-for-no-trainer
+		reply, err := c.master.PlainAsk(ctx, ev)
+		return c.resultReply(in, reply, true, err)
 	}
-	reply, err := c.master.PlainAsk(ctx, ev)
-	t.done(reply)
+	reply, err := c.plain(ctx, ask.GetTrainerId(), ev, in)
 	return c.resultReply(in, reply, true, err)
 }
 
@@ -118,20 +113,22 @@ func checkResult(in *pb.TaskResult) error {
 	return nil
 }
 
-// beginPlain begins a call of a trainer without a session, and completes its event. result is its result, nil if it reports none.
-func beginPlain(ctx context.Context, id int32, ev *taskqueue.PlainAsk, result *pb.TaskResult) (*plainTrainer, error) {
+// plain makes a call of a trainer without a session, after its calls before, and completes its event. result is its result, nil if it
+// reports none.
+func (c *coordinator) plain(ctx context.Context, id int32, ev *taskqueue.PlainAsk, result *pb.TaskResult) (reply master.Reply, err error) {
 	t, err := connectionOf(ctx).trainer(id)
 	if err != nil {
-		return nil, err
+		return reply, err
 	}
 	if err := t.begin(ctx); err != nil {
-		return nil, err
+		return reply, err
 	}
+	defer func() { t.done(reply) }()
 	if result != nil && result.GetError() == "" {
 		t.progress = taskqueue.Progress{Records: t.progress.Records + result.GetStat().GetRecords(), Loss: result.GetLoss()}
 	}
 	ev.Connection, ev.Trainer, ev.Incarnation, ev.Again, ev.Progress = t.name, t.ordinal, t.incarnation, true, t.progress
-	return t, nil
+	return c.master.PlainAsk(ctx, ev)
 }
 
 // requestOf returns the event of a request of a trainer with a session. info is nil if it wants no task.

@@ -199,6 +199,30 @@ func TestConnectionOfASessionEnds(t *testing.T) {
 	}
 }
 
+// The end of an earlier connection does not end a session whose last request was answered on a newer connection.
+func TestSessionContinuesOnANewerConnection(t *testing.T) {
+	const grace = 200 * time.Millisecond
+	s := serve(t, 2, master.Config{Queue: taskqueue.Options{Grace: grace, SessionTTL: time.Hour}})
+	earlier, newer := dial(t, s.addr), dial(t, s.addr)
+	lost, stays := joinOver(t, earlier, "lost"), joinOver(t, earlier, "stays")
+	for _, r := range []*pb.Request{lost(1, 1), stays(1, 1)} {
+		if _, err := pb.NewCoordinatorClient(earlier).GetTask(t.Context(), &pb.TrainerInfo{Request: r}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	beat := func() {
+		t.Helper()
+		if _, err := pb.NewCoordinatorClient(newer).Heartbeat(t.Context(), &pb.HeartbeatRequest{Session: stays(1, 1).GetSession()}); err != nil {
+			t.Errorf("a session with an intact connection: %v", err)
+		}
+	}
+	beat()
+	earlier.Close()
+	s.plain(t, 1).get()   // of the lost trainer
+	time.Sleep(2 * grace) // the sessions of the connection do not end in the same commit
+	beat()
+}
+
 // A failed task is dispatched again.
 func TestFailedTaskReturns(t *testing.T) {
 	s := serve(t, 1, master.Config{})

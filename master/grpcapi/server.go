@@ -15,6 +15,7 @@ import (
 	"trainmaster/internal/grpcserver"
 	"trainmaster/master"
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/taskqueue"
 )
 
 const (
@@ -50,7 +51,7 @@ func New(m *master.Master, log *logrus.Entry, proxies ...DataProxy) *Server {
 	if len(proxies) > 0 {
 		proxy = proxies[0]
 	}
-	conns := &connections{master: m, log: log}
+	conns := &connections{master: m, log: log, newest: map[taskqueue.Ordinal]*connection{}}
 	options := slices.Concat(tuning(), []grpc.ServerOption{grpc.StatsHandler(conns)}, proxy.Options)
 	s := &Server{master: m, conns: conns, grpc: grpcserver.New(slices.Concat(table, proxy.Errors), m.Leader, log, options...)}
 	if proxy.Register != nil {

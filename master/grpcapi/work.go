@@ -54,6 +54,7 @@ type workTrainer struct {
 	ordinal     taskqueue.Ordinal
 	incarnation uint64
 	plain       int32 // without a session: its trainer_id
+	result      int64 // without a session, of a result that asks for no task: the number of the task
 }
 
 // Work implements the service.
@@ -120,6 +121,17 @@ func checkWorkRequest(in *pb.WorkRequest) error {
 	case in.GetGetTask() == nil && in.GetPushResult() == nil:
 		return badArgument("call", "expected get_task or push_result, found neither")
 	}
+	// A list of small messages takes many times its size in memory while the request waits.
+	info, request := in.GetGetTask(), in.GetGetTask().GetRequest()
+	if push := in.GetPushResult(); push != nil {
+		info, request = push.GetAsk(), push.GetRequest()
+	}
+	for _, r := range []*pb.Request{request, info.GetRequest()} {
+		//guard:work-request-lists-limit
+		if n := len(r.GetHeld()); n > master.MaxHeld {
+			return badArgument("request.held", "expected at most %d tasks, found %d", master.MaxHeld, n)
+		}
+	}
 	return nil
 }
 
@@ -129,7 +141,11 @@ func trainerOf(in *pb.WorkRequest) workTrainer {
 	if push := in.GetPushResult(); push != nil {
 		info, request = push.GetAsk(), push.GetRequest()
 	}
-	if request == nil {
+	switch {
+	case request != nil:
+	case info == nil:
+		return workTrainer{result: in.GetPushResult().GetTaskId()}
+	default:
 		return workTrainer{plain: info.GetTrainerId()}
 	}
 	o, incarnation := sessionOf(request)

@@ -424,3 +424,33 @@ func TestWorkOfASilentReaderIsBounded(t *testing.T) {
 		t.Errorf("expected at most 16 requests and the window of the connection, found %s", fmt.Sprint(n))
 	}
 }
+
+// A result without ask does not name its trainer: it waits for no call of another trainer of the connection.
+func TestResultWithoutAskWaitsForNoTrainer(t *testing.T) {
+	s := serve(t, 1, master.Config{})
+	w := work(t, s.conn)
+	spec := w.get(&pb.TrainerInfo{TrainerId: 5})
+	w.sendGet(&pb.TrainerInfo{}) // trainer 0 waits up to 10 s for a task, and gets the task of the next pass
+	began := time.Now()
+	w.sendPush(&pb.TaskResult{TaskId: spec.GetTaskId()})
+	for w.receive().GetResult() == nil {
+	}
+	if took := time.Since(began); took > 5*time.Second {
+		t.Errorf("the result was answered after %v, expected no wait for trainer 0", took)
+	}
+}
+
+// A list of empty tokens would take 45 times its size in the memory of the master while its request waits.
+func TestWorkBoundsHeldTasks(t *testing.T) {
+	s := serve(t, 0, master.Config{})
+	w := work(t, s.conn)
+	request := joinOver(t, s.conn, "a")(1, 1)
+	request.Held = make([]*pb.Token, master.MaxHeld+1)
+	for i := range request.Held {
+		request.Held[i] = &pb.Token{}
+	}
+	w.sendGet(&pb.TrainerInfo{Request: request})
+	if err := w.ends(); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "at most 16 tasks, found 17") {
+		t.Errorf("found %v, expected the refusal of the list", err)
+	}
+}

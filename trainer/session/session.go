@@ -7,6 +7,7 @@ package session
 
 import (
 	"slices"
+	"strings"
 
 	"trainmaster/master/netrpc/wire"
 	"trainmaster/taskqueue"
@@ -37,7 +38,9 @@ func (s *Session) Drop(token taskqueue.Token) {
 // commits, step applied the last record of the task; otherwise step is 0.
 func (s *Session) Finish(token taskqueue.Token, reason string, step uint64) {
 	s.Drop(token)
-	s.results = append(s.results, taskqueue.Result{Token: token, Error: reason[:min(len(reason), maxReason)], Step: step})
+	//guard:reason-is-text
+	reason = strings.ToValidUTF8(reason[:min(len(reason), maxReason)], "?") // a message over gRPC has no other bytes
+	s.results = append(s.results, taskqueue.Result{Token: token, Error: reason, Step: step})
 }
 
 // Adopt changes the epoch. It drops the tasks of earlier epochs and their results. No request may be

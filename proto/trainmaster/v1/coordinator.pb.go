@@ -1135,7 +1135,7 @@ type TaskResult struct {
 	// Version of the model after the task, and where it is stored; for logs only.
 	ModelId   int64  `protobuf:"varint,2,opt,name=model_id,json=modelId,proto3" json:"model_id,omitempty"`
 	ModelPath string `protobuf:"bytes,3,opt,name=model_path,json=modelPath,proto3" json:"model_path,omitempty"`
-	// Mean over the records of the task. Without a session, master status shows it.
+	// Mean over the records of the task. Without a session, master status shows it if the result has `ask`.
 	Loss float64 `protobuf:"fixed64,4,opt,name=loss,proto3" json:"loss,omitempty"`
 	// For logs only.
 	Accuracy float64   `protobuf:"fixed64,5,opt,name=accuracy,proto3" json:"accuracy,omitempty"`

@@ -17,6 +17,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc"
 
+	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/placement"
 	"trainmaster/pserver/wire"
 	"trainmaster/trainer/params/stream"
@@ -218,11 +219,35 @@ func (l *Link) classify(ctx context.Context, err error) error {
 		return nil
 	case wire.Stale:
 		return &StaleError{Version: uint64(fault.Version)}
+	case wire.OtherModel:
+		return l.otherModel(ctx, fault)
 	}
 	if err := final[fault.Code]; err != nil {
 		return fmt.Errorf("shard %d: %w", l.Index, err)
 	}
 	return fmt.Errorf("shard %d refused it: %w", l.Index, fault)
+}
+
+// otherModel returns the error for a server that refused the placement. After a rollback to the beginning, tables may have another
+// key of ids: the digest of a trainer that has not joined again then belongs to the parameters before the rollback.
+func (l *Link) otherModel(ctx context.Context, fault *wire.Fault) error {
+	refused := fmt.Errorf("shard %d refused it: %w", l.Index, fault)
+	want := l.cfg.JobEpoch
+	if want == 0 {
+		return refused
+	}
+	reply, err := Call(ctx, l, pb.ParameterServerClient.Describe, &pb.DescribeRequest{Brief: true})
+	if err != nil && Again(err) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	//guard:placement-before-rollback
+	if at := reply.GetJobEpoch(); at > want {
+		return fmt.Errorf("%w: %w: it is at job epoch %d, this trainer at %d", ErrRolledBack, refused, at, want)
+	}
+	return refused
 }
 
 // final has the errors of codes after which another attempt cannot help.
