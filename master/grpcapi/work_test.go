@@ -33,7 +33,7 @@ type worker struct {
 
 func work(t *testing.T, conn *grpc.ClientConn) *worker {
 	t.Helper()
-	ctx, cancel := context.WithCancel(t.Context())
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 	t.Cleanup(cancel)
 	stream, err := pb.NewCoordinatorClient(conn).Work(ctx)
 	if err != nil {
