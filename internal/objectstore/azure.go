@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"os"
 	"strings"
@@ -42,7 +41,7 @@ func openAzure(u *url.URL, b *Bucket) error {
 }
 
 // newAzureClient chooses the credentials: the key of the account, a SAS token, a connection string, or what azidentity finds.
-func newAzureClient(service, name, account string, client *http.Client) (*container.Client, error) {
+func newAzureClient(service, name, account string, client *client) (*container.Client, error) {
 	options := &container.ClientOptions{ClientOptions: azcore.ClientOptions{Transport: client}}
 	address, err := url.JoinPath(service, name)
 	if err != nil {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"os"
 	"path"
@@ -36,7 +35,7 @@ type Bucket struct {
 	Prefix  string       // "" or with a slash at its end
 
 	scheme   string
-	http     *http.Client
+	http     *client
 	endpoint string // as the URL has it; "": Amazon's
 	driver   driver
 }
@@ -55,7 +54,7 @@ type driver struct {
 // [azureblob.URLOpener] and openGCS. It sends no request. A connection that transfers no
 // byte for stallLimit fails.
 func Open(u *url.URL, stallLimit time.Duration) (*Bucket, error) {
-	b := &Bucket{Name: u.Host, scheme: u.Scheme, endpoint: u.Query().Get("endpoint"), http: newHTTPClient(stallLimit)}
+	b := &Bucket{Name: u.Host, scheme: u.Scheme, endpoint: u.Query().Get("endpoint"), http: newClient(stallLimit)}
 	if prefix := strings.Trim(path.Clean("/"+u.Path), "/"); prefix != "" {
 		b.Prefix = prefix + "/"
 	}

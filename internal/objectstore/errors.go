@@ -38,7 +38,7 @@ func statusOf(err error) int {
 // isFinal reports whether a repeated request would have the same answer.
 func isFinal(err error) bool {
 	switch status := statusOf(err); {
-	case errors.Is(err, ErrReplaced), errors.Is(err, errNoCredentials), errors.Is(err, context.Canceled):
+	case errors.Is(err, ErrReplaced), errors.Is(err, errNoCredentials), errors.Is(err, errRedirects), errors.Is(err, context.Canceled):
 		return true
 	case status == http.StatusRequestTimeout, status == http.StatusTooManyRequests:
 		return false
@@ -68,6 +68,8 @@ var advice = []struct {
 		"the bucket is in another region: add region=NAME to the URL, or set AWS_REGION"},
 	{[]string{"NotImplemented", "MethodNotAllowed", "InvalidRequest", "XAmzContentSHA256Mismatch"},
 		"the store does not know a request of S3's: it needs conditional writes (If-None-Match); for want of checksums add request_checksum_calculation=when_required to the URL"},
+	{[]string{otherService},
+		"another service answers at the address of the store: correct the URL"},
 	{[]string{"RequestTimeTooSkewed"},
 		"the clock of this machine is wrong: correct it"},
 }
@@ -82,8 +84,14 @@ func IsNotFound(err error) bool {
 	return false
 }
 
+// otherService is the code of an answer that is not of the store.
+const otherService = "OtherService"
+
 // codeOf returns the store's code of an error, "" without one. gs has statuses instead of codes.
 func codeOf(err error) string {
+	if errors.Is(err, errRedirects) {
+		return otherService
+	}
 	if api, answered := errors.AsType[smithy.APIError](err); answered {
 		return api.ErrorCode()
 	}

@@ -1,6 +1,7 @@
 package objectstore
 
 import (
+	"net/http"
 	"testing"
 	"time"
 )
@@ -32,3 +33,9 @@ func CacheEntry(c *Cache, url string, off int64, n int) Entry {
 
 func (e Entry) Write(p []byte)     { e.write(p) }
 func (e Entry) Read(p []byte) bool { return e.read(p) }
+
+// Do returns the method of a client, and a function that closes its connections.
+func Do(stallLimit time.Duration) (do func(*http.Request) (*http.Response, error), end func()) {
+	c := newClient(stallLimit)
+	return c.Do, c.CloseIdleConnections
+}

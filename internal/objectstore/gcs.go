@@ -56,7 +56,7 @@ func openGCS(u *url.URL, b *Bucket) error {
 // gcs implements the driver of gocloud.dev by the JSON API of Google Cloud Storage.
 type gcs struct {
 	base, bucket string
-	client       *http.Client
+	client       *client
 	source       *lazyToken // nil: anonymous
 }
 
@@ -125,7 +125,7 @@ func (g *gcs) send(ctx context.Context, method, address string, header http.Head
 	// The store must not decompress: ranges are of the stored bytes.
 	r.Header.Set("Accept-Encoding", "gzip")
 	if g.source != nil {
-		token, err := g.source.token(ctx, g.client)
+		token, err := g.source.token(ctx, &g.client.Client)
 		if err != nil {
 			return nil, err
 		}

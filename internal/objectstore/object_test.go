@@ -81,12 +81,16 @@ func proxyTo(t *testing.T, addr string) *httpproxy.Proxy {
 	return p
 }
 
-func open(t *testing.T, store string) *objectstore.Bucket {
+func open(t *testing.T, store string) *objectstore.Bucket { return openWithin(t, store, time.Second) }
+
+// openWithin opens a bucket with a stall limit.
+func openWithin(t *testing.T, store string, limit time.Duration) *objectstore.Bucket {
+	t.Helper()
 	l, err := objectstore.Parse(store)
 	if err != nil {
 		t.Fatal(err)
 	}
-	b, err := objectstore.OpenStore(l.Store, time.Second)
+	b, err := objectstore.OpenStore(l.Store, limit)
 	if err != nil {
 		t.Fatal(err)
 	}
