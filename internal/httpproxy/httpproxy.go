@@ -3,6 +3,7 @@
 package httpproxy
 
 import (
+	"bytes"
 	"fmt"
 	"io"
 	"maps"
@@ -21,6 +22,7 @@ type Fault struct {
 	LoseAnswer bool          // the server executes the request, and the connection ends without an answer.
 	CutAfter   int64         // the connection ends after that many bytes of the body; 0: it does not.
 	Missing    int64         // the body lacks that many bytes at its end, and Content-Length is right for the rest.
+	Damage     bool          // the first byte of the body is wrong.
 	Headers    http.Header   // replace headers of the answer; a header without values is removed.
 	Delay      time.Duration // before the answer.
 }
@@ -141,14 +143,26 @@ func (p *Proxy) ServeHTTP(w http.ResponseWriter, in *http.Request) {
 		w.Header().Set("Content-Length", strconv.FormatInt(length, 10))
 	}
 	w.WriteHeader(answer.StatusCode)
+	body := io.Reader(answer.Body)
+	if fault.Damage {
+		body = damaged(body)
+	}
 	if fault.CutAfter > 0 && (length < 0 || length > fault.CutAfter) {
-		io.CopyN(w, answer.Body, fault.CutAfter) //nolint:errcheck // the connection ends anyway
+		io.CopyN(w, body, fault.CutAfter) //nolint:errcheck // the connection ends anyway
 		w.(http.Flusher).Flush()
 		panic(http.ErrAbortHandler)
 	}
 	if length >= 0 && in.Method != http.MethodHead {
-		io.CopyN(w, answer.Body, length) //nolint:errcheck // a client that goes away
+		io.CopyN(w, body, length) //nolint:errcheck // a client that goes away
 		return
 	}
-	io.Copy(w, answer.Body) //nolint:errcheck // a client that goes away
+	io.Copy(w, body) //nolint:errcheck // a client that goes away
+}
+
+// damaged changes the first byte of r.
+func damaged(r io.Reader) io.Reader {
+	first := make([]byte, 1)
+	n, _ := io.ReadFull(r, first) //nolint:errcheck // an empty body stays empty
+	first[0] ^= 1
+	return io.MultiReader(bytes.NewReader(first[:n]), r)
 }

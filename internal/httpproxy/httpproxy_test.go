@@ -41,6 +41,7 @@ func TestFaults(t *testing.T) {
 		"lost answer":   {Fault{LoseAnswer: true}, 0, "", "", true, 1},
 		"cut":           {Fault{CutAfter: 4}, 200, "0123", "tagbytes=0-", true, 1},
 		"missing bytes": {Fault{Missing: 3}, 200, "0123456", "tagbytes=0-", false, 1},
+		"damage":        {Fault{Damage: true}, 200, "1123456789", "tagbytes=0-", false, 1},
 		"other header":  {Fault{Headers: http.Header{"Tag": {"other"}}}, 200, "0123456789", "other", false, 1},
 		"no header":     {Fault{Headers: http.Header{"Tag": nil}}, 200, "0123456789", "", false, 1},
 	} {

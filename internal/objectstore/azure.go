@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net/http"
 	"net/url"
 	"os"
 	"strings"
@@ -26,11 +27,14 @@ func openAzure(u *url.URL, b *Bucket) error {
 		return fmt.Errorf("%s: expected no parameters with AZURE_STORAGE_SAS_TOKEN, which must not reach another address: set AZURE_STORAGE_DOMAIN and AZURE_STORAGE_PROTOCOL", b)
 	}
 	opener := &azureblob.URLOpener{ServiceURLOptions: *options, MakeClient: func(service azureblob.ServiceURL, name azureblob.ContainerName) (*container.Client, error) {
-		account := options.AccountName
 		if given := u.Query().Get("storage_account"); given != "" {
-			account = given
+			options.AccountName = given
 		}
-		return newAzureClient(string(service), string(name), account, b.http)
+		usual, err := azureblob.NewServiceURL(options)
+		if err != nil {
+			return nil, err
+		}
+		return newAzureClient(string(service), string(name), options.AccountName, usual == service && isAccount(options.AccountName), b.http)
 	}}
 	var err error
 	if b.Objects, err = opener.OpenBucketURL(context.Background(), u); err != nil {
@@ -40,9 +44,15 @@ func openAzure(u *url.URL, b *Bucket) error {
 	return nil
 }
 
-// newAzureClient chooses the credentials: the key of the account, a SAS token, a connection string, or what azidentity finds.
-func newAzureClient(service, name, account string, client *client) (*container.Client, error) {
-	options := &container.ClientOptions{ClientOptions: azcore.ClientOptions{Transport: client}}
+// isAccount reports whether name can be an account of Azure. Other names could change the host of a URL.
+func isAccount(name string) bool {
+	return name != "" && strings.Trim(name, "abcdefghijklmnopqrstuvwxyz0123456789") == ""
+}
+
+// newAzureClient chooses the credentials: the key of the account, a SAS token, a connection string, or what azidentity finds. isUsual is
+// true if the parameters of the URL did not choose the host.
+func newAzureClient(service, name, account string, isUsual bool, client *client) (*container.Client, error) {
+	options := &container.ClientOptions{ClientOptions: azcore.ClientOptions{Transport: azureTransport{client}}}
 	address, err := url.JoinPath(service, name)
 	if err != nil {
 		return nil, err
@@ -67,11 +77,41 @@ func newAzureClient(service, name, account string, client *client) (*container.C
 	if strings.HasPrefix(service, "http://") {
 		return nil, errNoCredentials
 	}
+	//guard:azure-token-not-sent-elsewhere
+	if !isUsual {
+		return nil, fmt.Errorf("%w: a token of Microsoft Entra ID is sent only to the address of the environment: set AZURE_STORAGE_DOMAIN instead of the parameter domain, or AZURE_STORAGE_KEY", errNoCredentials)
+	}
 	found, err := azidentity.NewDefaultAzureCredential(nil)
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", errNoCredentials, err)
 	}
 	return container.NewClient(address, found, options)
+}
+
+// azureTransport refuses answers without the headers that the driver of gocloud.dev requires: it would panic.
+type azureTransport struct{ *client }
+
+// Do implements the transport of azcore.
+func (t azureTransport) Do(r *http.Request) (*http.Response, error) {
+	answer, err := t.client.Do(r)
+	if err != nil || answer.StatusCode >= http.StatusMultipleChoices {
+		return answer, err
+	}
+	required := []string{"X-Ms-Version"}
+	isList := r.URL.Query().Has("comp")
+	switch {
+	case r.Method == http.MethodHead:
+		required = append(required, "Last-Modified", "X-Ms-Creation-Time")
+	case r.Method == http.MethodGet && !isList:
+		required = append(required, "Last-Modified")
+	}
+	for _, name := range required {
+		//guard:azure-answer-headers
+		if answer.Header.Get(name) == "" {
+			return nil, errors.Join(fmt.Errorf("%w: expected the header %s, found none", errOtherService, name), answer.Body.Close())
+		}
+	}
+	return answer, nil
 }
 
 var azureDriver = driver{

@@ -89,7 +89,7 @@ const otherService = "OtherService"
 
 // codeOf returns the store's code of an error, "" without one. gs has statuses instead of codes.
 func codeOf(err error) string {
-	if errors.Is(err, errRedirects) {
+	if errors.Is(err, errOtherService) {
 		return otherService
 	}
 	if api, answered := errors.AsType[smithy.APIError](err); answered {
@@ -102,8 +102,11 @@ func codeOf(err error) string {
 		switch {
 		case answer.status == http.StatusNotFound && strings.Contains(answer.text, "bucket does not exist"):
 			return "NoSuchBucket"
-		case answer.status == http.StatusNotFound:
+		//guard:gcs-object-missing
+		case answer.status == http.StatusNotFound && answer.reason == "notFound":
 			return "NotFound"
+		case answer.status == http.StatusNotFound:
+			return otherService
 		case answer.status == http.StatusUnauthorized:
 			return "InvalidToken"
 		case answer.status == http.StatusForbidden:

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"io"
+	"os"
 	"sync"
 )
 
@@ -13,7 +14,14 @@ const (
 
 	piecesOfWindow = 8
 	leastPiece     = 256 << 10
+	mostCached     = 4096
 )
+
+// span is a range of an object.
+type span struct {
+	off int64
+	n   int
+}
 
 // File reads one version of an object by ranges. Expect starts parallel requests for bytes that will be read in order; at most a window
 // of them is in memory. Other reads are one request each. Several goroutines may call its methods.
@@ -22,13 +30,14 @@ type File struct {
 	key    string
 	info   Info
 	window int64
-	cache  *Cache // nil: none
 
 	ctx    context.Context //nolint:containedctx // io.ReaderAt has none
 	cancel context.CancelFunc
 	owned  sync.WaitGroup
 
 	mu       sync.Mutex
+	cache    *Cache     // nil: none
+	cached   []span     // ranges with an entry in cache: the last mostCached at least
 	requests []*request // in the order of Expect: the requests that have begun are first
 	begun    int        // of requests
 	ahead    int64      // bytes of requests that have begun
@@ -197,17 +206,47 @@ func (f *File) direct(p []byte, off int64) (int, error) {
 
 // read fills p from the cache or the store.
 func (f *File) read(ctx context.Context, p []byte, off int64) error {
-	if f.cache == nil {
+	f.mu.Lock()
+	cache := f.cache
+	f.mu.Unlock()
+	if cache == nil {
 		return f.bucket.ReadRange(ctx, f.key, f.info, p, off)
 	}
-	//guard:cache-entry-names-version
-	entry := f.cache.entry(f.bucket.URL(f.key), f.bucket.endpoint, f.info.Stamp, off, len(p))
-	if entry.read(p) {
-		return nil
+	entry := f.entry(cache, off, len(p))
+	if !entry.read(p) {
+		if err := f.bucket.ReadRange(ctx, f.key, f.info, p, off); err != nil {
+			return err
+		}
+		entry.write(p)
 	}
-	if err := f.bucket.ReadRange(ctx, f.key, f.info, p, off); err != nil {
-		return err
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if len(f.cached) == 2*mostCached {
+		f.cached = f.cached[:copy(f.cached, f.cached[mostCached:])]
 	}
-	entry.write(p)
+	f.cached = append(f.cached, span{off, len(p)})
 	return nil
+}
+
+func (f *File) entry(cache *Cache, off int64, n int) entry {
+	//guard:cache-entry-names-version
+	return cache.entry(f.bucket.URL(f.key), f.bucket.endpoint, f.info.Stamp, off, n)
+}
+
+// Reread makes the next reads request the bytes of the store again, because the bytes that were read are damaged. It removes them from the
+// cache, which the File uses no longer. Without a cache it does nothing, and returns false.
+func (f *File) Reread() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.cache == nil {
+		return false
+	}
+	//guard:damaged-entry-removed
+	for _, s := range f.cached {
+		_ = os.Remove(f.entry(f.cache, s.off, s.n).path) // a concurrent reader can have removed it
+	}
+	f.cache, f.cached = nil, nil
+	//guard:damaged-window-dropped
+	f.dropLocked(len(f.requests))
+	return true
 }

@@ -27,8 +27,6 @@ const (
 	gcsScope    = "https://www.googleapis.com/auth/devstorage.read_write"
 	gcsPage     = 1000 // objects of a list; also the maximum of the store
 
-	// gcsRetried is the size up to which an upload is kept in memory and sent again after a failure.
-	gcsRetried  = 8 << 20
 	gcsAttempts = 3
 )
 
@@ -90,7 +88,24 @@ var gcsDriver = driver{
 // gcsError is an answer that refuses.
 type gcsError struct {
 	status int
+	reason string // "": the answer is not of the JSON API
 	text   string
+}
+
+func newGCSError(answer *http.Response) *gcsError {
+	text, _ := io.ReadAll(io.LimitReader(answer.Body, 16<<10)) //nolint:errcheck // the status is the error
+	e := &gcsError{status: answer.StatusCode, text: string(text)}
+	var body struct {
+		Error struct {
+			Errors []struct {
+				Reason string `json:"reason"`
+			} `json:"errors"`
+		} `json:"error"`
+	}
+	if json.Unmarshal(text, &body) == nil && len(body.Error.Errors) > 0 {
+		e.reason = body.Error.Errors[0].Reason
+	}
+	return e
 }
 
 func (e *gcsError) Error() string {
@@ -139,8 +154,7 @@ func (g *gcs) send(ctx context.Context, method, address string, header http.Head
 		return answer, nil
 	}
 	defer answer.Body.Close()
-	text, _ := io.ReadAll(io.LimitReader(answer.Body, 4096)) //nolint:errcheck // the status is the error
-	return nil, &gcsError{answer.StatusCode, string(text)}
+	return nil, newGCSError(answer)
 }
 
 func (g *gcs) object(key string) string {
@@ -227,7 +241,7 @@ func (g *gcs) NewRangeReader(ctx context.Context, key string, off, n int64, o *c
 			return nil, err
 		}
 	}
-	query := url.Values{"alt": {"media"}}
+	query := url.Values{}
 	if in.generation != "" {
 		query.Set("generation", in.generation)
 	}
@@ -242,7 +256,15 @@ func (g *gcs) NewRangeReader(ctx context.Context, key string, off, n int64, o *c
 	if in.once {
 		attempts = 1
 	}
+	description := g.object(key) + "?" + query.Encode()
+	query.Set("alt", "media")
 	answer, err := g.do(ctx, http.MethodGet, g.object(key)+"?"+query.Encode(), header, nil, attempts)
+	if statusOf(err) == http.StatusNotFound && !IsNotFound(err) {
+		// The answer for the bytes of a missing object is a text. Only the answer for its description has a reason.
+		if missing := done(g.do(ctx, http.MethodGet, description, nil, nil, attempts)); missing != nil {
+			err = missing
+		}
+	}
 	if err != nil {
 		return nil, err
 	}
@@ -273,69 +295,6 @@ func (r *gcsReader) As(i any) bool {
 		*p = r.answer
 	}
 	return ok
-}
-
-// NewTypedWriter implements the driver.
-func (g *gcs) NewTypedWriter(ctx context.Context, key, contentType string, o *cloud.WriterOptions) (cloud.Writer, error) {
-	query := url.Values{"uploadType": {"media"}, "name": {key}, "fields": {"generation"}}
-	if o.IfNotExist {
-		query.Set("ifGenerationMatch", "0")
-	}
-	return &gcsWriter{ctx: ctx, gcs: g, address: g.base + "/upload/storage/v1/b/" + url.PathEscape(g.bucket) + "/o?" + query.Encode(), contentType: contentType}, nil
-}
-
-// gcsWriter uploads an object with one request. It keeps a small object, and sends it again after a failure.
-type gcsWriter struct {
-	ctx                  context.Context //nolint:containedctx // of the driver
-	gcs                  *gcs
-	address, contentType string
-	buffer               bytes.Buffer
-	uploaded             bool
-	err                  error
-}
-
-// Write implements the driver. The project writes by Upload only.
-func (w *gcsWriter) Write(p []byte) (int, error) { return w.buffer.Write(p) }
-
-// Upload implements the driver: it reads r to its end. If r fails, there is no object.
-func (w *gcsWriter) Upload(r io.Reader) error {
-	w.uploaded = true
-	_, err := io.Copy(&w.buffer, io.LimitReader(r, gcsRetried))
-	switch {
-	case err != nil:
-		w.err = err
-	case w.buffer.Len() < gcsRetried:
-		w.err = w.sendBuffer()
-	default:
-		w.err = done(w.gcs.send(w.ctx, http.MethodPost, w.address, w.header(), io.MultiReader(&w.buffer, r)))
-	}
-	return nil // Close returns the error
-}
-
-func (w *gcsWriter) header() http.Header { return http.Header{"Content-Type": {w.contentType}} }
-
-func (w *gcsWriter) sendBuffer() error {
-	return done(w.gcs.do(w.ctx, http.MethodPost, w.address, w.header(), w.buffer.Bytes(), gcsAttempts))
-}
-
-// done reads an answer to its end.
-func done(answer *http.Response, err error) error {
-	if err != nil {
-		return err
-	}
-	_, err = io.Copy(io.Discard, answer.Body)
-	return errors.Join(err, answer.Body.Close())
-}
-
-// Close implements the driver.
-func (w *gcsWriter) Close() error {
-	if w.uploaded || w.err != nil {
-		return w.err
-	}
-	if w.ctx.Err() != nil {
-		return context.Cause(w.ctx)
-	}
-	return w.sendBuffer()
 }
 
 // Delete implements the driver.

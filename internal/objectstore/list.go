@@ -2,6 +2,7 @@ package objectstore
 
 import (
 	"context"
+	"fmt"
 	"io"
 	"iter"
 	"strings"
@@ -15,7 +16,7 @@ func (b *Bucket) List(ctx context.Context, prefix, delimiter string) iter.Seq2[s
 	return func(yield func(string, error) bool) {
 		list := b.Objects.List(&blob.ListOptions{Prefix: prefix, Delimiter: delimiter})
 		for {
-			o, err := list.Next(ctx)
+			o, err := next(ctx, list)
 			//guard:cut-list-fails
 			if err == io.EOF { //nolint:errorlint // a connection that was cut is one too, wrapped: the list would seem to end there
 				return
@@ -29,6 +30,17 @@ func (b *Bucket) List(ctx context.Context, prefix, delimiter string) iter.Seq2[s
 			}
 		}
 	}
+}
+
+// next returns the next object of a list.
+func next(ctx context.Context, list *blob.ListIterator) (o *blob.ListObject, err error) {
+	//guard:list-without-properties
+	defer func() {
+		if cause := recover(); cause != nil { // of the driver of Azure, if the list does not have what it requires
+			err = fmt.Errorf("%w: %v", errOtherService, cause)
+		}
+	}()
+	return list.Next(ctx)
 }
 
 // Matching yields the keys of the objects that a location stands for. An error is the last pair; it names the location.

@@ -94,6 +94,10 @@ func (b *Bucket) statOnce(ctx context.Context, key string, p []byte) (info Info,
 		if err != nil {
 			return info, 0, err
 		}
+		//guard:empty-object-replaced
+		if a.Size > 0 {
+			return info, 0, fmt.Errorf("%w: it was empty, it has %d bytes", errOtherRange, a.Size)
+		}
 		return Info{Size: a.Size, ModTime: a.ModTime.UTC(), Stamp: a.ETag}, 0, nil
 	}
 	if err != nil {

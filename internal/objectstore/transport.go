@@ -21,7 +21,12 @@ const (
 	mostRedirects = 10
 )
 
-var errRedirects = fmt.Errorf("expected at most %d redirects", mostRedirects)
+var (
+	// errOtherService is the error of an answer that no object store sends.
+	errOtherService = errors.New("the answer is not of an object store")
+
+	errRedirects = fmt.Errorf("%w: expected at most %d redirects", errOtherService, mostRedirects)
+)
 
 // client sends requests. Its errors lack the parameters of a URL, which can have a signature.
 type client struct{ http.Client }

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/url"
 	"os"
 	"path/filepath"
 	"strings"
@@ -288,5 +289,114 @@ func TestRedirectsEnd(t *testing.T) {
 	err := b.ReadRange(limited(t), "a", objectInfo, make([]byte, 10), 0)
 	if !errors.Is(err, objectstore.ErrUnavailable) || !strings.Contains(err.Error(), "another service answers") || requests.Load() > 11 || time.Since(began) > 20*time.Second {
 		t.Errorf("after %v and %d requests: %v", time.Since(began), requests.Load(), err)
+	}
+}
+
+// An answer of another service at the address of a store is an error of the store: no object is missing, and the driver does not panic.
+func TestAnswersOfAnotherService(t *testing.T) {
+	objectstore.SetGiveUp(t, 100*time.Millisecond)
+	t.Setenv("AZURE_STORAGE_ACCOUNT", "account")
+	t.Setenv("AZURE_STORAGE_KEY", "aGlkZGVu")
+	t.Setenv("AZURE_STORAGE_SAS_TOKEN", "")
+	header := func(names ...string) http.HandlerFunc {
+		return func(w http.ResponseWriter, _ *http.Request) {
+			for _, name := range names {
+				w.Header().Set(name, time.Now().UTC().Format(http.TimeFormat))
+			}
+			w.Header().Set("ETag", "1")
+			io.WriteString(w, "<EnumerationResults></EnumerationResults>") //nolint:errcheck // the reader finds it
+		}
+	}
+	for name, test := range map[string]struct {
+		answer http.HandlerFunc
+		store  func(s *httptest.Server) string
+	}{
+		"gs not found":             {http.NotFound, gsAt},
+		"azblob page":              {header(), azureAt},
+		"azblob no time":           {header("X-Ms-Version", "X-Ms-Creation-Time"), azureAt},
+		"azblob no creation time":  {header("X-Ms-Version", "Last-Modified"), azureAt},
+		"azblob not found":         {http.NotFound, azureAt},
+		"azblob nothing but times": {header("Last-Modified", "X-Ms-Creation-Time"), azureAt},
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := open(t, test.store(serve(t, test.answer)))
+			defer func() {
+				if cause := recover(); cause != nil {
+					t.Errorf("panic: %v", cause)
+				}
+			}()
+			ctx := policy.WithRetryOptions(limited(t), policy.RetryOptions{MaxRetries: -1}) // less time
+			err := b.ReadRange(ctx, "a", objectInfo, make([]byte, 10), 0)
+			if !errors.Is(err, objectstore.ErrUnavailable) || errors.Is(err, objectstore.ErrReplaced) {
+				t.Errorf("read: %v", err)
+			}
+			if strings.HasPrefix(name, "gs") && !strings.Contains(err.Error(), "another service answers") {
+				t.Errorf("read: %v", err)
+			}
+			if _, err := b.Objects.Attributes(ctx, "a"); err == nil || objectstore.IsNotFound(err) {
+				t.Errorf("attributes: %v", err)
+			}
+			if err := b.Objects.Delete(ctx, "a"); err == nil || objectstore.IsNotFound(err) {
+				t.Errorf("delete: %v", err)
+			}
+			for _, err := range b.List(ctx, "", "") {
+				if err == nil || objectstore.IsNotFound(err) {
+					t.Errorf("list: %v", err)
+				}
+			}
+		})
+	}
+}
+
+// azureAt returns the URL of a container of Azure.
+func azureAt(s *httptest.Server) string {
+	return "azblob://container/?protocol=http&domain=" + strings.TrimPrefix(s.URL, "http://")
+}
+
+// A token of Microsoft Entra ID is sent only to the address of the environment.
+func TestTokenIsNotSentElsewhere(t *testing.T) {
+	for _, name := range []string{"AZURE_STORAGE_KEY", "AZURE_STORAGE_SAS_TOKEN", "AZURE_STORAGE_CONNECTION_STRING", "AZURE_STORAGE_DOMAIN"} {
+		t.Setenv(name, "")
+	}
+	t.Setenv("AZURE_STORAGE_ACCOUNT", "account")
+	for store, isRefused := range map[string]bool{
+		"azblob://container":                                    false,
+		"azblob://container?storage_account=other":              false,
+		"azblob://container?domain=storage.example":             true,
+		"azblob://container?cdn=true":                           true,
+		"azblob://container?localemu=true":                      true,
+		"azblob://container?storage_account=storage.example%2f": true,
+	} {
+		u, err := url.Parse(store)
+		if err != nil {
+			t.Fatal(err)
+		}
+		b, err := objectstore.Open(u, time.Second)
+		if err == nil {
+			b.Close()
+		}
+		if isRefused != (err != nil && strings.Contains(err.Error(), "set AZURE_STORAGE_DOMAIN")) || !isRefused && err != nil {
+			t.Errorf("%s: %v", store, err)
+		}
+	}
+}
+
+// An empty object that is replaced during a look at it is not described by the size of the new one, without its bytes.
+func TestEmptyObjectIsReplaced(t *testing.T) {
+	var replaced atomic.Bool
+	s := serve(t, func(w http.ResponseWriter, r *http.Request) {
+		switch {
+		case r.URL.Query().Get("alt") != "media":
+			replaced.Store(true)
+			fmt.Fprintf(w, `{"size": "%d", "generation": "1"}`, len(object))
+		case replaced.Load():
+			answerRange(w, r, object)
+		default:
+			w.WriteHeader(http.StatusRequestedRangeNotSatisfiable)
+		}
+	})
+	p := make([]byte, 4)
+	if v, n, err := open(t, gsAt(s)).Stat(limited(t), "a", p); err != nil || n != 4 || v.Size != int64(len(object)) || string(p) != "0123" {
+		t.Errorf("found %+v, %d bytes %q, %v", v, n, p, err)
 	}
 }

@@ -110,7 +110,7 @@ func (b *bucket) RemoveAll(ctx context.Context, dir string) error {
 // dropUploads aborts unfinished uploads below dir, which killed processes leave. If the store does not list them, they stay until
 // its own rules remove them.
 func (b *bucket) dropUploads(ctx context.Context, dir string) error {
-	if b.Client == nil { // azblob drops unfinished uploads after a week, and gs has none
+	if b.Client == nil { // azblob and gs drop unfinished uploads after a week
 		return nil
 	}
 	pages := s3.NewListMultipartUploadsPaginator(b.Client, &s3.ListMultipartUploadsInput{Bucket: &b.Name, Prefix: aws.String(b.Prefix + under(dir))})
