@@ -129,7 +129,32 @@ func indexOf(chunks []tfrecord.Chunk) ([]recordio.Index, error) {
 }
 
 // Chunk yields the records of the chunk that ix describes, as the File of its format does. The layout of ix must be of this format.
+// Damaged bytes of a cache are read again from the store.
 func (r *Reader) Chunk(ix recordio.Index) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		n, again := 0, false
+		for record, err := range r.chunk(ix) {
+			//guard:damaged-cache-read-again
+			if again = err != nil && r.object.Reread(err); again || !yield(record, err) {
+				break
+			}
+			n++
+		}
+		if !again {
+			return
+		}
+		for record, err := range r.chunk(ix) {
+			if n--; n >= 0 && err == nil {
+				continue // yielded before
+			}
+			if !yield(record, err) {
+				return
+			}
+		}
+	}
+}
+
+func (r *Reader) chunk(ix recordio.Index) iter.Seq2[[]byte, error] {
 	r.Expect(ix)
 	if r.TFRecord == nil {
 		return r.RecordIO.Chunk(ix)

@@ -118,6 +118,18 @@ func (o *Object) ReadAt(p []byte, off int64) (int, error) {
 	return n, replaced(err)
 }
 
+// Reread reports whether another read may return other bytes, if err is of a damaged file: there was a cache, and it is used no longer.
+func (o *Object) Reread(err error) bool {
+	return o != nil && isDamage(err) && o.File.Reread()
+}
+
+// isDamage reports whether err is of the bytes of a file.
+func isDamage(err error) bool {
+	return slices.ContainsFunc([]error{
+		recordio.ErrTruncated, recordio.ErrBadMagic, recordio.ErrBadChecksum, recordio.ErrBadCompressor, recordio.ErrMalformed, recordio.ErrTooLarge, recordio.ErrChanged,
+	}, func(cause error) bool { return errors.Is(err, cause) })
+}
+
 // Stamp is the stamp of the version that is read.
 func (o *Object) Stamp() Stamp { return stampOf(o.Info()) }
 

@@ -331,3 +331,44 @@ func TestCacheOfAStore(t *testing.T) {
 		}
 	}
 }
+
+// One damaged answer of a store is read again, and is not in the cache of later passes.
+func TestDamagedAnswerOfAStore(t *testing.T) {
+	for name, data := range map[string][]byte{"recordio": recordIO(t, "a", 10), "tfrecord": tfRecord(t, "a", tfrecord.None, 10)} {
+		t.Run(name, func(t *testing.T) {
+			s := s3Store(t)
+			s.put(t, "a", data)
+			listing := list(t, dataset.Source{AnyURL: true, Stores: s.stores}, s.url("a"))
+			indexer := dataset.Indexer{Stores: s.stores}
+			indexes, err := indexer.Index(t.Context(), listing)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ix, file := indexes[0][0], listing.Files[0]
+			if s.stores.Cache, err = objectstore.NewCache(t.TempDir(), 1<<20); err != nil {
+				t.Fatal(err)
+			}
+			s.proxy.Inject(1, httpproxy.Fault{Damage: true})
+			for pass, mayAsk := range []bool{true, true, false} {
+				s.proxy.Requests()
+				r, err := s.stores.OpenReaderAs(t.Context(), file.Path, ix.Layout, file.Stamp())
+				if err != nil {
+					t.Fatal(err)
+				}
+				n := 0
+				for record, err := range r.Chunk(ix) {
+					if err != nil {
+						t.Fatalf("pass %d: %v", pass, err)
+					}
+					if n++; !bytes.HasPrefix(record, []byte("a")) {
+						t.Errorf("found %q", record)
+					}
+				}
+				r.Close()
+				if asked := s.proxy.Requests(); n != int(ix.Records) || asked > 0 != mayAsk {
+					t.Errorf("pass %d: %d of %d records, %d requests", pass, n, ix.Records, asked)
+				}
+			}
+		})
+	}
+}

@@ -62,21 +62,16 @@ func (r *Reader) run(ctx context.Context, skip int64, yield func([]byte, error) 
 	if err := r.open(ctx); err != nil {
 		return true, err
 	}
-	r.file.expect(r.at)
 	n := skip
-	for record, bad := range r.file.records(r.at, skip) {
-		if err = bad; err == nil {
-			err = r.at.checkSize(n, record)
+	more, err = r.from(&n, yield)
+	//guard:proxy-damaged-cache-read-again
+	if err != nil && r.file.object.Reread(err) {
+		if err = r.file.recognize(ctx); err == nil {
+			more, err = r.from(&n, yield)
 		}
-		if err != nil {
-			break
-		}
-		if !yield(record, nil) {
-			return false, nil
-		}
-		if n++; n == r.at.count {
-			break
-		}
+	}
+	if !more {
+		return false, nil
 	}
 	// A replaced file explains any error.
 	if changed := r.Check(); changed != nil {
@@ -91,9 +86,29 @@ func (r *Reader) run(ctx context.Context, skip int64, yield func([]byte, error) 
 	return true, err
 }
 
+// from yields the records of the current run from its record n on, and counts n up.
+func (r *Reader) from(n *int64, yield func([]byte, error) bool) (more bool, err error) {
+	r.file.expect(r.at)
+	for record, err := range r.file.records(r.at, *n) {
+		if err == nil {
+			err = r.at.checkSize(*n, record)
+		}
+		if err != nil {
+			return true, err
+		}
+		if !yield(record, nil) {
+			return false, nil
+		}
+		if *n++; *n == r.at.count {
+			break
+		}
+	}
+	return true, nil
+}
+
 // open opens the file of the current run, unless the previous run has opened it: the layout of a file is read once.
 func (r *Reader) open(ctx context.Context) error {
-	if r.file != nil && r.file.path == r.at.path && r.file.format == r.at.format {
+	if r.file != nil && r.file.isOf(r.at) {
 		return r.Check()
 	}
 	r.close()
@@ -163,6 +178,15 @@ func openRun(ctx context.Context, stores *dataset.Stores, r *run) (*openFile, er
 		return nil, errors.Join(err, f.Close())
 	}
 	return f, nil
+}
+
+// isOf reports whether the records of a run are in the open file.
+func (f *openFile) isOf(r *run) bool {
+	if f.path != r.path || f.format != r.format {
+		return false
+	}
+	//guard:proxy-second-run-stamp
+	return f.object == nil || r.stamp == (dataset.Stamp{}) || r.stamp.Compare(r.path, f.object.Stamp()) == nil
 }
 
 // Close closes the file.
