@@ -9,7 +9,8 @@
 //
 // # Formats
 //
-// A file is RecordIO or TFRecord. Its content decides, see [Open]. A dataset may have files of both formats.
+// A file is RecordIO or TFRecord. Its content decides, see [Open]. A dataset may have files of both formats. A [Range] is a dataset
+// without files, whose record numbers the reader of a trainer resolves.
 //
 // # Guarantees
 //

@@ -41,6 +41,13 @@ func (x *Indexer) Index(ctx context.Context, listing Listing) ([][]recordio.Inde
 		parallel = cmp.Or(parallel, parallelObjects)
 	}
 	errs, err := forEach(ctx, len(listing.Files), parallel, x.Progress, func(i int) error {
+		if IsRange(listing.Files[i].Path) {
+			r, err := ParseRange(listing.Files[i].Path)
+			if err == nil {
+				indexes[i] = r.index()
+			}
+			return err
+		}
 		version := fileVersion{listing.Files[i].Path, listing.Files[i].Stamp()}
 		if indexes[i] = x.remembered(version); indexes[i] != nil {
 			return nil

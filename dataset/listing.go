@@ -13,8 +13,8 @@ import (
 
 // File is one file of a dataset as it was when it was listed.
 type File struct {
-	Path    string // absolute, cleaned, symlinks as they were named; or a URL.
-	Size    int64
+	Path    string                    // absolute, cleaned, symlinks as they were named; or a URL.
+	Size    int64                     // bytes, or records of a range
 	ModTime time.Time                 // not part of the dataset's identity.
 	ETag    string                    // of an object in a store, not part of the dataset's identity.
 	Header  [recordio.HeaderSize]byte // the first bytes of the file, then zero bytes if it is shorter: the header of the first chunk of a RecordIO file

@@ -62,6 +62,10 @@ func OpenAs(path string, l recordio.Layout, stamp Stamp) (*Reader, error) {
 
 // OpenReaderAs is OpenAs for the Stores. Reads of an object end with ctx.
 func (s *Stores) OpenReaderAs(ctx context.Context, path string, l recordio.Layout, stamp Stamp) (*Reader, error) {
+	//guard:range-is-not-opened
+	if l == recordio.Range {
+		return nil, fmt.Errorf("%s: %w: expected the reader of the trainer to resolve its record numbers", recordio.DisplayName(path), ErrNoFile)
+	}
 	file, object, size, err := s.open(ctx, path, stamp)
 	if err != nil {
 		return nil, err

@@ -34,10 +34,13 @@ type Source struct {
 }
 
 // List expands names, each a path or a glob in the syntax of filepath.Match, and checks every file. Relative names
-// are relative to the working directory of the process. A name of an existing file is not expanded as a glob.
+// are relative to the working directory of the process. A name of an existing file is not expanded as a glob. A [Range] is a name too.
 func (s Source) List(ctx context.Context, names []string) (Listing, error) {
 	if len(names) == 0 {
 		return Listing{}, ErrNoNames
+	}
+	if r, found, err := rangeOf(names); found {
+		return r.listing(), err
 	}
 	roots, err := s.roots()
 	if err != nil {
@@ -79,6 +82,9 @@ func (s Source) roots() (*Roots, error) {
 func (s Source) Paths(ctx context.Context, names []string) ([]string, error) {
 	if len(names) == 0 {
 		return nil, ErrNoNames
+	}
+	if r, found, err := rangeOf(names); found {
+		return []string{r.String()}, err
 	}
 	roots, err := s.roots()
 	if err != nil {

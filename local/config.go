@@ -9,6 +9,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/dataset"
 	"trainmaster/dataset/convert"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/trainer"
@@ -103,7 +104,11 @@ func (c *Config) Validate() error {
 
 // validateOwn is Validate for a run with own trainers.
 func (c *Config) validateOwn() error {
-	if c.Data != "" && !c.Resume {
+	if dataset.IsRange(c.Data) {
+		if _, err := dataset.ParseRange(c.Data); err != nil {
+			return fmt.Errorf("--data: %w", err)
+		}
+	} else if c.Data != "" && !c.Resume {
 		if _, _, err := convert.Resolve(context.Background(), c.Data); err != nil {
 			return err
 		}

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 
+	"trainmaster/dataset"
 	"trainmaster/dataset/convert"
 	"trainmaster/dataset/sample"
 	"trainmaster/recordio"
@@ -33,6 +34,9 @@ const (
 // prepare writes the RecordIO shards.
 func (j *Job) prepare(ctx context.Context) (err error) {
 	switch {
+	case dataset.IsRange(j.config.Data):
+		j.data.Train.Paths = []string{j.config.Data}
+		return nil
 	case j.config.Data != "" && len(j.config.Command) > 0:
 		j.data.Train.Paths, j.data.Test.Paths, err = convert.Resolve(ctx, j.config.Data)
 		return err

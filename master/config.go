@@ -3,11 +3,13 @@ package master
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/sirupsen/logrus"
 	"trainmaster/master/store"
 
+	"trainmaster/dataset"
 	"trainmaster/master/committer"
 	"trainmaster/master/component"
 	"trainmaster/master/pscontrol"
@@ -168,8 +170,14 @@ func (c Config) Tasks(chunks int) int {
 }
 
 // group cuts the chunks of a dataset into tasks that fit a message. A number of chunks that the
-// user chose is not changed, but refused.
+// user chose is not changed, but refused. The URL of a range has the size of its tasks.
 func (c Config) group(table *taskqueue.Table) error {
+	isRange := slices.ContainsFunc(table.Files(), func(f taskqueue.File) bool { return dataset.IsRange(f.Path) })
+	//guard:range-task-as-its-url-says
+	if isRange {
+		table.Group(1)
+		return nil
+	}
 	wanted := c.chunksPerTask(table.Chunks())
 	//guard:task-size-limit
 	n, fits := table.GroupWithin(wanted, taskqueue.MaxTaskBytes)

@@ -144,6 +144,9 @@ func (t *term) assignment(ctx context.Context, a taskqueue.Answer) (Reply, error
 			Base:   a.Base,
 		}
 		for i, f := range files {
+			if dataset.IsRange(f.Path) {
+				continue // no file to compare
+			}
 			r.Assignment.Stamps[i] = dataset.Stamp{Size: f.Size, ModTime: f.ModTime, ETag: f.ETag}
 		}
 	case taskqueue.AnswerEnded:

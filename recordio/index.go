@@ -15,8 +15,8 @@ type Index struct {
 	Checksum uint32
 }
 
-// End is the offset of the first byte after the chunk.
-func (ix Index) End() int64 { return ix.Offset + ix.Layout.HeaderBytes() + int64(ix.Size) }
+// End is the offset of the first byte after the chunk, or the number of the record after a chunk of a [Range].
+func (ix Index) End() int64 { return ix.Offset + ix.Layout.Extent(ix.Size, ix.Records) }
 
 func (h header) index(offset int64, l Layout) Index {
 	return Index{Offset: offset, Size: h.size, Records: h.records, Compression: h.compression, Layout: l, Checksum: h.checksum}

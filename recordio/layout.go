@@ -53,6 +53,10 @@ const (
 	// TFRecord marks an [Index] of a chunk of a TFRecord file, which package dataset/tfrecord reads. A [File] refuses it, also in releases
 	// that do not know it.
 	TFRecord Layout = 4
+
+	// Range marks an [Index] of numbered records without a file, which package dataset makes. Offset is the number of the first record. A
+	// [File] refuses it.
+	Range Layout = 5
 )
 
 var layouts = [...]Layout{First, Second, Fluid}
@@ -60,13 +64,17 @@ var layouts = [...]Layout{First, Second, Fluid}
 // Valid reports whether l is a known layout of RecordIO.
 func (l Layout) Valid() bool { return l >= First && l <= Fluid }
 
-// HeaderBytes is the number of bytes before the payload of each chunk.
-func (l Layout) HeaderBytes() int64 {
+// Extent is the distance from the offset of a chunk to the offset of the next chunk in the file.
+func (l Layout) Extent(size, records uint32) int64 {
 	//guard:tfrecord-chunks-without-header
 	if l == TFRecord {
-		return 0
+		return int64(size)
 	}
-	return HeaderSize
+	//guard:range-offset-counts-records
+	if l == Range {
+		return int64(records)
+	}
+	return HeaderSize + int64(size)
 }
 
 func (l Layout) String() string {
@@ -79,6 +87,8 @@ func (l Layout) String() string {
 		return "fluid"
 	case TFRecord:
 		return "tfrecord"
+	case Range:
+		return "range"
 	}
 	return fmt.Sprintf("layout(%d)", uint8(l))
 }

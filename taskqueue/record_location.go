@@ -18,11 +18,14 @@ type RecordRange struct {
 	File
 	Layout         recordio.Layout
 	First, Records int64 // the first record is number First of the file, from 0
-	Offset, Length int64 // of the stored bytes
+	Offset, Length int64 // of the stored bytes; 0 of a range
 }
 
 // IsTFRecord reports whether the file is in TFRecord format. Other files are in RecordIO format.
 func (r *RecordRange) IsTFRecord() bool { return r.Layout == recordio.TFRecord }
+
+// IsRange reports whether the records have numbers only, and no file.
+func (r *RecordRange) IsRange() bool { return r.Layout == recordio.Range }
 
 // TaskRanges returns the records of a task, 0 <= index < Tasks(): a range for each file, in their order.
 func (t *Table) TaskRanges(index int) []RecordRange {
@@ -35,7 +38,10 @@ func (t *Table) TaskRanges(index int) []RecordRange {
 		r := RecordRange{File: f.File, Layout: recordio.Layout(f.layout), First: before, Offset: t.offset(first)}
 		for ; first < min(last, f.last); first++ {
 			r.Records += int64(t.records[first])
-			r.Length += f.header() + int64(t.sizes[first])
+			r.Length += f.extent(t.sizes[first], t.records[first])
+		}
+		if r.IsRange() {
+			r.Offset, r.Length = 0, 0
 		}
 		ranges = append(ranges, r)
 		before = 0

@@ -42,12 +42,14 @@ type Table struct {
 type tableFile struct {
 	File
 	first, last int   // its chunks: from first, before last
-	layout      uint8 // a recordio.Layout: it says how many bytes are before each chunk
+	layout      uint8 // a recordio.Layout: it has the rule of offsets
 	compression uint8 // of all chunks, or mixedCompression
 }
 
-// header is the number of bytes before each chunk of the file.
-func (f *tableFile) header() int64 { return recordio.Layout(f.layout).HeaderBytes() }
+// extent is the distance from a chunk of the file to the next, by the rule of its format.
+func (f *tableFile) extent(size, records uint32) int64 {
+	return recordio.Layout(f.layout).Extent(size, records)
+}
 
 const (
 	anchorEvery      = 64
@@ -122,18 +124,14 @@ func (t *Table) take(kinds []byte) {
 		t.mixed[at] = append(bytes.Repeat([]byte{f.compression}, first-f.first), kinds...)
 		f.compression = mixedCompression
 	}
-	end, header, records := t.end, f.header(), t.count
-	for i, size := range t.sizes[first:f.last] {
-		if (first+i)%anchorEvery == 0 {
+	end, records := t.end, t.count
+	for c := first; c < f.last; c++ {
+		if c%anchorEvery == 0 {
 			t.anchors = append(t.anchors, end)
-		}
-		end += header + int64(size)
-	}
-	for i, n := range t.records[first:f.last] {
-		if (first+i)%anchorEvery == 0 {
 			t.counts = append(t.counts, records)
 		}
-		records += int64(n)
+		end += f.extent(t.sizes[c], t.records[c])
+		records += int64(t.records[c])
 	}
 	t.totalRecords += records - t.count
 	t.end, t.count = end, records
@@ -224,7 +222,7 @@ func (t *Table) TaskChunks(index int) []Chunk {
 			Offset: offset, Size: t.sizes[c], Records: t.records[c],
 			Compression: recordio.Compression(compression), Layout: recordio.Layout(f.layout), Checksum: t.checksum(c),
 		}})
-		offset += f.header() + int64(t.sizes[c])
+		offset += f.extent(t.sizes[c], t.records[c])
 	}
 	return chunks
 }
@@ -262,7 +260,7 @@ func (t *Table) offset(chunk int) int64 {
 		from = f.first
 	}
 	for c := from; c < chunk; c++ {
-		offset += f.header() + int64(t.sizes[c])
+		offset += f.extent(t.sizes[c], t.records[c])
 	}
 	return offset
 }
@@ -377,9 +375,12 @@ func (t *Table) checkPart(p *Part) error {
 			return fmt.Errorf("file %q: expected at most %[3]d chunks, found %[2]d", path, p.Counts[i], n-at)
 		}
 		l, most := recordio.Layout(p.Layouts[i]), recordio.Gzip
-		if l == recordio.TFRecord {
+		switch {
+		case l == recordio.TFRecord:
 			most = recordio.Zlib
-		} else if !l.Valid() {
+		case l == recordio.Range:
+			most = recordio.None
+		case !l.Valid():
 			return fmt.Errorf("file %q: unknown layout %d", path, l)
 		}
 		//guard:tfrecord-checksums-required

@@ -24,11 +24,11 @@ type literal struct {
 // randomTable adds RecordIO files of 1 to maxChunks chunks; some files mix compressions.
 func randomTable(t testing.TB, r *rand.Rand, files, maxChunks int) literal {
 	t.Helper()
-	return randomTableOf(t, r, files, maxChunks, func(int) bool { return false })
+	return randomTableOf(t, r, files, maxChunks, func(int) recordio.Layout { return 0 })
 }
 
-// randomTableOf also adds TFRecord files. A compressed TFRecord file has one chunk.
-func randomTableOf(t testing.TB, r *rand.Rand, files, maxChunks int, isTFRecord func(file int) bool) literal {
+// randomTableOf also adds TFRecord files and ranges; layout 0 stands for RecordIO. A compressed TFRecord file has one chunk.
+func randomTableOf(t testing.TB, r *rand.Rand, files, maxChunks int, layoutOf func(file int) recordio.Layout) literal {
 	t.Helper()
 	l := literal{table: NewTable(files)}
 	for i := range files {
@@ -37,7 +37,11 @@ func randomTableOf(t testing.TB, r *rand.Rand, files, maxChunks int, isTFRecord 
 		kind := recordio.Compression(r.IntN(3))
 		mixed := r.IntN(3) == 0
 		chunks := make([]recordio.Index, 1+r.IntN(maxChunks))
-		if isTFRecord(i) {
+		format := layoutOf(i)
+		if format == recordio.Range {
+			layout, mixed, kind = format, false, recordio.None
+		}
+		if format == recordio.TFRecord {
 			layout, mixed, kind = recordio.TFRecord, false, []recordio.Compression{recordio.None, recordio.Gzip, recordio.Zlib}[kind]
 			if kind != recordio.None {
 				chunks = chunks[:1]
@@ -49,6 +53,9 @@ func randomTableOf(t testing.TB, r *rand.Rand, files, maxChunks int, isTFRecord 
 				kind = recordio.Compression(r.IntN(3))
 			}
 			chunks[c] = recordio.Index{Offset: offset, Size: r.Uint32() >> r.IntN(32), Records: r.Uint32() >> r.IntN(32), Compression: kind, Layout: layout, Checksum: r.Uint32()}
+			if format == recordio.Range {
+				chunks[c].Size, chunks[c].Checksum = 0, 0
+			}
 			offset = chunks[c].End()
 			l.chunks = append(l.chunks, Chunk{Idx: c, Path: path, Index: chunks[c]})
 		}
@@ -113,7 +120,11 @@ func (l literal) requireSame(t *testing.T, table *Table, perTask int) {
 			}
 			r := &ranges[len(ranges)-1]
 			r.Records += int64(c.Index.Records)
-			r.Length += c.Index.End() - c.Index.Offset
+			if c.Index.Layout == recordio.Range {
+				r.Offset = 0
+			} else {
+				r.Length += c.Index.End() - c.Index.Offset
+			}
 			before[c.Path] += int64(c.Index.Records)
 		}
 		if got := table.TaskRanges(task); !reflect.DeepEqual(got, ranges) {
@@ -132,10 +143,16 @@ func (l literal) requireSame(t *testing.T, table *Table, perTask int) {
 	}
 }
 
+func anyLayout(r *rand.Rand) func(int) recordio.Layout {
+	return func(int) recordio.Layout {
+		return []recordio.Layout{0, 0, recordio.TFRecord, recordio.Range}[r.IntN(4)]
+	}
+}
+
 func TestTable(t *testing.T) {
 	for seed := range uint64(20) {
 		r := rand.New(rand.NewPCG(seed, 0))
-		l := randomTableOf(t, r, 1+r.IntN(8), 300, func(int) bool { return r.IntN(2) == 0 })
+		l := randomTableOf(t, r, 1+r.IntN(8), 300, anyLayout(r))
 		for _, perTask := range []int{1, 2, 7, 64, 1000} {
 			l.requireSame(t, l.table, perTask)
 		}
@@ -146,7 +163,7 @@ func TestTable(t *testing.T) {
 func TestTableParts(t *testing.T) {
 	for seed := range uint64(10) {
 		r := rand.New(rand.NewPCG(seed, 1))
-		l := randomTableOf(t, r, 1+r.IntN(8), 200, func(int) bool { return r.IntN(2) == 0 })
+		l := randomTableOf(t, r, 1+r.IntN(8), 200, anyLayout(r))
 		for _, size := range []int{1, 2, 63, 64, 65, 100, len(l.chunks)} {
 			table := NewTable(0)
 			for first := 0; first < len(l.chunks); first += size {
@@ -239,11 +256,11 @@ func TestTableRefusesDamagedParts(t *testing.T) {
 
 // A part with TFRecord files has checksums, and only their compressions.
 func TestTableRefusesDamagedTFRecordParts(t *testing.T) {
-	l := randomTableOf(t, rand.New(rand.NewPCG(3, 3)), 4, 50, func(int) bool { return true })
+	l := randomTableOf(t, rand.New(rand.NewPCG(3, 3)), 4, 50, func(int) recordio.Layout { return recordio.TFRecord })
 	for want, damage := range map[string]func(p *Part){
 		"expected checksums of the chunks of a TFRecord file": func(p *Part) { p.Checksums = nil },
 		"chunk 0: unknown compression 4":                      func(p *Part) { p.Compressions[0] = 4 },
-		"unknown layout 5":                                    func(p *Part) { p.Layouts[1] = 5 },
+		"unknown layout 9":                                    func(p *Part) { p.Layouts[1] = 9 },
 		"chunk 0: unknown compression 3":                      func(p *Part) { p.Layouts[0], p.Compressions[0] = 1, 3 },
 	} {
 		p, table := l.table.Part(0, len(l.chunks)), NewTable(0)
@@ -348,7 +365,10 @@ func TestGoldenParts(t *testing.T) {
 	l := randomTable(t, rand.New(rand.NewPCG(9, 9)), 3, 6)
 	now := l.table.Part(0, len(l.chunks))
 	before := partBeforeChecksums{now.First, now.Paths, now.Bytes, now.ModTimes, now.Layouts, now.Counts, now.Sizes, now.Records, now.Compressions}
-	mixed := randomTableOf(t, rand.New(rand.NewPCG(9, 9)), 3, 6, func(file int) bool { return file != 1 })
+	mixed := randomTableOf(t, rand.New(rand.NewPCG(9, 9)), 3, 6, func(file int) recordio.Layout {
+		return []recordio.Layout{recordio.TFRecord, 0, recordio.TFRecord}[file]
+	})
+	numbers := randomTableOf(t, rand.New(rand.NewPCG(9, 9)), 2, 6, func(int) recordio.Layout { return recordio.Range })
 	stored := storedTable(t)
 	unknown := literal{chunks: slices.Clone(l.chunks), files: l.files}
 	for i := range unknown.chunks {
@@ -362,6 +382,7 @@ func TestGoldenParts(t *testing.T) {
 		"part-2": {beforeETags(now), l},
 		"part-3": {beforeETags(mixed.table.Part(0, len(mixed.chunks))), mixed}, // with TFRecord files
 		"part-4": {stored.table.Part(0, len(stored.chunks)), stored},           // with objects in a store
+		"part-5": {numbers.table.Part(0, len(numbers.chunks)), numbers},        // of ranges
 	} {
 		if *update {
 			var b bytes.Buffer
@@ -384,7 +405,7 @@ func TestGoldenParts(t *testing.T) {
 
 // A stored part is accepted with chunks that are adjacent in their files, or refused as a whole.
 func FuzzAddPart(f *testing.F) {
-	for _, name := range []string{"part-1", "part-2", "part-3", "part-4"} {
+	for _, name := range []string{"part-1", "part-2", "part-3", "part-4", "part-5"} {
 		f.Add(undump(f, readGolden(f, name+".gob.hex")))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -212,6 +212,10 @@ func applyFiles(spec *pb.TaskSpec, files []*pb.DataFileSpec, reply *wire.NextRep
 				spec.GetTaskId(), f.GetPath(), n, len(c.GetRecords()), len(c.GetChecksums()), len(c.GetCompressions())))
 		}
 		offset := f.GetByteOffset()
+		//guard:range-offset-over-grpc
+		if f.GetFormat() == pb.FileFormat_FILE_FORMAT_RANGE {
+			offset = f.GetStartRecord()
+		}
 		for i, size := range c.GetSizes() {
 			ix := recordio.Index{
 				Offset: offset, Size: size, Records: c.GetRecords()[i], Compression: recordio.Compression(c.GetCompressions()[i]),

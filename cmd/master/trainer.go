@@ -13,6 +13,7 @@ import (
 
 	"trainmaster/cmd/internal/admin"
 	"trainmaster/cmd/internal/cli"
+	"trainmaster/dataset"
 	"trainmaster/dataset/convert"
 	"trainmaster/etcdstore"
 	"trainmaster/local"
@@ -128,6 +129,8 @@ func validateWorker(cmd *cobra.Command, w *reference.Worker, addr string, server
 		return cli.SettingErrorf(cmd, "id", "expected 1 to 128 letters, digits, '.', '_' and '-'")
 	case len(w.Data) == 0:
 		return cli.UsageErrorf("--data: expected the RecordIO files to train on, found nothing")
+	case slices.ContainsFunc(w.Data, dataset.IsRange):
+		return cli.SettingErrorf(cmd, "data", "expected files: no built-in model resolves the record numbers of a range")
 	case w.Classes != 0 && w.Classes < 2:
 		return cli.SettingErrorf(cmd, "classes", "expected 0 (chosen by the model) or at least 2")
 	case r.Hidden < 0:

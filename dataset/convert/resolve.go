@@ -40,6 +40,9 @@ func unique(paths []string) []string {
 }
 
 func resolve(ctx context.Context, name string) (train, test []string, err error) {
+	if dataset.IsRange(name) {
+		return nil, nil, fmt.Errorf("data %q: %w: expected files for the built-in models: use trainers of your own", name, dataset.ErrNoFile)
+	}
 	if train, test, err = Shards(name); len(train) > 0 || err != nil {
 		return train, test, err
 	}

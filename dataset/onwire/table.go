@@ -21,6 +21,8 @@ var Table = grpcserver.Table{
 	{Is: dataset.ErrOutsideRoots, Code: codes.InvalidArgument, Reason: "OUTSIDE_ROOTS"},
 	{Is: dataset.ErrScheme, Code: codes.InvalidArgument, Reason: "UNKNOWN_SCHEME"},
 	{Is: dataset.ErrStore, Code: codes.Unavailable, Reason: "STORE_UNAVAILABLE"},
+	{Is: dataset.ErrBadRange, Code: codes.InvalidArgument, Reason: "BAD_RANGE"},
+	{Is: dataset.ErrNoFile, Code: codes.InvalidArgument, Reason: "NO_FILES"},
 	{Is: dataset.ErrNoRecords, Code: codes.InvalidArgument, Reason: "DAMAGED_FILE"},
 	{Is: recordio.ErrEmpty, Code: codes.InvalidArgument, Reason: "DAMAGED_FILE"},
 	{Is: recordio.ErrTruncated, Code: codes.InvalidArgument, Reason: "DAMAGED_FILE"},

@@ -48,6 +48,9 @@ func NewSpec(message *pb.DataFilesSpec, roots []string) (*Spec, error) {
 		isURL := dataset.IsURL(path) // compared with the roots later
 		field := func(name string) string { return fmt.Sprintf("spec.files[%d].%s", i, name) }
 		switch {
+		//guard:proxy-refuses-ranges
+		case dataset.IsRange(path) || f.Format == pb.FileFormat_FILE_FORMAT_RANGE:
+			return nil, grpcserver.BadArgument(field("format"), "expected records in files, found a range: the reader of the trainer resolves its record numbers")
 		case len(path) > maxPath:
 			return nil, grpcserver.BadArgument(field("path"), "expected at most %d bytes, found %d", maxPath, len(path))
 		case !isURL && (!filepath.IsAbs(path) || filepath.Clean(path) != path) || strings.ContainsRune(path, 0):

@@ -60,19 +60,22 @@ func progressOf(in *pb.TrainerProgress) taskqueue.Progress {
 func filesToProto(ranges []taskqueue.RecordRange, chunks []taskqueue.Chunk) *pb.DataFilesSpec {
 	out := &pb.DataFilesSpec{Files: make([]*pb.DataFileSpec, len(ranges))}
 	for i, r := range ranges {
-		format := pb.FileFormat_FILE_FORMAT_RECORDIO
+		f := &pb.DataFileSpec{Path: r.Path, StartRecord: r.First, NumRecord: r.Records, Format: pb.FileFormat_FILE_FORMAT_RECORDIO, ByteOffset: r.Offset, ByteLength: r.Length}
+		length := r.Length
 		if r.IsTFRecord() {
-			format = pb.FileFormat_FILE_FORMAT_TFRECORD
+			f.Format = pb.FileFormat_FILE_FORMAT_TFRECORD
 		}
-		n, length := 0, int64(0)
-		for ; n < len(chunks) && length < r.Length; n++ {
-			length += chunks[n].Index.Layout.HeaderBytes() + int64(chunks[n].Index.Size)
+		if r.IsRange() {
+			f.Format, length = pb.FileFormat_FILE_FORMAT_RANGE, r.Records
+		} else {
+			f.Stamp = &pb.FileStamp{Size: r.Size, ModifiedNanos: r.ModTime, Etag: r.ETag}
 		}
-		out.Files[i] = &pb.DataFileSpec{
-			Path: r.Path, StartRecord: r.First, NumRecord: r.Records, Format: format,
-			Stamp: &pb.FileStamp{Size: r.Size, ModifiedNanos: r.ModTime, Etag: r.ETag}, ByteOffset: r.Offset, ByteLength: r.Length, Chunks: chunksToProto(chunks[:n]),
+		n := 0
+		for extent := int64(0); n < len(chunks) && extent < length; n++ {
+			ix := &chunks[n].Index
+			extent += ix.Layout.Extent(ix.Size, ix.Records)
 		}
-		chunks = chunks[n:]
+		out.Files[i], f.Chunks, chunks = f, chunksToProto(chunks[:n]), chunks[n:]
 	}
 	return out
 }

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"math"
+	"slices"
 	"sync"
 	"time"
 
@@ -186,8 +187,10 @@ func (c *coordinator) taskSpec(r master.Reply, waits bool, err error) (*pb.TaskS
 
 // dataSpec says where the records of a task come from.
 func (c *coordinator) dataSpec(files *pb.DataFilesSpec) *pb.DataSpec {
+	//guard:range-bypasses-data-proxy
+	isRange := slices.ContainsFunc(files.Files, func(f *pb.DataFileSpec) bool { return f.Format == pb.FileFormat_FILE_FORMAT_RANGE })
 	//guard:task-names-data-proxy
-	if c.dataProxy == "" {
+	if c.dataProxy == "" || isRange {
 		return &pb.DataSpec{Data: &pb.DataSpec_Files{Files: files}}
 	}
 	return &pb.DataSpec{Data: &pb.DataSpec_Stream{Stream: &pb.DataStreamSpec{DataProxyLocation: c.dataProxy, Files: files}}}

@@ -80,6 +80,8 @@ const (
 	FileFormat_FILE_FORMAT_UNSPECIFIED FileFormat = 0
 	FileFormat_FILE_FORMAT_RECORDIO    FileFormat = 1
 	FileFormat_FILE_FORMAT_TFRECORD    FileFormat = 2
+	// No file: the path is range://NAME?records=N&per-task=K, and the reader of the trainer resolves the record numbers.
+	FileFormat_FILE_FORMAT_RANGE FileFormat = 4
 )
 
 // Enum value maps for FileFormat.
@@ -88,11 +90,13 @@ var (
 		0: "FILE_FORMAT_UNSPECIFIED",
 		1: "FILE_FORMAT_RECORDIO",
 		2: "FILE_FORMAT_TFRECORD",
+		4: "FILE_FORMAT_RANGE",
 	}
 	FileFormat_value = map[string]int32{
 		"FILE_FORMAT_UNSPECIFIED": 0,
 		"FILE_FORMAT_RECORDIO":    1,
 		"FILE_FORMAT_TFRECORD":    2,
+		"FILE_FORMAT_RANGE":       4,
 	}
 )
 
@@ -256,7 +260,7 @@ func (x *DataFilesSpec) GetFiles() []*DataFileSpec {
 // DataFileSpec is a run of records of one file.
 type DataFileSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Absolute path, or a URL.
+	// Absolute path, or a URL. A range has range://NAME?records=N&per-task=K.
 	Path string `protobuf:"bytes,1,opt,name=path,proto3" json:"path,omitempty"`
 	// Number of the first record in the file, from 0.
 	StartRecord int64 `protobuf:"varint,2,opt,name=start_record,json=startRecord,proto3" json:"start_record,omitempty"`
@@ -612,12 +616,13 @@ const file_trainmaster_v1_data_proto_rawDesc = "" +
 	"\x15TASK_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12TASK_KIND_TRAINING\x10\x01\x12\x18\n" +
 	"\x14TASK_KIND_EVALUATION\x10\x02\x12\x18\n" +
-	"\x14TASK_KIND_PREDICTION\x10\x03*]\n" +
+	"\x14TASK_KIND_PREDICTION\x10\x03*t\n" +
 	"\n" +
 	"FileFormat\x12\x1b\n" +
 	"\x17FILE_FORMAT_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14FILE_FORMAT_RECORDIO\x10\x01\x12\x18\n" +
-	"\x14FILE_FORMAT_TFRECORD\x10\x02B0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
+	"\x14FILE_FORMAT_TFRECORD\x10\x02\x12\x15\n" +
+	"\x11FILE_FORMAT_RANGE\x10\x04B0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
 
 var (
 	file_trainmaster_v1_data_proto_rawDescOnce sync.Once
