@@ -94,7 +94,7 @@ func TestInvalidRangeIsRefused(t *testing.T) {
 	}
 }
 
-// F202: a range beside files is refused, because a task of a trainer then has two readers.
+// F202: a range together with files is refused, because a task of a trainer then has two readers.
 func TestRangeBesideFilesIsRefused(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "a")
 	if err := os.WriteFile(file, []byte("some bytes"), 0o600); err != nil {

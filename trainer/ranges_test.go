@@ -45,7 +45,7 @@ func TestTasksOfARange(t *testing.T) {
 	}
 }
 
-// F203: a range has no file. The error of a trainer that reads files says so, and a task of files has no ranges.
+// F203: a range has no file. The error of a trainer that reads files names the range. A task of files has no ranges.
 func TestRecordsOfARangeAreRefused(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{})
 	c := join(t, "a", trainer.At(r.Addr))

@@ -103,7 +103,7 @@ func (r *runFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&r.dir, "dir", admin.RunsDir, "`directory` for the directories of runs")
 	flags.StringVar(&r.resume, "resume", "", "`directory` of a run to continue, with its settings")
 	r.dataset = cli.AddChoice(cmd, "dataset", "", "what to train on", model.Digits, model.MNIST, model.Flights)
-	flags.StringVar(&r.data, "data", "", "`prefix` of a converted dataset, or a glob of RecordIO or TFRecord files; with --dataset mnist, the directory of its idx files; with own trainers, also range://NAME?records=N&per-task=K")
+	flags.StringVar(&r.data, "data", "", "`prefix` of a converted dataset, or a glob of RecordIO or TFRecord files; with --dataset mnist, the directory of its idx files; with own trainers also a range://")
 	completePrefixes(cmd, "data")
 	r.kind = cli.AddChoice(cmd, "model", "", "what to train (auto: fm for categories, else softmax)", append([]string{autoModel}, model.Kinds()...)...)
 	r.checkOptimizer = addOptimizer(cmd, &c.Optimizer)
