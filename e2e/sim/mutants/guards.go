@@ -404,7 +404,7 @@ var guards = []guard{
 	{"F40", "master.TestTasksOfBothFormats", mutant{"chunks of TFRecord files counted with a header", "tfrecord-chunks-without-header",
 		condition("false"),
 		"tasks begin inside a record"}},
-	{"F202", "trainer.TestTasksOfARange", mutant{"range over gRPC begins at its bytes", "range-offset-over-grpc",
+	{"F203", "trainer.TestTasksOfARange", mutant{"range over gRPC begins at its bytes", "range-offset-over-grpc",
 		condition("false"),
 		"trainers read the first records of the range in each task"}},
 	{"F202", "dataset.TestInvalidRangeIsRefused", mutant{"numbers of a range may be negative", "range-numbers-positive",
