@@ -63,7 +63,7 @@ func TestRangesDiffer(t *testing.T) {
 	}
 }
 
-// F202: an error names the parameter and what is expected.
+// F202: an error names the parameter and the expected value.
 func TestInvalidRangeIsRefused(t *testing.T) {
 	for path, want := range map[string]string{
 		"range://":                                         "name: expected range://NAME",
