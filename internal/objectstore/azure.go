@@ -79,7 +79,7 @@ func newAzureClient(service, name, account string, isUsual bool, client *client)
 	}
 	//guard:azure-token-not-sent-elsewhere
 	if !isUsual {
-		return nil, fmt.Errorf("%w: a token of Microsoft Entra ID is sent only to the address of the environment: set AZURE_STORAGE_DOMAIN instead of the parameter domain, or AZURE_STORAGE_KEY", errNoCredentials)
+		return nil, fmt.Errorf("expected the address of the environment for a token of Microsoft Entra ID, found %s: set AZURE_STORAGE_DOMAIN instead of the parameters of the URL, or set AZURE_STORAGE_KEY", service)
 	}
 	found, err := azidentity.NewDefaultAzureCredential(nil)
 	if err != nil {
