@@ -1,11 +1,34 @@
 package e2e
 
 import (
+	"strings"
 	"syscall"
 	"testing"
 
 	pb "trainmaster/proto/trainmaster/v1"
 )
+
+// F185: an operator stops the task of a trainer, which then continues with other tasks.
+func TestOperatorStopsWhatATrainerRuns(t *testing.T) {
+	t.Parallel()
+	j := newJob(t)
+	master := j.master("--passes", "1", "--ps", "1")
+	j.server()
+	a, b := j.trainer("a", "--record-delay", "300ms"), j.trainer("b") // a task of a lasts longer than the time between two heartbeats
+	eventually(t, "a runs a task that the operator stops", func() (bool, string) {
+		o := run(t, j.dir, j.in("trainers", "stop", "a")...)
+		return o.code == 0 && strings.Contains(o.stdout, "trainer a stops its task"), o.stdout + o.stderr
+	})
+	o := run(t, j.dir, j.in("trainers", "stop", "nobody")...)
+	if o.code == 0 || !strings.Contains(o.stderr, "no such trainer") {
+		t.Errorf("stop of an unknown trainer: exit code %d, %s", o.code, o.stderr)
+	}
+	a.awaitLog("task stopped by the master")
+	a.wantExit(0)
+	b.wantExit(0)
+	master.wantExit(0)
+	j.wantVerified(1, tasksPerPass)
+}
 
 // F181: a trainer hangs during a task for longer than its timeout, while its session lasts. Another trainer receives the task. The next
 // heartbeat of the former holder stops it, also under another leader, and the former holder continues with other tasks.

@@ -3,6 +3,7 @@ package master
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"time"
 
@@ -41,7 +42,9 @@ type Config struct {
 	LeaseTTL time.Duration // of the leader's lock; default 5 s
 	Holddown time.Duration // minimum time between two forced takeovers; default 10 s
 
-	Roots  []string      // directories that datasets must be in; empty: any directory
+	Roots        []string       // directories that datasets must be in; empty: any directory
+	ControlHosts []netip.Prefix // networks in which the leader calls trainers, in addition to the hosts of their connections
+
 	Linger time.Duration // how long a finished job waits for its trainers to learn its end; default 30 s
 
 	AcceptCluster bool // continue with a state that another etcd cluster wrote

@@ -1,6 +1,7 @@
 package master
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -8,6 +9,7 @@ import (
 
 	"trainmaster/dataset"
 	"trainmaster/master/committer"
+	"trainmaster/master/trainercontrol"
 	"trainmaster/taskqueue"
 )
 
@@ -46,19 +48,43 @@ type Session struct {
 	TTL         time.Duration // how long a silent session lasts; 0: the default
 }
 
-// Join begins a session.
+// Joining describes a trainer that joins.
+type Joining struct {
+	ID      string
+	Address string // for operators; "": Peer
+	Control string // of its service TrainerControl, ":port" or "ip:port"; "": it has none
+	Peer    string // address of its connection, "ip:port"
+}
+
+// Join begins a session of a trainer without an address for commands.
 func (m *Master) Join(ctx context.Context, id, address string) (Session, error) {
+	return m.JoinAs(ctx, Joining{ID: id, Address: address})
+}
+
+// JoinAs begins a session.
+func (m *Master) JoinAs(ctx context.Context, who Joining) (Session, error) {
 	t, err := m.leading()
 	if err != nil {
 		return Session{}, err
 	}
-	if err := validateID(id); err != nil {
+	if err := validateID(who.ID); err != nil {
 		return Session{}, err
 	}
-	if len(address) > maxID {
-		return Session{}, invalidf("trainer address: expected at most %d characters, found %d", maxID, len(address))
+	join := &taskqueue.Join{ID: who.ID, Address: cmp.Or(who.Address, who.Peer)}
+	if n := len(join.Address); n > maxID {
+		return Session{}, invalidf("trainer address: expected at most %d characters, found %d", maxID, n)
 	}
-	a, err := t.Submit(ctx, &taskqueue.Join{ID: id, Address: address})
+	if who.Control != "" {
+		if n := len(who.Control); n > maxID {
+			return Session{}, invalidf("trainer control address: expected at most %d characters, found %d", maxID, n)
+		}
+		at, err := trainercontrol.Address(who.Control, who.Peer, m.config.ControlHosts)
+		if err != nil {
+			return Session{}, invalidf("%v", err)
+		}
+		join.Control = at.String()
+	}
+	a, err := t.Submit(ctx, join)
 	if err != nil {
 		return Session{}, err
 	}

@@ -26,6 +26,16 @@ func (m *Master) Drain(ctx context.Context, trainer string) error {
 	return m.send(ctx, &taskqueue.Drain{ID: trainer})
 }
 
+// StopTasks takes the running tasks of a trainer away and stops them there. It returns them.
+func (m *Master) StopTasks(ctx context.Context, trainer string) ([]taskqueue.Token, error) {
+	t, err := m.leading()
+	if err != nil {
+		return nil, err
+	}
+	a, err := t.Submit(ctx, &taskqueue.StopTasks{ID: trainer})
+	return a.Stops, err
+}
+
 // RetryTask puts a set-aside task back.
 func (m *Master) RetryTask(ctx context.Context, set, index int) error {
 	return m.send(ctx, &taskqueue.RetryAside{Set: set, Index: index})

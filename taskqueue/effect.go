@@ -24,6 +24,8 @@ const (
 	OnCheckpointDue
 	OnRollbackDue
 	OnRateChanged
+	OnStopDue
+	OnProgressDue
 )
 
 // JobEnded follows the end of the job. Status is Ended or Failed.

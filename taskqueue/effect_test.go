@@ -4,6 +4,7 @@ import (
 	"reflect"
 	"slices"
 	"testing"
+	"time"
 )
 
 // readyEffects ends a batch and returns its effects.
@@ -120,4 +121,34 @@ func TestEffectsOfCuts(t *testing.T) {
 	want("a task is lost", []EffectKind{OnRollbackDue}, []EffectKind{OnRollbackDue})
 	q.Apply(1, &Rollback{Generation: 1})
 	want("rolled back", nil, nil)
+}
+
+// The stop of a former holder with an address follows the next dispatch of its task, and names its dispatch alone.
+func TestStopDueFollowsTheNextDispatch(t *testing.T) {
+	q := New("job", [16]byte{}, 1, Options{FirstTimeout: time.Second, TimeoutMin: time.Second})
+	q.Apply(1, &Report{Digest: [32]byte{1}, Table: tableOf(t, 3)})
+	a := q.Apply(1, &Join{ID: "a", Control: "10.0.0.7:9000"})
+	b := q.Apply(1, &Join{ID: "b"})
+	ask := func(now Clock, of Answer, seq uint64, held ...Token) Answer {
+		return q.Apply(now, &Request{Trainer: of.Ordinal, Incarnation: of.Incarnation, Seq: seq, Ack: seq, Held: held, Want: true})
+	}
+	slow := ask(1, a, 1)
+	prefetched := ask(1, a, 2, slow.Token)
+	q.Apply(2000, &Tick{})
+	if got := readyEffects(q); len(got) > 0 {
+		t.Errorf("timeout: expected no effect, found %+v", got)
+	}
+	if again := ask(2000, b, 1); again.Index != slow.Index {
+		t.Fatalf("b: expected task %d, found %d", slow.Index, again.Index)
+	}
+	want := []Effect{StopDue{Trainer: a.Ordinal, ID: "a", Address: "10.0.0.7:9000", Stops: []Token{slow.Token}}}
+	if got := readyEffects(q); !reflect.DeepEqual(got, want) {
+		t.Errorf("next dispatch: expected %+v, found %+v", want, got)
+	}
+	q.Apply(2000, &Leave{a.Ordinal, a.Incarnation})
+	q.Ready()
+	q.Apply(4000, &Tick{})
+	if ask(4000, b, 2); slices.ContainsFunc(readyEffects(q), func(e Effect) bool { _, ok := e.(StopDue); return ok }) {
+		t.Errorf("a trainer that left: expected no stop of %v", prefetched.Token)
+	}
 }

@@ -569,6 +569,8 @@ func (q *Queue) tickExplicit(limit int) {
 				if h := e.holders[0]; h.start != 0 && q.clock >= h.soft && !h.trainer.gone {
 					q.timeOut(e, h)
 					q.lose(h.trainer, false)
+				} else if !h.trainer.gone {
+					q.askProgress(e, &e.holders[0])
 				}
 			}
 		}

@@ -12,6 +12,7 @@ import (
 type Join struct {
 	ID      string
 	Address string
+	Control string // address of its service for commands, "ip:port"; "": it has none
 }
 
 // An incarnation is unique in a job and grows. It consists of the number of restores from a backup (8 bits), the number
@@ -30,7 +31,7 @@ func (ev *Join) apply(q *Queue) Answer {
 	} else if err := q.roomForSession(); err != nil {
 		return Answer{Err: err}
 	}
-	t := &trainer{id: ev.ID, address: ev.Address}
+	t := &trainer{id: ev.ID, address: ev.Address, control: ev.Control}
 	if displaces && old.lostAt == 0 && old.address != ev.Address {
 		t.rivals = old.rivals
 		q.noteRival(t, old.address)
@@ -119,15 +120,7 @@ func (ev *Heartbeat) apply(q *Queue) Answer {
 	q.observe(t)
 	t.progress = ev.Progress
 	for _, tok := range ev.Moving {
-		_, e, status := q.locate(tok)
-		if status != Counted || e == nil {
-			continue
-		}
-		for i := range e.holderCount {
-			if h := &e.holders[i]; h.trainer == t && h.attempt == tok.Attempt && h.start != 0 {
-				q.extend(e, h)
-			}
-		}
+		q.moved(t, tok)
 	}
 	if q.status == Failed {
 		return Answer{Kind: AnswerFailed}
@@ -135,11 +128,39 @@ func (ev *Heartbeat) apply(q *Queue) Answer {
 	return Answer{Draining: t.draining, Stops: q.stops(t, ev.Held)}
 }
 
+// Moved reports that a trainer has made progress on a task, as its service for commands says.
+type Moved struct {
+	Trainer     Ordinal
+	Incarnation uint64
+	Task        Token
+}
+
+func (ev *Moved) apply(q *Queue) Answer {
+	if t := q.known(ev.Trainer, ev.Incarnation); t != nil {
+		q.moved(t, ev.Task)
+	}
+	return Answer{}
+}
+
+// moved extends the deadline of a task that t trains.
+func (q *Queue) moved(t *trainer, tok Token) {
+	_, e, status := q.locate(tok)
+	if status != Counted || e == nil {
+		return
+	}
+	for i := range e.holderCount {
+		if h := &e.holders[i]; h.trainer == t && h.attempt == tok.Attempt && h.start != 0 {
+			q.extend(e, h)
+		}
+	}
+}
+
 // extend sets the soft deadline to now + timeout, within the hard deadline.
 func (q *Queue) extend(e *entry, h *holder) {
 	timeout := q.timeoutOf(e)
 	//guard:hard-deadline
 	h.soft = min(q.clock.Add(timeout), h.start.Add(hardDeadlineFactor*timeout))
+	h.asked = false
 }
 
 func (q *Queue) known(o Ordinal, incarnation uint64) *trainer {
@@ -271,6 +292,7 @@ func (q *Queue) passDeadline(e *entry, limit int) bool {
 		h := e.holders[k]
 		//guard:task-deadline
 		if h.start == 0 || q.clock < h.soft {
+			q.askProgress(e, &e.holders[k])
 			k++
 			continue
 		}
@@ -292,6 +314,9 @@ func (q *Queue) timeOut(e *entry, h holder) {
 	h.trainer.late = append(h.trainer.late, lateTask{token: tok, index: e.set.orderOf(e.pass).index(e.position), start: h.start})
 	if n := len(h.trainer.late); n > maxLate {
 		h.trainer.late = slices.Delete(h.trainer.late, 0, n-maxLate)
+	}
+	if h.trainer.control != "" {
+		e.former = append(e.former, h.trainer)
 	}
 	q.ledger.timedOut(e, h.trainer.ordinal, h.attempt)
 	q.notice(false, "task timed out", map[string]any{"set": e.set.id, "pass": e.pass, "position": e.position, "trainer": h.trainer.id, "attempt": h.attempt})
@@ -491,6 +516,7 @@ type RosterEntry struct {
 	Charged     bool    `json:"charged,omitempty"`
 	Plain       bool    `json:"plain,omitempty"`
 	Lost        bool    `json:"lost,omitempty"` // and losses are ignored: only time returns its tasks
+	Control     string  `json:"control,omitempty"`
 }
 
 // RosterPrefix begins the keys of the roster; the trainer's id follows.
@@ -499,7 +525,7 @@ const RosterPrefix = "/trainers/"
 func rosterKey(id string) string { return RosterPrefix + id }
 
 func (t *trainer) encode() []byte {
-	b, err := json.Marshal(RosterEntry{t.ordinal, t.incarnation, t.address, t.draining, t.finished, t.charged, t.plain, t.gone})
+	b, err := json.Marshal(RosterEntry{t.ordinal, t.incarnation, t.address, t.draining, t.finished, t.charged, t.plain, t.gone, t.control})
 	if err != nil {
 		panic(err) // numbers and strings always encode
 	}
@@ -512,5 +538,5 @@ func decodeTrainer(id string, value []byte) (*trainer, error) {
 		return nil, err
 	}
 	return &trainer{ordinal: r.Ordinal, id: id, incarnation: r.Incarnation, address: r.Address,
-		draining: r.Draining, finished: r.Finished, charged: r.Charged, plain: r.Plain, gone: r.Lost, stored: true}, nil
+		draining: r.Draining, finished: r.Finished, charged: r.Charged, plain: r.Plain, gone: r.Lost, control: r.Control, stored: true}, nil
 }

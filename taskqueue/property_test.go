@@ -604,7 +604,7 @@ func (p *pair) compareTrainers() {
 			got.holds, want.holds = nil, nil
 		}
 		for _, l := range t.late {
-			got.late = append(got.late, naiveLate(l))
+			got.late = append(got.late, naiveLate{l.token, l.index, l.start, l.observed})
 		}
 		if len(got.late) == 0 && len(want.late) == 0 {
 			got.late, want.late = nil, nil

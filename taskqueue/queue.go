@@ -124,6 +124,7 @@ type entry struct {
 
 	lastError  string // volatile
 	lastHolder string
+	former     []*trainer // volatile: holders with a control address whose time ran out
 }
 
 // holder is one trainer that has the task. Start is 0 while the task is prefetched:
@@ -134,6 +135,7 @@ type holder struct {
 	request uint64
 	start   Clock
 	soft    Clock // deadline; volatile
+	asked   bool  // for its progress, before the deadline; volatile
 	mark    int64 // what base becomes with the commit that is under way, plus 1; 0: base stays
 }
 
@@ -158,6 +160,7 @@ type trainer struct {
 	id          string
 	incarnation uint64
 	address     string
+	control     string // address for commands; "": it has none
 	draining    bool
 	finished    bool // this incarnation has finished a task
 	charged     bool // a loss of this incarnation was charged
@@ -181,6 +184,7 @@ type lateTask struct {
 	index    int
 	start    Clock
 	observed bool // its completion time is in the average
+	stopped  bool // StopDue had it
 }
 
 // Progress is the progress that a trainer reports. It is not stored.

@@ -233,6 +233,7 @@ func (q *Queue) dispatch(e *entry, t *trainer, seq uint64, a *Answer) {
 	t.holds = append(t.holds, e)
 	q.dirty = true
 	q.ledger.dispatched(e, t.ordinal, attempt)
+	q.stopFormer(e)
 	q.answerTask(e, attempt, a)
 }
 
@@ -250,7 +251,7 @@ func (q *Queue) token(e *entry, attempt Attempt) Token {
 // start lets the clock of a holder run.
 func (q *Queue) start(e *entry, h *holder) {
 	h.start = q.clock
-	h.soft = h.start.Add(q.timeoutOf(e))
+	h.soft, h.asked = h.start.Add(q.timeoutOf(e)), false
 }
 
 // running reports whether the clock of any task of t runs.
@@ -353,6 +354,7 @@ func (q *Queue) finish(by *trainer, tok Token, step uint64) FinishStatus {
 			q.release(e, e.holders[0].trainer)
 		}
 		s.remove(e)
+		q.stopFormer(e)
 	}
 	if !q.countsWithStep(s) {
 		step = 0

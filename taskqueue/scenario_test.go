@@ -36,7 +36,7 @@ var update = flag.Bool("update", false, "write the expected output of scenarios 
 //	leave|disconnect|save NAME     |  undelivered NAME TOKEN
 //	plain CONN [index=N] [token=T] [error=TEXT] [nowant]
 //	close CONN                     the connection is gone
-//	retry INDEX | drop INDEX | pause [REASON] | resume | drain NAME
+//	retry INDEX | drop INDEX | pause [REASON] | resume | drain NAME | stop NAME
 //	                               commands of an operator
 //	flushed NAME STEP [gen=N] [TOKEN=RECORDS...]
 //	step NAME STEP [gen=N]         a member, or the master (-), commits a step
@@ -217,6 +217,8 @@ func (s *scenario) run(word string, args []string) string {
 		return s.answer(nil, s.q.Apply(s.now, &Resume{}))
 	case "drain":
 		return s.answer(nil, s.q.Apply(s.now, &Drain{ID: args[0]}))
+	case "stop":
+		return s.answer(nil, s.q.Apply(s.now, &StopTasks{ID: args[0]}))
 	case "commit":
 		return s.commit()
 	case "restart", "refused":

@@ -1,5 +1,12 @@
 package taskqueue
 
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+)
+
 // A stop is about one dispatch of a task, and follows from the committed state alone: the task was dispatched again, or it is counted. Both
 // are final, so a stop can be repeated, can arrive late, and never concerns another dispatch. The state stores no stops. A trainer lists
 // its tasks in each heartbeat, and any leader answers with the ones to stop.
@@ -30,4 +37,109 @@ func (q *Queue) superseded(t *trainer, tok Token) bool {
 	}
 	//guard:stop-after-next-dispatch
 	return tok.Attempt+1 < e.next
+}
+
+// StopDue asks for the stops of a trainer that has an address for commands. It is not outstanding in a new term: the trainer receives the
+// same stops in the replies to its heartbeats.
+type StopDue struct {
+	Trainer Ordinal
+	ID      string
+	Address string // "ip:port"
+	Stops   []Token
+}
+
+// Key implements Effect. The trainer takes the place of the dataset.
+func (e StopDue) Key() EffectKey { return EffectKey{Kind: OnStopDue, Set: int(e.Trainer)} }
+
+// stopFormer raises the stops of the former holders of a task that is dispatched again or counted. The effect has all stops of a trainer,
+// because it replaces an earlier effect; it is raised for a new stop only.
+func (q *Queue) stopFormer(e *entry) {
+	for _, t := range e.former {
+		if t.gone {
+			continue
+		}
+		due, isNew := StopDue{Trainer: t.ordinal, ID: t.id, Address: t.control}, false
+		for i := range t.late {
+			//guard:stop-raised
+			if l := &t.late[i]; q.superseded(t, l.token) {
+				isNew = isNew || !l.stopped
+				l.stopped = true
+				due.Stops = append(due.Stops, l.token)
+			}
+		}
+		if isNew {
+			q.raise(due)
+		}
+	}
+}
+
+// ProgressDue asks for the progress of a trainer that has an address for commands: half of the time of its task has passed. If the trainer
+// moves within Within, the component submits Moved.
+type ProgressDue struct {
+	Trainer     Ordinal
+	Incarnation uint64
+	Address     string // "ip:port"
+	Task        Token
+	Within      time.Duration
+}
+
+// Key implements Effect. The trainer takes the place of the dataset.
+func (e ProgressDue) Key() EffectKey { return EffectKey{Kind: OnProgressDue, Set: int(e.Trainer)} }
+
+// askProgress raises ProgressDue once for each deadline.
+func (q *Queue) askProgress(e *entry, h *holder) {
+	if h.trainer.control == "" || h.start == 0 || h.asked {
+		return
+	}
+	half := q.timeoutOf(e) / 2
+	//guard:progress-asked
+	if q.clock.Add(half) >= h.soft {
+		h.asked = true
+		q.raise(ProgressDue{Trainer: h.trainer.ordinal, Incarnation: h.trainer.incarnation, Address: h.trainer.control, Task: q.token(e, h.attempt), Within: half / 2})
+	}
+}
+
+// StopTasks takes the running tasks of a trainer away without a failure, and stops them there. Answer.Stops has them. Each skips an attempt,
+// so that any leader knows the stop from the number of the next attempt.
+type StopTasks struct{ ID string }
+
+// ErrNoCommands is returned for a trainer that receives no commands.
+var ErrNoCommands = errors.New("trainer receives no commands")
+
+func (ev *StopTasks) apply(q *Queue) Answer {
+	t := q.byID[ev.ID]
+	switch {
+	case t == nil || t.gone:
+		return Answer{Err: fmt.Errorf("%w: %q; %s", ErrNoTrainer, ev.ID, q.trainerNames())}
+	case t.plain:
+		return Answer{Err: fmt.Errorf("%w: %q has no session: expected a trainer that has joined", ErrNoCommands, ev.ID)}
+	}
+	running := slices.DeleteFunc(slices.Clone(t.holds), func(e *entry) bool { return e.holderOf(t).start == 0 }) // without prefetched tasks
+	//guard:operator-stops-no-uncommitted-task
+	if slices.ContainsFunc(running, func(e *entry) bool { return q.countsWithStep(e.set) }) {
+		return Answer{Err: fmt.Errorf("%w: a task of %q would be dispatched again by a rollback only: drain the trainer, or end its process", ErrExplicit, ev.ID)}
+	}
+	var stopped []Token
+	for _, e := range running {
+		h := *e.holderOf(t)
+		tok := q.token(e, h.attempt)
+		//guard:operator-stop-skips-attempt
+		e.next++
+		q.detach(e, t)
+		q.ledger.returned(e, t.ordinal, h.attempt)
+		q.retryOrSetAside(e)
+		stopped = append(stopped, tok)
+		q.notice(false, "task stopped by an operator", map[string]any{"trainer": t.id, "task": tok.String()})
+	}
+	if len(stopped) == 0 {
+		return Answer{}
+	}
+	if len(t.holds) > 0 && !t.running() {
+		next := t.holds[0]
+		q.start(next, next.holderOf(t))
+	}
+	if t.control != "" {
+		q.raise(StopDue{Trainer: t.ordinal, ID: t.id, Address: t.control, Stops: stopped})
+	}
+	return Answer{Stops: stopped}
 }

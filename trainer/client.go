@@ -29,6 +29,12 @@ type Config struct {
 	Answered  func(Answer)  // called after each answered call, by several goroutines; may be nil
 	// Stores opens files in object stores. nil: dataset.DefaultStores.
 	Stores *dataset.Stores
+
+	// Control is the address, "host:port", at which the client serves the gRPC service TrainerControl; "": it serves none, and receives
+	// commands with its heartbeats. The master calls the port at the host that the connection of the trainer comes from.
+	Control string
+	// Model returns the current model and its version, for GetModel. Another goroutine calls it. nil: the trainer sends no model.
+	Model func(ctx context.Context) (version int64, content []byte, err error)
 }
 
 // Answer is a call that a master answered.
@@ -72,7 +78,8 @@ type Client struct {
 	mu       sync.Mutex
 	progress taskqueue.Progress
 	running  []taskqueue.Token
-	moved    bool // since the last heartbeat
+	moved    bool  // since the last heartbeat
+	steps    int64 // calls of Progressed
 	draining bool
 }
 
@@ -90,8 +97,14 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	reply, err := call[wire.JoinReply](ctx, l, "Join", wire.JoinRequest{ID: config.ID, Address: config.Address, Job: config.Job})
+	served, err := listenControl(config.Control)
 	if err != nil {
+		l.close()
+		return nil, err
+	}
+	reply, err := call[wire.JoinReply](ctx, l, "Join", wire.JoinRequest{ID: config.ID, Address: config.Address, Job: config.Job, Control: served.address()})
+	if err != nil {
+		served.close()
 		l.close()
 		return nil, fmt.Errorf("join as %q: %w", config.ID, err)
 	}
@@ -109,6 +122,10 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 	c.ctx, c.stop = context.WithCancel(context.Background())
 	c.failed, c.fail = context.WithCancelCause(context.Background())
 	c.owned.Go(c.beat)
+	if served != nil {
+		served.client = c
+		c.owned.Go(func() { served.serve(c.ctx) })
+	}
 	return c, nil
 }
 
@@ -363,6 +380,7 @@ func (c *Client) Progressed(records int, loss float64) {
 	c.progress.Records += int64(records)
 	c.progress.Loss = loss
 	c.moved = true
+	c.steps++
 }
 
 func (c *Client) run(tokens ...taskqueue.Token) {
@@ -421,8 +439,8 @@ func (c *Client) obey(answer int, held []taskqueue.Token) {
 		c.mu.Unlock()
 	}
 	for i, tok := range held {
-		if answer&wire.HeartbeatStop(i) != 0 && c.held.stop(tok) {
-			c.config.Log.WithField("task", tok.String()).Info("task stopped by the master")
+		if answer&wire.HeartbeatStop(i) != 0 {
+			c.stopTask(tok)
 		}
 	}
 }

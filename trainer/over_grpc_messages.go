@@ -19,7 +19,7 @@ func (o *overGRPC) call(ctx context.Context, method string, request, reply any) 
 	case *wire.NextRequest:
 		return o.next(ctx, r, reply.(*wire.NextReply)) //nolint:forcetypeassert // the caller pairs them
 	case wire.JoinRequest:
-		out, err := o.api.Join(ctx, &pb.JoinRequest{Id: r.ID, Address: r.Address, Job: r.Job})
+		out, err := o.api.Join(ctx, &pb.JoinRequest{Id: r.ID, Address: r.Address, Job: r.Job, ControlAddress: r.Control})
 		if err != nil {
 			return err
 		}

@@ -117,3 +117,26 @@ func (c *Client) drop(tok taskqueue.Token) {
 	c.held.end(tok)
 	delete(c.stamps, tok)
 }
+
+// stopTask stops a task that the client still has.
+func (c *Client) stopTask(tok taskqueue.Token) {
+	if c.held.stop(tok) {
+		c.config.Log.WithField("task", tok.String()).Info("task stopped by the master")
+	}
+}
+
+// runningTask returns the task that the trainer works on; zero: none.
+func (c *Client) runningTask() taskqueue.Token {
+	tok, _ := c.iteration()
+	return tok
+}
+
+// iteration returns the task that the trainer works on, and the number of calls of Progressed.
+func (c *Client) iteration() (running taskqueue.Token, steps int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if len(c.running) > 0 {
+		running = c.running[0]
+	}
+	return running, c.steps
+}

@@ -6,12 +6,14 @@ import (
 	"trainmaster/master"
 	"trainmaster/master/component"
 	"trainmaster/master/pscontrol"
+	"trainmaster/master/trainerclient"
+	"trainmaster/master/trainercontrol"
 )
 
 // components sets the components that the flags select, in addition to the components of every master. servers is the control of
 // parameter servers, without its settings. desire stores the number of servers, which the control reads.
 func (s *daemonSettings) components(config *master.Config, servers pscontrol.Config, desire func(context.Context) error) {
-	config.Components = []component.Component{desiredServers{desire}}
+	config.Components = []component.Component{desiredServers{desire}, trainercontrol.New(trainercontrol.Config{Trainers: trainerclient.Client{}, Log: config.Log})}
 	if s.ps == 0 {
 		return
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"net/netip"
 	"path/filepath"
 	"time"
 
@@ -47,13 +48,15 @@ type daemonSettings struct {
 	update     *string
 	lostTask   *string
 	fault      bool
-	ledger     bool
-	sealing    ledger.Config
-	keep       string
-	checkpoint string // how often
-	resume     string // the directory or bucket of checkpoints to begin from
-	open       func(context.Context, etcdstore.Config, *logrus.Entry) (*etcdstore.Store, error)
-	failed     chan error // of the embedded etcd
+	// Networks of trainers with TrainerControl.
+	controlHosts []string
+	ledger       bool
+	sealing      ledger.Config
+	keep         string
+	checkpoint   string // how often
+	resume       string // the directory or bucket of checkpoints to begin from
+	open         func(context.Context, etcdstore.Config, *logrus.Entry) (*etcdstore.Store, error)
+	failed       chan error // of the embedded etcd
 }
 
 // addDaemon makes cmd the daemon.
@@ -88,6 +91,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags.BoolVar(&q.ExplicitCommit, "explicit-commit", false, "tasks count when a saved step of the model has them, not when they are finished")
 	flags.BoolVar(&q.Speculate, "speculate", false, "give second copies of the slowest tasks at the end of a pass")
 	flags.DurationVar(&q.SessionTTL, "session-ttl", 15*time.Second, "a trainer silent for longer is lost")
+	flags.StringSliceVar(&s.controlHosts, "allow-trainer-address", nil, "`CIDR` of hosts at which trainers may serve TrainerControl, in addition to the hosts of their connections; repeatable")
 	flags.IntVar(&q.MaxSessions, "max-sessions", 50_000, "maximum `number` of trainer sessions (0 = the default)")
 	flags.BoolVar(&s.fault, "task-fault-tolerance", true, "return the tasks of a lost trainer immediately, not after their timeout")
 
@@ -164,6 +168,9 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 	if err := s.validateDataProxy(cmd); err != nil {
 		return err
 	}
+	if err := s.parseControlHosts(cmd); err != nil {
+		return err
+	}
 	q := &s.config.Queue
 	if q.SessionTTL < leastSessionTTL {
 		return cli.SettingErrorf(cmd, "session-ttl", "expected at least %v: it must outlast a slow commit", leastSessionTTL)
@@ -186,6 +193,19 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 	}
 	if err := etcd.Validate(); err != nil {
 		return cli.UsageErrorf("--%w", err)
+	}
+	return nil
+}
+
+// parseControlHosts reads --allow-trainer-address.
+func (s *daemonSettings) parseControlHosts(cmd *cobra.Command) error {
+	s.config.ControlHosts = nil
+	for _, text := range s.controlHosts {
+		prefix, err := netip.ParsePrefix(text)
+		if err != nil {
+			return cli.SettingErrorf(cmd, "allow-trainer-address", "expected networks such as 10.0.0.0/8 or fd00::/8")
+		}
+		s.config.ControlHosts = append(s.config.ControlHosts, prefix.Masked())
 	}
 	return nil
 }

@@ -61,6 +61,7 @@ master or server it continues when that process runs again. One trainer of the j
 	flags.Uint64Var(&w.Seed, "model-seed", 1, "of the initial parameters")
 	flags.StringVar(&w.SavePath, "save-model", "", "safetensors `file` that the elected trainer writes at the end")
 	flags.StringVar(&w.JournalPath, "journal", "", "`file` for one line of JSON per trained task")
+	flags.StringVar(&w.Trainer.Control, "control-listen", "", "`host:port` for the gRPC service TrainerControl; a port alone, as :9000, is open on all addresses (default: none)")
 	flags.DurationVar(&w.RecordDelay, "record-delay", 0, "`time` to wait before each record, so that a small dataset lasts (for drills)")
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -141,12 +142,19 @@ func validateWorker(cmd *cobra.Command, w *reference.Worker, addr string, server
 		return cli.SettingErrorf(cmd, "batch-size", "expected 0 (chosen by the data) to %d", mostBatch)
 	case w.RecordDelay < 0:
 		return cli.SettingErrorf(cmd, "record-delay", "expected 0 or more")
+	case w.Trainer.Control != "" && !isListenAddress(w.Trainer.Control):
+		return cli.SettingErrorf(cmd, "control-listen", "expected host:port or :port")
 	case addr != "" && !cli.IsHostPort(addr):
 		return cli.SettingErrorf(cmd, "addr", "expected host:port")
 	case slices.ContainsFunc(servers, func(s string) bool { return !cli.IsHostPort(s) }):
 		return cli.SettingErrorf(cmd, "servers", "expected host:port of each")
 	}
 	return nil
+}
+
+// isListenAddress reports whether a server can listen at the text: a port, after a host or nothing.
+func isListenAddress(text string) bool {
+	return cli.IsHostPort(text) || strings.HasPrefix(text, ":") && cli.IsHostPort("0.0.0.0"+text)
 }
 
 // trainerName is what the master takes for the name of a trainer.

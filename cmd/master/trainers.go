@@ -1,6 +1,8 @@
 package main
 
 import (
+	"context"
+	"fmt"
 	"io"
 
 	"github.com/spf13/cobra"
@@ -8,6 +10,7 @@ import (
 	"trainmaster/cmd/internal/admin"
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/cmd/internal/view"
+	pb "trainmaster/proto/trainmaster/v1"
 )
 
 func trainersCommand() *cobra.Command {
@@ -34,5 +37,27 @@ being drained.`,
 		}
 		return cli.Render(cmd.OutOrStdout(), *format, list, func(w io.Writer) { view.TrainersTable(w, list) })
 	}
+	cmd.AddCommand(stopTasksCommand())
 	return cmd
+}
+
+func stopTasksCommand() *cobra.Command {
+	return steerCommand(&cobra.Command{
+		Use:   "stop TRAINER",
+		Short: "Stop what a trainer runs",
+		Long: `Stop takes the task that a trainer runs away without a failure, so that it is dispatched again, and stops it at the trainer:
+immediately at a trainer that serves TrainerControl, otherwise with its next heartbeat. The trainer continues with another task. Use it for a trainer that
+hangs before the timeout of its task. A trainer that does not follow stops, and a trainer without a session, must be ended instead.
+
+In a job with --explicit-commit or --update-mode sync, the command is refused: use master drain.`,
+		Example: `  # the trainer worker-3 hangs in its task; master trainers lists the names
+  master trainers stop worker-3`,
+		Args: cobra.ExactArgs(1),
+	}, func(ctx context.Context, client pb.AdminClient, job string, args []string) (string, error) {
+		reply, err := client.StopTasks(ctx, &pb.StopTasksRequest{Job: job, Trainer: args[0]})
+		if n := len(reply.GetTaskIds()); n > 0 {
+			return fmt.Sprintf("trainer %s stops its task %d, which is dispatched again", args[0], reply.GetTaskIds()[0]), err
+		}
+		return fmt.Sprintf("trainer %s runs no task", args[0]), err
+	})
 }

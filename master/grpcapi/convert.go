@@ -1,10 +1,9 @@
 package grpcapi
 
 import (
-	"math"
-
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/taskqueue"
+	"trainmaster/taskqueue/onwire"
 )
 
 // sessionOf returns the session that a request names; ordinal 0 if it names none.
@@ -13,19 +12,7 @@ func sessionOf(in interface{ GetSession() *pb.Session }) (taskqueue.Ordinal, uin
 }
 
 // tokenOf returns the zero token for nil. A token that no master has sent names no task.
-func tokenOf(in *pb.Token) taskqueue.Token {
-	if in == nil {
-		return taskqueue.Token{}
-	}
-	kind := taskqueue.Kind(math.MaxUint8)
-	if k := in.GetKind(); k >= pb.TaskKind_TASK_KIND_TRAINING && k <= pb.TaskKind_TASK_KIND_PREDICTION {
-		kind = taskqueue.Kind(k - pb.TaskKind_TASK_KIND_TRAINING)
-	}
-	return taskqueue.Token{
-		Epoch: in.GetEpoch(), Kind: kind, Dataset: int(in.GetDataset()), Pass: taskqueue.Pass(in.GetPass()),
-		Position: int(min(in.GetPosition(), math.MaxInt64)), Attempt: taskqueue.Attempt(in.GetAttempt()),
-	}
-}
+func tokenOf(in *pb.Token) taskqueue.Token { return onwire.TokenOf(in) }
 
 func tokensOf(in []*pb.Token) []taskqueue.Token {
 	var list []taskqueue.Token
@@ -35,12 +22,7 @@ func tokensOf(in []*pb.Token) []taskqueue.Token {
 	return list
 }
 
-func tokenToProto(t taskqueue.Token) *pb.Token {
-	return &pb.Token{
-		Epoch: t.Epoch, Kind: pb.TaskKind(t.Kind) + pb.TaskKind_TASK_KIND_TRAINING, Dataset: uint32(t.Dataset), Pass: uint32(t.Pass),
-		Position: uint64(t.Position), Attempt: uint32(t.Attempt),
-	}
-}
+func tokenToProto(t taskqueue.Token) *pb.Token { return onwire.Token(t) }
 
 // kindsOf ignores kinds that this master does not know.
 func kindsOf(in []pb.TaskKind) (k taskqueue.Kinds) {

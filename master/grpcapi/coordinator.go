@@ -13,6 +13,7 @@ import (
 	"trainmaster/master"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/taskqueue"
+	"trainmaster/taskqueue/onwire"
 )
 
 // coordinator implements the service Coordinator.
@@ -206,7 +207,7 @@ func (c *coordinator) Join(ctx context.Context, in *pb.JoinRequest) (*pb.JoinRep
 	if err := checkJob(c.master, in.GetJob()); err != nil {
 		return nil, err
 	}
-	s, err := c.master.Join(ctx, in.GetId(), cmp.Or(in.GetAddress(), connectionOf(ctx).peer))
+	s, err := c.master.JoinAs(ctx, master.Joining{ID: in.GetId(), Address: in.GetAddress(), Control: in.GetControlAddress(), Peer: connectionOf(ctx).peer})
 	if err != nil {
 		return nil, err
 	}
@@ -238,8 +239,7 @@ func (c *coordinator) Heartbeat(ctx context.Context, in *pb.HeartbeatRequest) (*
 // commandsToProto returns a command for each dispatch to stop.
 func commandsToProto(stops []taskqueue.Token) (list []*pb.Command) {
 	for _, tok := range stops {
-		stop := &pb.StopTaskRequest{TaskId: int64(tok.ID()), Token: tokenToProto(tok)}
-		list = append(list, &pb.Command{Command: &pb.Command_StopTask{StopTask: stop}})
+		list = append(list, &pb.Command{Command: &pb.Command_StopTask{StopTask: onwire.StopTask(tok)}})
 	}
 	return list
 }

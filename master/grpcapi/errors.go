@@ -61,6 +61,7 @@ var table = slices.Concat(grpcserver.Table{
 	{Is: taskqueue.ErrNotAside, Code: codes.FailedPrecondition, Reason: "NOT_SET_ASIDE"},
 	{Is: taskqueue.ErrDropped, Code: codes.FailedPrecondition, Reason: "DROPPED"},
 	{Is: taskqueue.ErrNoTrainer, Code: codes.NotFound, Reason: "NO_SUCH_TRAINER"},
+	{Is: taskqueue.ErrNoCommands, Code: codes.FailedPrecondition, Reason: "NO_COMMANDS"},
 	{Is: taskqueue.ErrJobOver, Code: codes.FailedPrecondition, Reason: "JOB_OVER"},
 	{Is: taskqueue.ErrTooManyHeld, Code: codes.ResourceExhausted, Reason: "TOO_MANY_HELD"},
 	{Is: taskqueue.ErrTooManySessions, Code: codes.ResourceExhausted, Reason: "TOO_MANY_SESSIONS"},

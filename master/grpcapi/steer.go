@@ -27,6 +27,22 @@ func (a *admin) Drain(ctx context.Context, req *pb.DrainRequest) (*pb.DrainReply
 	return &pb.DrainReply{}, err
 }
 
+// StopTasks stops what a trainer runs.
+func (a *admin) StopTasks(ctx context.Context, req *pb.StopTasksRequest) (*pb.StopTasksReply, error) {
+	if req.GetTrainer() == "" {
+		return nil, badArgument("trainer", "expected the id of one, found nothing")
+	}
+	reply := &pb.StopTasksReply{}
+	err := a.steer(ctx, req.GetJob(), func(ctx context.Context) error {
+		stopped, err := a.master.StopTasks(ctx, req.GetTrainer())
+		for _, task := range stopped {
+			reply.TaskIds = append(reply.TaskIds, int64(task.ID()))
+		}
+		return err
+	})
+	return reply, err
+}
+
 // Pause stops dispatches.
 func (a *admin) Pause(ctx context.Context, req *pb.PauseRequest) (*pb.PauseReply, error) {
 	err := a.steer(ctx, req.GetJob(), func(ctx context.Context) error { return a.master.Pause(ctx, req.GetReason()) })

@@ -1,7 +1,6 @@
 package netrpc
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -128,7 +127,7 @@ func (c *connection) Join(req wire.JoinRequest, reply *wire.JoinReply) (err erro
 	if job := c.server.Master.Job(); req.Job != "" && job != "" && req.Job != job {
 		return words(fmt.Errorf("%w of job %q: this master is of job %q", master.ErrNotLeader, req.Job, job))
 	}
-	s, err := c.server.Master.Join(c.ctx, req.ID, cmp.Or(req.Address, c.peer))
+	s, err := c.server.Master.JoinAs(c.ctx, master.Joining{ID: req.ID, Address: req.Address, Control: req.Control, Peer: c.peer})
 	if err != nil {
 		return words(err)
 	}

@@ -1,6 +1,7 @@
 package reference
 
 import (
+	"bytes"
 	"cmp"
 	"errors"
 	"fmt"
@@ -101,7 +102,22 @@ func readInit(t *params.Table, text string) error {
 
 // Write writes the file atomically.
 func (s Saved) Write(path string) error {
-	var tensors []safetensors.Tensor
+	tensors, metadata := s.encode()
+	if err := safetensors.WriteFile(path, tensors, metadata); err != nil {
+		return fmt.Errorf("save the model: %w", err)
+	}
+	return nil
+}
+
+// Bytes returns the content of the file.
+func (s Saved) Bytes() ([]byte, error) {
+	var b bytes.Buffer
+	tensors, metadata := s.encode()
+	err := safetensors.Write(&b, tensors, metadata)
+	return b.Bytes(), err
+}
+
+func (s Saved) encode() (tensors []safetensors.Tensor, metadata map[string]string) {
 	for _, t := range s.Tensors {
 		tensors = append(tensors, safetensors.FromFloat32(t.Name, t.Shape, t.Data))
 	}
@@ -110,7 +126,7 @@ func (s Saved) Write(path string) error {
 		tensors = append(tensors, safetensors.FromInt64(idsTensor(t.Name), []int{len(ids)}, ids),
 			safetensors.FromFloat32(rowsTensor(t.Name), []int{len(ids), t.Dim}, rows))
 	}
-	metadata := map[string]string{
+	metadata = map[string]string{
 		"model": s.Kind, "version": strconv.FormatUint(s.Version, 10), "seed": strconv.FormatUint(s.Config.Seed, 10),
 		"inputs": strconv.Itoa(s.Config.Inputs), "classes": strconv.Itoa(s.Config.Classes), "hidden": strconv.Itoa(s.Config.Hidden),
 		"rank": strconv.Itoa(s.Config.Rank),
@@ -121,10 +137,7 @@ func (s Saved) Write(path string) error {
 	for _, t := range s.Tables {
 		metadata[initKey(t.Name)] = fmt.Sprintf("%s %v", t.Init, t.Scale)
 	}
-	if err := safetensors.WriteFile(path, tensors, metadata); err != nil {
-		return fmt.Errorf("save the model: %w", err)
-	}
-	return nil
+	return tensors, metadata
 }
 
 // ErrNotSaved is returned for a file with tensors that Write did not write, for example a file of `master model export`.

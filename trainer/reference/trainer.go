@@ -7,6 +7,7 @@ import (
 	"io"
 	"iter"
 	"math"
+	"sync"
 	"time"
 
 	"trainmaster/taskqueue"
@@ -102,9 +103,37 @@ type Trainer struct {
 	Cuts       Cuts  // nil: none are taken
 	Stops      Stops // may be nil
 
-	Journal *Journal                                 // nil: none is kept
-	Report  func(TaskReport)                         // Called after each trained task, before the task is reported as finished. May be nil.
-	Failed  func(task *taskqueue.Task, reason error) // called for each task that could not be trained, before the task is returned; may be nil
+	Journal *Journal // nil: none is kept
+	// Batch is called after each group of mini-batches with its number of records and the sum of their losses. May be nil.
+	Batch  func(records int, lossSum float64)
+	Report func(TaskReport)                         // Called after each trained task, before the task is reported as finished. May be nil.
+	Failed func(task *taskqueue.Task, reason error) // called for each task that could not be trained, before the task is returned; may be nil
+
+	state trainerState
+}
+
+// trainerState is what Run shares with other goroutines.
+type trainerState struct {
+	mu      sync.Mutex // held while parameters change
+	began   bool       // Run has initialized the parameters, and has not returned
+	version uint64
+}
+
+func (s *trainerState) set(began bool, version uint64) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.began, s.version = began, version
+}
+
+// Between calls do between two mini-batches, with the version of the parameters of the model. do must not change them. It returns false if
+// the parameters are not initialized yet, or Run has returned.
+func (t *Trainer) Between(do func(version uint64)) bool {
+	t.state.mu.Lock()
+	defer t.state.mu.Unlock()
+	if t.state.began {
+		do(t.state.version)
+	}
+	return t.state.began
 }
 
 func (t *Trainer) validate() error {
@@ -138,6 +167,8 @@ func (t *Trainer) Run(ctx context.Context) error {
 			return fmt.Errorf("pull the parameters: %w", err)
 		}
 	}
+	t.state.set(true, s.version)
+	defer t.state.set(false, 0)
 	var finished *taskqueue.Task
 	for {
 		task, err := t.Tasks.Next(ctx, finished)
@@ -242,12 +273,7 @@ func (s *session) train(ctx context.Context, task *taskqueue.Task) (TaskReport, 
 			return report, err
 		}
 		before := report.Records
-		var loss float64
-		if s.Steps == nil {
-			loss, err = s.push(ctx, group)
-		} else {
-			loss, err = s.stage(ctx, task.Token.Epoch, group[0], &report)
-		}
+		loss, err := s.apply(ctx, task.Token.Epoch, group, &report)
 		if err != nil {
 			return report, err
 		}
@@ -259,10 +285,26 @@ func (s *session) train(ctx context.Context, task *taskqueue.Task) (TaskReport, 
 		}
 		report.Batches += len(group)
 		report.LossSum += loss
+		if s.Batch != nil {
+			s.Batch(report.Records-before, loss)
+		}
 	}
 	report.Version = s.version
 	report.Elapsed = time.Since(start)
 	return report, nil
+}
+
+// apply applies the gradients of a group of mini-batches, and returns the sum of the losses.
+func (s *session) apply(ctx context.Context, epoch uint32, group []*model.Batch, report *TaskReport) (lossSum float64, err error) {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
+	if s.Steps == nil {
+		lossSum, err = s.push(ctx, group)
+	} else {
+		lossSum, err = s.stage(ctx, epoch, group[0], report)
+	}
+	s.state.version = s.version
+	return lossSum, err
 }
 
 // stage stages the gradients of one mini-batch until a committed version has them. It computes stale gradients again.

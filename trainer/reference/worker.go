@@ -10,6 +10,7 @@ import (
 	"iter"
 	"os"
 	"path/filepath"
+	"sync/atomic"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -118,7 +119,10 @@ func (w *Worker) checkSavePath() error {
 // session is one incarnation of the trainer.
 func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 	before := w.savedModel()
-	client, err := trainer.Join(ctx, w.Trainer)
+	config := w.Trainer
+	var current atomic.Pointer[currentModel]
+	config.Model = func(ctx context.Context) (int64, []byte, error) { return current.Load().content(ctx) }
+	client, err := trainer.Join(ctx, config)
 	switch {
 	case errors.Is(err, io.EOF):
 		w.Log.Info("job ended, no master runs")
@@ -167,8 +171,14 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 	if w.RecordDelay > 0 {
 		t.Tasks = delayed{client, w.RecordDelay}
 	}
+	current.Store(&currentModel{&t, Saved{Kind: w.Kind, Config: shape, Tensors: m.Parameters()}, declare(m.Tables(), w.Seed), servers})
+	if w.Trainer.Control != "" { // the master reads the progress within a task
+		t.Batch = func(records int, lossSum float64) { client.Progressed(records, lossSum/float64(max(records, 1))) }
+	}
 	t.Report = func(r TaskReport) {
-		client.Progressed(r.Records, r.LossSum/float64(max(r.Records, 1)))
+		if t.Batch == nil {
+			client.Progressed(r.Records, r.LossSum/float64(max(r.Records, 1)))
+		}
 		log.WithFields(logrus.Fields{"task": r.Task.Token.String(), "records": r.Records, "version": r.Version, "recomputed": r.Recomputed}).Debug("task trained")
 	}
 	t.Failed = func(task *taskqueue.Task, reason error) {
@@ -186,6 +196,44 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 	}
 	log.Info("job ended")
 	return w.save(ctx, client, servers, m, shape, before)
+}
+
+// currentModel is the model of a session, for GetModel.
+type currentModel struct {
+	trainer *Trainer
+	saved   Saved // without the rows of tables
+	tables  []params.Table
+	servers *params.Client
+}
+
+// content returns the model as the bytes of a file of Saved, between two mini-batches.
+func (c *currentModel) content(ctx context.Context) (version int64, content []byte, err error) {
+	if c == nil || !c.trainer.Between(func(at uint64) {
+		saved := c.saved
+		saved.Version = at
+		if saved.Tables, err = scanTables(ctx, c.servers, c.tables); err == nil {
+			version = int64(at)
+			content, err = saved.Bytes()
+		}
+	}) {
+		return 0, nil, trainer.ErrNoModel
+	}
+	return version, content, err
+}
+
+// scanTables reads the rows of the tables from the parameter servers.
+func scanTables(ctx context.Context, servers *params.Client, tables []params.Table) (list []SavedTable, err error) {
+	for _, declared := range tables {
+		t := SavedTable{Table: declared}
+		if err := servers.Scan(ctx, t.Name, func(ids []int64, values []float32) error {
+			t.IDs, t.Rows = append(t.IDs, ids...), append(t.Rows, values...)
+			return nil
+		}); err != nil {
+			return nil, fmt.Errorf("read the rows of %q to save: %w", t.Name, err)
+		}
+		list = append(list, t)
+	}
+	return list, nil
 }
 
 // delayed yields the records of tasks with a pause before each record.
@@ -310,15 +358,8 @@ func (w *Worker) save(ctx context.Context, client *trainer.Client, servers *para
 	if saved.Meaning, err = w.meaning(ctx); err != nil {
 		w.Log.WithError(err).Warn("meaning of labels and features not saved with the model")
 	}
-	for _, declared := range declare(m.Tables(), w.Seed) {
-		t := SavedTable{Table: declared}
-		if err := servers.Scan(ctx, t.Name, func(ids []int64, values []float32) error {
-			t.IDs, t.Rows = append(t.IDs, ids...), append(t.Rows, values...)
-			return nil
-		}); err != nil {
-			return fmt.Errorf("read the rows of %q to save: %w", t.Name, err)
-		}
-		saved.Tables = append(saved.Tables, t)
+	if saved.Tables, err = scanTables(ctx, servers, declare(m.Tables(), w.Seed)); err != nil {
+		return err
 	}
 	if err := saved.Write(w.SavePath); err != nil {
 		return err

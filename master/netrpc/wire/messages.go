@@ -19,6 +19,7 @@ type JoinRequest struct {
 	ID      string
 	Address string
 	Job     string
+	Control string // address of the service TrainerControl: ":port" or "ip:port"; "": there is none
 }
 
 // JoinReply is the new session.

@@ -23,6 +23,7 @@ const (
 	Admin_ListTasks_FullMethodName    = "/trainmaster.v1.Admin/ListTasks"
 	Admin_ListTrainers_FullMethodName = "/trainmaster.v1.Admin/ListTrainers"
 	Admin_Drain_FullMethodName        = "/trainmaster.v1.Admin/Drain"
+	Admin_StopTasks_FullMethodName    = "/trainmaster.v1.Admin/StopTasks"
 	Admin_Pause_FullMethodName        = "/trainmaster.v1.Admin/Pause"
 	Admin_Resume_FullMethodName       = "/trainmaster.v1.Admin/Resume"
 	Admin_RetryTask_FullMethodName    = "/trainmaster.v1.Admin/RetryTask"
@@ -50,6 +51,9 @@ type AdminClient interface {
 	// Drain stops the dispatch to a trainer, which finishes its running task and leaves. Other trainers continue. A trainer that
 	// joins again is not drained.
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainReply, error)
+	// StopTasks takes the running tasks of a trainer away without a failure, and asks the trainer to stop them. The trainer stays, and receives
+	// other tasks. Only trainers that have joined receive stops. In jobs with explicit commits the reason is EXPLICIT.
+	StopTasks(ctx context.Context, in *StopTasksRequest, opts ...grpc.CallOption) (*StopTasksReply, error)
 	// Pause stops the dispatch until Resume, also after a failover. Finishes count, and running tasks continue. The latest
 	// reason is kept.
 	Pause(ctx context.Context, in *PauseRequest, opts ...grpc.CallOption) (*PauseReply, error)
@@ -109,6 +113,16 @@ func (c *adminClient) Drain(ctx context.Context, in *DrainRequest, opts ...grpc.
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DrainReply)
 	err := c.cc.Invoke(ctx, Admin_Drain_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) StopTasks(ctx context.Context, in *StopTasksRequest, opts ...grpc.CallOption) (*StopTasksReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(StopTasksReply)
+	err := c.cc.Invoke(ctx, Admin_StopTasks_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -194,6 +208,9 @@ type AdminServer interface {
 	// Drain stops the dispatch to a trainer, which finishes its running task and leaves. Other trainers continue. A trainer that
 	// joins again is not drained.
 	Drain(context.Context, *DrainRequest) (*DrainReply, error)
+	// StopTasks takes the running tasks of a trainer away without a failure, and asks the trainer to stop them. The trainer stays, and receives
+	// other tasks. Only trainers that have joined receive stops. In jobs with explicit commits the reason is EXPLICIT.
+	StopTasks(context.Context, *StopTasksRequest) (*StopTasksReply, error)
 	// Pause stops the dispatch until Resume, also after a failover. Finishes count, and running tasks continue. The latest
 	// reason is kept.
 	Pause(context.Context, *PauseRequest) (*PauseReply, error)
@@ -230,6 +247,9 @@ func (UnimplementedAdminServer) ListTrainers(context.Context, *ListTrainersReque
 }
 func (UnimplementedAdminServer) Drain(context.Context, *DrainRequest) (*DrainReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Drain not implemented")
+}
+func (UnimplementedAdminServer) StopTasks(context.Context, *StopTasksRequest) (*StopTasksReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method StopTasks not implemented")
 }
 func (UnimplementedAdminServer) Pause(context.Context, *PauseRequest) (*PauseReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Pause not implemented")
@@ -338,6 +358,24 @@ func _Admin_Drain_Handler(srv interface{}, ctx context.Context, dec func(interfa
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(AdminServer).Drain(ctx, req.(*DrainRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_StopTasks_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(StopTasksRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).StopTasks(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_StopTasks_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).StopTasks(ctx, req.(*StopTasksRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -472,6 +510,10 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Drain",
 			Handler:    _Admin_Drain_Handler,
+		},
+		{
+			MethodName: "StopTasks",
+			Handler:    _Admin_StopTasks_Handler,
 		},
 		{
 			MethodName: "Pause",

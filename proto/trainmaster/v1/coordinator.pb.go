@@ -1678,9 +1678,11 @@ type JoinRequest struct {
 	// Address of the trainer, for operators. Empty: the address of the connection.
 	Address string `protobuf:"bytes,2,opt,name=address,proto3" json:"address,omitempty"`
 	// Empty: the job of the master.
-	Job           string `protobuf:"bytes,3,opt,name=job,proto3" json:"job,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Job string `protobuf:"bytes,3,opt,name=job,proto3" json:"job,omitempty"`
+	// Address of the service TrainerControl of the trainer: ":port", or "ip:port" with the IP address of the connection. Empty: it has none.
+	ControlAddress string `protobuf:"bytes,17,opt,name=control_address,json=controlAddress,proto3" json:"control_address,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *JoinRequest) Reset() {
@@ -1730,6 +1732,13 @@ func (x *JoinRequest) GetAddress() string {
 func (x *JoinRequest) GetJob() string {
 	if x != nil {
 		return x.Job
+	}
+	return ""
+}
+
+func (x *JoinRequest) GetControlAddress() string {
+	if x != nil {
+		return x.ControlAddress
 	}
 	return ""
 }
@@ -3072,11 +3081,12 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\x04text\x18\x03 \x01(\tR\x04text\x12\x14\n" +
 	"\x05field\x18\x04 \x01(\tR\x05field\x12\x1f\n" +
 	"\vretry_after\x18\x05 \x01(\x01R\n" +
-	"retryAfter\"I\n" +
+	"retryAfter\"r\n" +
 	"\vJoinRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x10\n" +
-	"\x03job\x18\x03 \x01(\tR\x03job\"\xed\x01\n" +
+	"\x03job\x18\x03 \x01(\tR\x03job\x12'\n" +
+	"\x0fcontrol_address\x18\x11 \x01(\tR\x0econtrolAddress\"\xed\x01\n" +
 	"\tJoinReply\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.trainmaster.v1.SessionR\asession\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\fR\x05jobId\x12 \n" +

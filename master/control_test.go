@@ -1,0 +1,190 @@
+package master
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"trainmaster/master/committer"
+	"trainmaster/master/component"
+	"trainmaster/master/trainercontrol"
+	"trainmaster/taskqueue"
+)
+
+// stopCalls is the TrainerControl of all trainers.
+type stopCalls struct {
+	hangs bool
+
+	mu         sync.Mutex
+	stopped    []string // address and task
+	steps      int64    // number of steps of all trainers
+	moves      int64    // steps between two calls of Progress
+	of         taskqueue.TaskID
+	inProgress int
+	most       int
+	given      int // calls that ended with their context
+}
+
+func (c *stopCalls) Stop(ctx context.Context, address string, task taskqueue.Token) error {
+	c.mu.Lock()
+	c.stopped = append(c.stopped, address+" "+task.String())
+	c.inProgress++
+	c.most = max(c.most, c.inProgress)
+	c.mu.Unlock()
+	if c.hangs {
+		<-ctx.Done()
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.inProgress--
+	if c.hangs {
+		c.given++
+	}
+	return ctx.Err()
+}
+
+func (c *stopCalls) Progress(context.Context, string) (taskqueue.TaskID, int64, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.steps += c.moves
+	return c.of, c.steps, nil
+}
+
+func (c *stopCalls) calls() (stopped []string, most, given int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.stopped), c.most, c.given
+}
+
+// controlling returns the configuration of a master that calls trainers.
+func controlling(calls *stopCalls) Config {
+	return Config{
+		Queue:      taskqueue.Options{Passes: 1, FirstTimeout: time.Second, TimeoutMin: time.Second, SessionTTL: time.Hour},
+		Components: []component.Component{trainercontrol.New(trainercontrol.Config{Trainers: calls, Log: quiet()})},
+	}
+}
+
+// joinsAt joins trainers with an address for commands, and gives each a task that times out.
+func joinsAt(t *testing.T, m *Master, n int) {
+	t.Helper()
+	for i := range n {
+		s, err := m.JoinAs(t.Context(), Joining{ID: fmt.Sprint("slow", i), Control: fmt.Sprint(":", 9000+i), Peer: "10.0.0.7:50000"})
+		if err != nil {
+			t.Fatal(err)
+		}
+		r, err := m.Next(t.Context(), &taskqueue.Request{Trainer: s.Ordinal, Incarnation: s.Incarnation, Seq: 1, Ack: 1, Want: true})
+		if err != nil || r.Assignment == nil {
+			t.Fatalf("task of trainer %d: %+v, %v", i, r, err)
+		}
+	}
+}
+
+func TestStopReachesTrainerAtTheHostOfItsConnection(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		calls := &stopCalls{}
+		m, _, _ := leads(t, newMemory(), controlling(calls), nil)
+		register(t, m, 1)
+		joinsAt(t, m, 1)
+		if !joins(t, m, "b").next() {
+			t.Fatal("b: expected the task after its timeout")
+		}
+		time.Sleep(time.Second) // virtual time
+		if stopped, _, _ := calls.calls(); !slices.Equal(stopped, []string{"10.0.0.7:9000 1/0/1/0.1"}) {
+			t.Errorf("stops: found %q", stopped)
+		}
+		for _, control := range []string{"10.0.0.8:9000", "169.254.169.254:80", "localhost:2379"} {
+			_, err := m.JoinAs(t.Context(), Joining{ID: "foreign", Control: control, Peer: "10.0.0.7:50000"})
+			if !errors.Is(err, ErrInvalid) || !strings.Contains(err.Error(), "trainer control address") {
+				t.Errorf("join with the address %s: %v", control, err)
+			}
+		}
+	})
+}
+
+// Trainers that do not answer delay no commit, and the stops of other trainers for a limited time.
+func TestTrainersThatDoNotAnswerDelayNoCommit(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const trainers = 40
+		calls := &stopCalls{hangs: true}
+		m, _, _ := leads(t, newMemory(), controlling(calls), nil)
+		register(t, m, trainers)
+		joinsAt(t, m, trainers)
+		b, began := joins(t, m, "b"), time.Now()
+		for range trainers {
+			if !b.next() {
+				t.Fatal("b: expected a task")
+			}
+		}
+		if took := time.Since(began); took > 5*time.Second {
+			t.Errorf("tasks were dispatched again in %v", took)
+		}
+		time.Sleep(20 * time.Second) // virtual time: three rounds of 5 s
+		if stopped, most, given := calls.calls(); len(stopped) != trainers || most > 16 || given != trainers {
+			t.Errorf("found %d calls, %d at the same time, %d given up; expected %d, at most 16, all", len(stopped), most, given, trainers)
+		}
+	})
+}
+
+// Progress that a trainer reports to the leader extends the deadline of its task, within the hard deadline.
+func TestProgressAtTheAddressOfATrainerExtendsItsDeadline(t *testing.T) {
+	first := taskqueue.Token{Epoch: 1, Pass: 1, Attempt: 1}.ID()
+	for name, test := range map[string]struct {
+		moves  int64
+		of     taskqueue.TaskID
+		lasted time.Duration
+	}{
+		"no progress":           {0, first, time.Second},
+		"of another task":       {1, first + 1, time.Second},
+		"until the hard moment": {1, first, 10 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				m, _, _ := leads(t, newMemory(), controlling(&stopCalls{moves: test.moves, of: test.of}), nil)
+				register(t, m, 1)
+				joinsAt(t, m, 1)
+				b, began := joins(t, m, "b"), time.Now()
+				if !b.next() {
+					b.next() // the first request waits for 10 s
+				}
+				if took := time.Since(began); took < test.lasted || took > test.lasted+time.Second {
+					t.Errorf("the task was dispatched again after %v, expected %v", took, test.lasted)
+				}
+			})
+		})
+	}
+}
+
+// A stop is published when the dispatch of its task to another trainer is committed. Otherwise a trainer would give up a task that no
+// other trainer has.
+func TestStopIsPublishedAfterItsCommit(t *testing.T) {
+	for _, refused := range []bool{false, true} {
+		bubble(t, func(t *testing.T) {
+			store := newMemory()
+			d := drives(t, store, Config{Queue: taskqueue.Options{FirstTimeout: time.Second, TimeoutMin: time.Second}})
+			box := d.Effects(taskqueue.OnStopDue)
+			first, second := d.put(&taskqueue.Join{ID: "a", Control: "10.0.0.7:9000"}), d.put(&taskqueue.Join{ID: "b"})
+			d.put(&taskqueue.Report{Digest: [32]byte{1}, Table: tableOfParts(t, 1)})
+			d.round(false)
+			ask := func(joined *committer.Pending) {
+				s, _, _, _ := joined.Answer()
+				d.put(&taskqueue.Request{Trainer: s.Ordinal, Incarnation: s.Incarnation, Seq: 1, Ack: 1, Want: true})
+				d.round(false)
+			}
+			ask(first)
+			time.Sleep(2 * time.Second) // virtual time
+			d.round(true)
+			if refused {
+				store.set(0, errors.New("full"))
+			}
+			ask(second)
+			if got := box.Take(); len(got) > 0 == refused {
+				t.Errorf("refused %v: found %+v", refused, got)
+			}
+		})
+	}
+}

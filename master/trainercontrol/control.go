@@ -1,0 +1,128 @@
+package trainercontrol
+
+import (
+	"context"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/master/component"
+	"trainmaster/taskqueue"
+)
+
+// Trainers calls the service TrainerControl.
+type Trainers interface {
+	// Stop asks the trainer at an address, "ip:port", to give up a dispatch of a task.
+	Stop(ctx context.Context, address string, task taskqueue.Token) error
+	// Progress returns the task that the trainer works on, and a number that grows while it makes progress.
+	Progress(ctx context.Context, address string) (task taskqueue.TaskID, iteration int64, err error)
+}
+
+// Config has the dependencies of the component.
+type Config struct {
+	Trainers Trainers
+	Log      *logrus.Entry
+}
+
+const (
+	maxCalls    = 16 // in progress
+	callTimeout = 5 * time.Second
+)
+
+// New returns the component that sends commands to trainers.
+func New(config Config) component.Component { return &commands{config: config} }
+
+type commands struct {
+	config Config
+	box    *component.Mailbox
+	free   chan struct{} // holds a token for each call in progress
+}
+
+// Name implements [component.Component].
+func (*commands) Name() string { return "control of trainers" }
+
+// Init implements [component.Component].
+func (*commands) Init(context.Context) error { return nil }
+
+// Prepare subscribes to the effects.
+func (c *commands) Prepare(_ context.Context, t component.Term) error {
+	c.box = t.Effects(taskqueue.OnStopDue, taskqueue.OnProgressDue)
+	return nil
+}
+
+// Run sends commands until ctx ends. The committer never waits: effects stay in the mailbox, the newest of each trainer.
+func (c *commands) Run(ctx context.Context, t component.Term) error {
+	var calls sync.WaitGroup
+	defer calls.Wait()
+	c.free = make(chan struct{}, maxCalls)
+	for ; ctx.Err() == nil; t.Clock().Wait(ctx, c.box.Changed(), -1) {
+		for _, e := range c.box.Take() {
+			calls.Go(func() {
+				_ = component.Contain(c.config.Log, c.Name(), func() error { // a panic is logged, and costs this command
+					switch e := e.(type) {
+					case taskqueue.StopDue:
+						c.stop(ctx, t.Clock(), e)
+					case taskqueue.ProgressDue:
+						c.progress(ctx, t, e)
+					}
+					return nil
+				})
+			})
+		}
+	}
+	return context.Cause(ctx)
+}
+
+// call makes a call when one is free, within callTimeout.
+func (c *commands) call(ctx context.Context, clock component.Clock, method func(context.Context) error) error {
+	//guard:control-call-limit
+	select {
+	case c.free <- struct{}{}:
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	defer func() { <-c.free }()
+	//guard:control-call-timeout
+	bounded, cancel := clock.WithTimeout(ctx, callTimeout)
+	defer cancel()
+	return method(bounded)
+}
+
+// progress asks a trainer twice, and reports to the queue that the task has moved in between. A trainer that does not answer keeps its
+// deadline.
+func (c *commands) progress(ctx context.Context, t component.Term, due taskqueue.ProgressDue) {
+	ask := func() (iteration int64, runs bool) {
+		var task taskqueue.TaskID
+		err := c.call(ctx, t.Clock(), func(ctx context.Context) (err error) {
+			task, iteration, err = c.config.Trainers.Progress(ctx, due.Address)
+			return err
+		})
+		//guard:progress-of-the-task
+		return iteration, err == nil && task == due.Task.ID()
+	}
+	before, runs := ask()
+	if !runs {
+		return
+	}
+	t.Clock().Sleep(ctx, due.Within)
+	//guard:progress-must-grow
+	if after, runs := ask(); runs && after > before {
+		_, _ = t.Submit(ctx, &taskqueue.Moved{Trainer: due.Trainer, Incarnation: due.Incarnation, Task: due.Task}) // a refused commit leaves the deadline
+	}
+}
+
+// stop sends the stops of a trainer until one fails.
+func (c *commands) stop(ctx context.Context, clock component.Clock, due taskqueue.StopDue) {
+	for _, task := range due.Stops {
+		err := c.call(ctx, clock, func(ctx context.Context) error { return c.config.Trainers.Stop(ctx, due.Address, task) })
+		log := c.config.Log.WithFields(logrus.Fields{"trainer": due.ID, "address": due.Address, "task": task.String()})
+		if err != nil {
+			if ctx.Err() == nil {
+				log.WithError(err).Warn("stop not sent to the trainer, its next heartbeat returns it")
+			}
+			return
+		}
+		log.Info("trainer asked to stop a task")
+	}
+}
