@@ -1,4 +1,5 @@
-// Command testreport runs `go test -json` with its arguments. It prints a line for each package, the output of failed tests,
+// Command testreport runs `go test -json` with its arguments, or several of them at the same time, which the word "and" separates. No
+// package may be in two of them. It prints a line for each package, the output of failed tests,
 // the skipped tests with the reasons, and a closing line
 //
 //	N passed, N failed, N skipped
@@ -11,10 +12,14 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"io"
 	"os"
 	"os/exec"
+	"slices"
+	"strings"
+	"sync"
 )
 
 func main() {
@@ -26,25 +31,19 @@ func main() {
 }
 
 func run(args []string, stdout, stderr io.Writer) int {
-	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
-	cmd.Stderr = stderr
-	events, err := cmd.StdoutPipe()
-	if err == nil {
-		err = cmd.Start()
-	}
-	if err != nil {
-		fmt.Fprintf(stderr, "testreport: go test: %v\n", err)
-		return 1
-	}
 	report := newReport(stdout)
-	readErr := report.read(events)
-	testErr := cmd.Wait()
+	commands := split(args)
+	broken := make([]error, len(commands))
+	var running sync.WaitGroup
+	for i, command := range commands {
+		running.Go(func() { broken[i] = report.test(command, stderr) })
+	}
+	running.Wait()
 	report.close()
+	err := errors.Join(broken...)
 	switch {
-	case readErr != nil:
-		fmt.Fprintf(stderr, "testreport: read the output of go test: %v\n", readErr)
-	case testErr != nil && report.failed == 0:
-		fmt.Fprintf(stderr, "testreport: go test: %v\n", testErr)
+	case err != nil:
+		fmt.Fprintf(stderr, "testreport: %v\n", err)
 	case report.failed > 0:
 	case os.Getenv("REQUIRE") == "all" && report.missing() > 0:
 		fmt.Fprintf(stderr, "testreport: REQUIRE=all: %d tests were skipped for want of something else than a GPU\n", report.missing())
@@ -52,4 +51,41 @@ func run(args []string, stdout, stderr io.Writer) int {
 		return 0
 	}
 	return 1
+}
+
+// split returns the arguments of each go test.
+func split(args []string) (commands [][]string) {
+	for {
+		i := slices.Index(args, "and")
+		if i < 0 {
+			return append(commands, args)
+		}
+		commands, args = append(commands, args[:i]), args[i+1:]
+	}
+}
+
+// test runs a go test. It returns an error if the command failed without a failed test, or if its output is incomplete.
+func (r *report) test(args []string, stderr io.Writer) error {
+	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
+	var said strings.Builder
+	cmd.Stderr = &said
+	events, err := cmd.StdoutPipe()
+	if err == nil {
+		err = cmd.Start()
+	}
+	if err != nil {
+		return fmt.Errorf("go test: %w", err)
+	}
+	failed, readErr := r.read(events)
+	testErr := cmd.Wait()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	fmt.Fprint(stderr, said.String())
+	switch {
+	case readErr != nil:
+		return fmt.Errorf("read the output of go test: %w", readErr)
+	case testErr != nil && failed == 0:
+		return fmt.Errorf("go test: %w", testErr)
+	}
+	return nil
 }

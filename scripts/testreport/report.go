@@ -7,6 +7,7 @@ import (
 	"io"
 	"regexp"
 	"strings"
+	"sync"
 )
 
 // event is one line of `go test -json` (see `go doc test2json`).
@@ -30,6 +31,7 @@ type skip struct {
 
 // report collects events and prints each package as it ends.
 type report struct {
+	mu                      sync.Mutex
 	out                     io.Writer
 	passed, failed, skipped int
 
@@ -43,28 +45,37 @@ func newReport(out io.Writer) *report {
 	return &report{out: out, output: map[test][]string{}, builds: map[string][]string{}, broken: map[string][]test{}}
 }
 
-func (r *report) read(events io.Reader) error {
+// read reads the events of a go test, and returns the number of its failures.
+func (r *report) read(events io.Reader) (failed int, err error) {
 	lines := bufio.NewReader(events)
 	for {
 		line, err := lines.ReadBytes('\n')
 		if len(line) > 0 {
-			var e event
-			if json.Unmarshal(line, &e) != nil {
-				fmt.Fprintf(r.out, "%s", line) // printed by go, not by a test
-			} else {
-				r.handle(e)
-			}
+			failed += r.handle(line)
 		}
 		if err == io.EOF {
-			return nil
+			return failed, nil
 		}
 		if err != nil {
-			return err
+			return failed, err
 		}
 	}
 }
 
-func (r *report) handle(e event) {
+func (r *report) handle(line []byte) (failed int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	before := r.failed
+	var e event
+	if json.Unmarshal(line, &e) != nil {
+		fmt.Fprintf(r.out, "%s", line) // printed by go, not by a test
+	} else {
+		r.add(e)
+	}
+	return r.failed - before
+}
+
+func (r *report) add(e event) {
 	t := test{e.Package, e.Test}
 	switch e.Action {
 	case "build-output":

@@ -140,6 +140,26 @@ func TestA(t *testing.T) { select {} }`,
 	}
 }
 
+// Several go tests have one report. It fails if a go test cannot run.
+func TestSeveral(t *testing.T) {
+	module(t, "package example\nimport \"testing\"\nfunc TestA(t *testing.T) { t.Skip(\"needs npm\") }")
+	t.Setenv("REQUIRE", "")
+	for _, tt := range []struct {
+		args    string
+		code    int
+		closing string
+		errs    string
+	}{
+		{args: ". and -run TestGood ./good", closing: "1 passed, 0 failed, 1 skipped"},
+		{args: ". and -count=none ./good", code: 1, closing: "0 passed, 0 failed, 1 skipped", errs: "testreport: go test: exit status"},
+	} {
+		var out, errs strings.Builder
+		if code := run(strings.Fields(tt.args), &out, &errs); code != tt.code || !strings.HasSuffix(out.String(), tt.closing+"\n") || !strings.Contains(errs.String(), tt.errs) {
+			t.Errorf("%s: exit code %d, expected %d, and %q and %q, found:\n%s%s", tt.args, code, tt.code, tt.closing, tt.errs, out.String(), errs.String())
+		}
+	}
+}
+
 // Temporary directories are in memory if they fit. Variables of the user stay.
 func TestEnvironment(t *testing.T) {
 	const memory = "/dev/shm"
