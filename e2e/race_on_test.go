@@ -2,5 +2,5 @@
 
 package e2e
 
-// raceDetector says whether this test, and so the program that it builds, looks for data races.
+// raceDetector says whether this test looks for data races, and so, by default, the programs that it builds.
 const raceDetector = true

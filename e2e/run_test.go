@@ -72,7 +72,7 @@ func TestRun(t *testing.T) {
 				t.Errorf("accuracy of the saved model: expected %[2]v, found %.4[1]f", own, *r.Accuracy)
 			}
 		})
-		if raceDetector {
+		if *someRaced {
 			t.Run(name+" for a pass", func(t *testing.T) {
 				t.Parallel()
 				withRacedProgram(t)
@@ -106,7 +106,7 @@ func startRun(t testing.TB, args ...string) runJob {
 
 // passesOf returns the number of passes of a run during which faults are injected. With the race detector fewer passes are enough.
 func passesOf(usual, raced int) int {
-	if raceDetector && *allRaced {
+	if *allRaced {
 		return raced
 	}
 	return usual
