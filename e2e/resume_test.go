@@ -248,7 +248,7 @@ func TestSnapshotWithModel(t *testing.T) {
 // A run resumes from its checkpoints after its processes were killed and its etcd was deleted.
 func TestRunResumedWithoutEtcd(t *testing.T) {
 	t.Parallel()
-	passes := passesOf(50, 15)
+	passes := passesOf(25, 15)
 	r := startRun(t, "--passes", fmt.Sprint(passes), "--update-mode", "sync", "--checkpoint-every", "50ms", "-o", "json")
 	r.awaitStatus("pass 3", func(s *pb.StatusReply) bool { return len(s.Datasets) > 0 && s.Datasets[0].Pass >= 3 })
 	killed := r.awaitChildren()

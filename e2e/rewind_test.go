@@ -151,7 +151,7 @@ func TestRewindWithMovedBlocks(t *testing.T) {
 // A run resumes with its settings after all its processes were killed. Flags that select another run are refused.
 func TestRunResumed(t *testing.T) {
 	t.Parallel()
-	passes := passesOf(50, 15)
+	passes := passesOf(25, 15)
 	r := startRun(t, "--passes", fmt.Sprint(passes), "--update-mode", "sync", "--checkpoint-every", "50ms", "--journal", "-o", "json")
 	pass := r.awaitStatus("pass 3", func(s *pb.StatusReply) bool { return len(s.Datasets) > 0 && s.Datasets[0].Pass >= 3 }).Datasets[0].Pass
 	killed := r.awaitChildren()
