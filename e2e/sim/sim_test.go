@@ -3,7 +3,9 @@ package sim
 import (
 	"errors"
 	"flag"
+	"os"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -20,6 +22,12 @@ var (
 
 // oneOf is the stride of the tested histories and crash points: 1 tests each of them.
 var oneOf = 1
+
+// A history allocates much and keeps little, so fewer garbage collections take a fifth less processor time.
+func TestMain(m *testing.M) {
+	debug.SetGCPercent(400)
+	os.Exit(m.Run())
+}
 
 func TestHistories(t *testing.T) {
 	if *one != 0 {
