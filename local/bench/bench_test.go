@@ -66,7 +66,7 @@ func TestQueueFigures(t *testing.T) {
 	var progress []string
 	q := bench.Queue{
 		Setup: bench.Setup{Program: program(t), Folder: t.TempDir(), Stderr: os.Stderr, Progress: func(now string) { progress = append(progress, now) }},
-		Vias:  bench.Vias, Callers: []int{1, 3}, Tasks: []int{20},
+		Vias:  bench.Vias, Callers: []int{3}, Tasks: []int{20},
 		Length: 500 * time.Millisecond, Rounds: 1, EtcdDelay: time.Millisecond,
 	}
 	figures, err := q.Run(t.Context())
@@ -74,7 +74,7 @@ func TestQueueFigures(t *testing.T) {
 		t.Fatal(err)
 	}
 	fields(t, figures, "raw_txn_per_s", "rows", "disk", "processors")
-	if want := 2 * 2 * len(bench.Vias); len(figures.Rows) != want || len(progress) != want {
+	if want := 2 * len(bench.Vias); len(figures.Rows) != want || len(progress) != want {
 		t.Fatalf("%d rows, %d lines of progress, expected %d of each", len(figures.Rows), len(progress), want)
 	}
 	for _, row := range figures.Rows {
