@@ -31,6 +31,14 @@ const (
 	lateAbove      = 15.0 // minutes
 )
 
+// evaluated returns the held-out files on which the master evaluates the model; none of own trainers.
+func (j *Job) evaluated() []string {
+	if len(j.config.Command) > 0 {
+		return nil
+	}
+	return j.data.Test.Paths
+}
+
 // prepare writes the RecordIO shards.
 func (j *Job) prepare(ctx context.Context) (err error) {
 	switch {

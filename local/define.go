@@ -83,6 +83,9 @@ func (j *Job) define() {
 		if c.Resume && c.Servers > 0 {
 			one.args = append(one.args, "--resume", j.path(checkpointsDir)) // has an effect only if etcd lost the job
 		}
+		for _, path := range j.evaluated() {
+			one.args = append(one.args, "--evaluation-data", path)
+		}
 		one.endCodes = []int{ExitSetAside} // the result has the tasks
 		if i == 0 {
 			j.master = one
@@ -105,7 +108,7 @@ func (j *Job) define() {
 			j.trainers = append(j.trainers, own)
 			continue
 		}
-		args := []string{"trainer", "--id", name, "--model", c.Model, "--model-seed", strconv.FormatUint(c.Seed, 10), "--save-model", j.modelPath()}
+		args := []string{"trainer", "--id", name, "--model", c.Model, "--model-seed", strconv.FormatUint(c.Seed, 10), "--save-model", j.modelPath(), "--checkpoint-dir", j.path(checkpointsDir)}
 		for _, path := range j.data.Train.Paths {
 			args = append(args, "--data", path)
 		}

@@ -27,8 +27,11 @@ func (j *Job) finished(ctx context.Context) (setAside SetAside, tasks int, err e
 	if err != nil {
 		return setAside, 0, err
 	}
-	if len(state.Sets) > 0 {
-		tasks = state.Sets[0].Tasks
+	for _, s := range state.Sets {
+		if s.Kind == taskqueue.Training {
+			tasks = s.Tasks
+			break
+		}
 	}
 	list, err := SetAsideTasks(ctx, store)
 	if err != nil || len(list) == 0 {

@@ -114,9 +114,13 @@ func (s *cutting) Discard(_ context.Context, _ uint64, latest []byte) error {
 
 func (s *cutting) Abort(context.Context) error { return s.note("abort") }
 
-func (s *cutting) Prune(ctx context.Context, keep int) error {
+func (s *cutting) Prune(ctx context.Context, keep int, spared []uint64) error {
 	latest, _, err := s.store.Value(ctx, pscontrol.LatestSetKey)
-	return errors.Join(err, s.note(fmt.Sprintf("%s latest, keep %d,", latest, keep)))
+	text := fmt.Sprintf("%s latest, keep %d,", latest, keep)
+	if len(spared) > 0 {
+		text = fmt.Sprintf("%s latest, keep %d and %v,", latest, keep, spared)
+	}
+	return errors.Join(err, s.note(text))
 }
 
 // A set is named in the store before an older set is removed. After any failure the earlier set remains, and the

@@ -1,6 +1,7 @@
 package master
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"net/netip"
@@ -13,6 +14,7 @@ import (
 	"trainmaster/dataset"
 	"trainmaster/master/committer"
 	"trainmaster/master/component"
+	"trainmaster/master/evaluation/metric"
 	"trainmaster/master/pscontrol"
 	"trainmaster/taskqueue"
 )
@@ -25,7 +27,8 @@ type Config struct {
 	Clock   component.Clock    // default: the clock of the machine
 	Log     *logrus.Entry      // default: the standard logger
 
-	Components []component.Component // in addition to the components of every master
+	Components []component.Component       // in addition to the components of every master
+	Evaluate   func(context.Context) error // asks the component of evaluation for a round; nil: the job is not evaluated
 
 	Job       string // name; default "default"
 	Advertise string // address that trainers dial: host:port
@@ -86,6 +89,7 @@ func (c Config) withDefaults() Config {
 		c.Queue.Ranks = c.Trainers
 	}
 	c.Queue.Sync, c.Queue.Backups = c.Sync, c.Backups
+	c.Queue.Merge = metric.MergeEncoded
 	if c.Linger == 0 {
 		c.Linger = 30 * time.Second
 	}

@@ -17,8 +17,9 @@ import (
 type Assignment struct {
 	table  *taskqueue.Table
 	Task   taskqueue.Task
-	Stamps []dataset.Stamp // of the files of Task.Chunks, in the order of their first chunk
-	Base   int64           // the record of the task to begin with
+	Stamps []dataset.Stamp  // of the files of Task.Chunks, in the order of their first chunk
+	Base   int64            // the record of the task to begin with
+	Round  *taskqueue.Round // of an evaluation task, without its metrics
 }
 
 // Ranges returns the records of the task, by file.
@@ -137,6 +138,11 @@ func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) 
 // write: see batchSlack.
 const MaxHeld = 16
 
+// RefuseMetric notes a metric that is not finite: its result was refused.
+func (m *Master) RefuseMetric(ctx context.Context, ev *taskqueue.RefuseMetric) error {
+	return m.send(ctx, ev)
+}
+
 // Fail takes back a task that a joined trainer could not train.
 func (m *Master) Fail(ctx context.Context, o taskqueue.Ordinal, incarnation uint64, token taskqueue.Token, text string) error {
 	return m.send(ctx, &taskqueue.Request{Trainer: o, Incarnation: incarnation, Finished: []taskqueue.Result{{Token: token, Error: text}}})
@@ -168,6 +174,7 @@ func (t *term) assignment(ctx context.Context, a taskqueue.Answer) (Reply, error
 			Task:   taskqueue.Task{Index: a.Index, Chunks: table.TaskChunks(a.Index), Token: a.Token},
 			Stamps: make([]dataset.Stamp, len(files)),
 			Base:   a.Base,
+			Round:  a.Round,
 		}
 		for i, f := range files {
 			if dataset.IsRange(f.Path) {

@@ -21,6 +21,20 @@ func (m *Master) Pause(ctx context.Context, reason string) error {
 // Resume resumes a paused job.
 func (m *Master) Resume(ctx context.Context) error { return m.send(ctx, &taskqueue.Resume{}) }
 
+// ErrNoEvaluation is returned by Evaluate for a job without evaluation data.
+var ErrNoEvaluation = errors.New("the job is not evaluated: expected --evaluation-data of its master")
+
+// Evaluate asks for an evaluation round. It returns when the request is stored.
+func (m *Master) Evaluate(ctx context.Context) error {
+	if _, err := m.leading(); err != nil {
+		return err
+	}
+	if m.config.Evaluate == nil {
+		return ErrNoEvaluation
+	}
+	return m.config.Evaluate(ctx)
+}
+
 // Drain lets a trainer finish its tasks and then leave.
 func (m *Master) Drain(ctx context.Context, trainer string) error {
 	return m.send(ctx, &taskqueue.Drain{ID: trainer})

@@ -76,7 +76,7 @@ func (s *setTaker) write(ctx context.Context, cut pscontrol.Cut) (uint64, error)
 	s.book.mu.Lock()
 	s.book.job.LatestSet = text
 	s.book.mu.Unlock()
-	return cut.Number(), cut.Prune(ctx, s.keep)
+	return cut.Number(), cut.Prune(ctx, s.keep, nil)
 }
 
 func (s *setTaker) take(ctx context.Context) (uint64, error) {

@@ -33,6 +33,7 @@ type Answer struct {
 	Index       int
 	Set         int
 	Base        int64   // of the task: the record to begin with
+	Round       *Round  // of an evaluation task, without its metrics
 	WaitFor     WaitFor // of AnswerWait
 	Place       StepPlace
 	Finishes    []FinishStatus // one for each result of a request
@@ -155,6 +156,7 @@ func (ev *Report) apply(q *Queue) Answer {
 	q.sets = append(q.sets, s)
 	q.dirty = true
 	q.ledger.report(s)
+	q.raise(Reported{s.id})
 	q.notice(false, "dataset registered", map[string]any{"set": s.id, "name": s.name, "kind": s.kind.String(), "tasks": s.tasks, "chunks": s.chunks, "chunks_per_task": s.chunksPerTask})
 	q.advance(s)
 	return Answer{Set: s.id}

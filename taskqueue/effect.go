@@ -26,6 +26,8 @@ const (
 	OnRateChanged
 	OnStopDue
 	OnProgressDue
+	OnModelStored
+	OnReported
 )
 
 // JobEnded follows the end of the job. Status is Ended or Failed.
@@ -67,6 +69,18 @@ type RateChanged struct{ RateChange }
 
 // Key implements Effect.
 func (RateChanged) Key() EffectKey { return EffectKey{Kind: OnRateChanged} }
+
+// Reported follows the registration of a dataset.
+type Reported struct{ Set int }
+
+// Key implements Effect.
+func (e Reported) Key() EffectKey { return EffectKey{Kind: OnReported, Set: e.Set} }
+
+// ModelStored follows a training result with a new model.
+type ModelStored struct{ Model }
+
+// Key implements Effect.
+func (ModelStored) Key() EffectKey { return EffectKey{Kind: OnModelStored} }
 
 // Key implements Effect.
 func (e PassClosed) Key() EffectKey { return EffectKey{Kind: OnPassClosed, Set: e.Set} }
@@ -126,6 +140,9 @@ func (q *Queue) Outstanding() []Effect {
 	}
 	if q.hasEnded() {
 		list = append(list, JobEnded{q.status, q.reason})
+	}
+	for _, s := range q.sets {
+		list = append(list, Reported{s.id})
 	}
 	return list
 }

@@ -72,7 +72,7 @@ func TestOutstandingAfterRestoreEqualsReady(t *testing.T) {
 		}
 		return m
 	}
-	if got, want := byKind(restored.Outstanding()), byKind(said); !reflect.DeepEqual(got, want) || len(want) != 2 {
+	if got, want := byKind(restored.Outstanding()), byKind(said); !reflect.DeepEqual(got, want) || len(want) != 3 {
 		t.Errorf("outstanding %+v: expected %+v", got, want)
 	}
 }
@@ -127,6 +127,7 @@ func TestEffectsOfCuts(t *testing.T) {
 func TestStopDueFollowsTheNextDispatch(t *testing.T) {
 	q := New("job", [16]byte{}, 1, Options{FirstTimeout: time.Second, TimeoutMin: time.Second})
 	q.Apply(1, &Report{Digest: [32]byte{1}, Table: tableOf(t, 3)})
+	q.Ready() // the report
 	a := q.Apply(1, &Join{ID: "a", Control: "10.0.0.7:9000"})
 	b := q.Apply(1, &Join{ID: "b"})
 	ask := func(now Clock, of Answer, seq uint64, held ...Token) Answer {

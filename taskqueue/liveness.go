@@ -407,6 +407,9 @@ type PlainAsk struct {
 	Index       int
 	Token       Token
 	Error       string // the task failed
+	Metrics     []byte // as in Result, also below
+	Model       Model
+	NotFinite   string
 	Want        bool
 	Progress    Progress
 	Again       bool // a connection that holds a task gets the same task again: it may not have received the answer
@@ -426,7 +429,12 @@ func (ev *PlainAsk) apply(q *Queue) Answer {
 	switch {
 	case !ev.Finished:
 	case ev.Task != 0:
-		a.Finishes = []FinishStatus{q.finishID(t, ev)}
+		status, err := q.finishID(t, ev)
+		if err != nil {
+			a.Err = err
+			return a
+		}
+		a.Finishes = []FinishStatus{status}
 	case t != nil:
 		a.Finishes = []FinishStatus{q.finishPlain(t, ev)}
 	}
@@ -452,16 +460,21 @@ func (ev *PlainAsk) apply(q *Queue) Answer {
 
 // finishID judges a finish by the number of the task alone, as by a token: it may be of an earlier connection, or of the term of another
 // leader. t is the session of the connection, nil if it has none.
-func (q *Queue) finishID(t *trainer, ev *PlainAsk) FinishStatus {
+func (q *Queue) finishID(t *trainer, ev *PlainAsk) (FinishStatus, error) {
 	tok, ok := q.tokenOf(ev.Task)
 	//guard:task-id-matches-token
 	if !ok || !ev.Token.IsZero() && ev.Token != tok {
-		return Stale
+		return Stale, nil
 	}
 	if ev.Error != "" {
-		return q.fail(nil, tok, ev.Error)
+		q.noteNotFinite(tok, ev.NotFinite)
+		return q.fail(nil, tok, ev.Error), nil
 	}
-	return q.finish(t, tok, 0)
+	r := Result{Token: tok, Metrics: ev.Metrics, Model: ev.Model}
+	if err := q.checkMetrics(r); err != nil {
+		return Stale, err
+	}
+	return q.finish(t, &r), nil
 }
 
 // finishPlain counts what the connection holds, or held until it timed out, and nothing else: a
@@ -476,12 +489,12 @@ func (q *Queue) finishPlain(t *trainer, ev *PlainAsk) FinishStatus {
 		if ev.Error != "" {
 			return q.fail(t, tok, ev.Error)
 		}
-		return q.finish(t, tok, 0)
+		return q.finish(t, &Result{Token: tok})
 	}
 	for _, l := range slices.Backward(t.late) {
 		//guard:plain-late-finish
 		if l.index == ev.Index && (ev.Token.IsZero() || ev.Token == l.token) && ev.Error == "" {
-			return q.finish(t, l.token, 0)
+			return q.finish(t, &Result{Token: l.token})
 		}
 	}
 	return Stale

@@ -27,6 +27,12 @@ type Options struct {
 	LossesIgnored bool          // losses of trainers return nothing, only timeouts do
 	Ranks         int           // number of trainers that each get the positions of their rank; 0: any trainer gets the next position
 
+	// HoldEnd keeps the job open after its last pass: see EndJob.
+	HoldEnd bool
+	// Merge adds the metrics of a finish to the metrics of its evaluation round, both encoded. It must not change its arguments. nil: metrics
+	// are ignored.
+	Merge func(merged, more []byte) ([]byte, error)
+
 	Sync    bool // gradients are applied in synchronous steps: see StageGradients
 	Backups int  // trainers that a synchronous step does not wait for
 

@@ -26,6 +26,8 @@ type Queue struct {
 	restores    uint8            // from a backup
 	explicit    *explicitCommits // nil: a finish counts when it is committed
 	sync        *syncSteps       // nil: gradients are applied as they arrive
+	round       Round            // the newest evaluation round; Number 0: none
+	model       Model            // of the newest training result that has one
 
 	sets     []*set
 	trainers map[Ordinal]*trainer
@@ -45,6 +47,8 @@ type Queue struct {
 	effects      effects
 	sessionEnded bool
 	commitDue    bool // CheckpointDue was raised
+
+	roundChanged, modelChanged bool
 
 	joins int  // in this commit
 	hold  bool // no new dispatches

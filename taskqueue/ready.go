@@ -45,6 +45,7 @@ func (q *Queue) Ready() Ready {
 		q.unblock(WaitStep)
 		x.changed = false
 	}
+	r.Writes = append(r.Writes, q.roundWrites()...)
 	slices.SortFunc(r.Writes, func(a, b Write) int { return strings.Compare(a.Key, b.Key) })
 	if q.opt.Cuts {
 		due := q.StepsDue().Commit

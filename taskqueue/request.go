@@ -1,6 +1,7 @@
 package taskqueue
 
 import (
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -10,9 +11,12 @@ import (
 // Result is a finished task, or with Error a failed one. With explicit commits a finish
 // carries the step, from 1, that applied the last record of the task.
 type Result struct {
-	Token Token
-	Error string
-	Step  uint64
+	Token     Token
+	Error     string
+	Step      uint64
+	Metrics   []byte // of an evaluation task: see Options.Merge
+	Model     Model  // of a training task
+	NotFinite string // of a failed evaluation task: the name of a metric that is NaN or infinite
 }
 
 // Request is what a joined trainer sends: what it finished, and whether it wants a
@@ -35,7 +39,7 @@ type Request struct {
 }
 
 func (ev *Request) apply(q *Queue) Answer {
-	if err := q.checkSteps(ev.Finished); err != nil {
+	if err := errors.Join(q.checkSteps(ev.Finished), q.checkMetrics(ev.Finished...)); err != nil {
 		return Answer{Err: err}
 	}
 	t := q.trainers[ev.Trainer]
@@ -53,8 +57,9 @@ func (ev *Request) apply(q *Queue) Answer {
 				by = t
 			}
 			if r.Error == "" {
-				a.Finishes[i] = q.finish(by, r.Token, r.Step)
+				a.Finishes[i] = q.finish(by, &r)
 			} else {
+				q.noteNotFinite(r.Token, r.NotFinite)
 				a.Finishes[i] = q.fail(by, r.Token, r.Error)
 			}
 		}
@@ -242,6 +247,11 @@ func (q *Queue) answerTask(e *entry, attempt Attempt, a *Answer) {
 	a.Kind, a.Set, a.Base = AnswerTask, e.set.id, e.base
 	a.Token = q.token(e, attempt)
 	a.Index = e.set.orderOf(e.pass).index(e.position)
+	//guard:task-of-the-pinned-model
+	if r := q.round; e.set.kind == Evaluation && r.Set == e.set.id && r.Pass == e.pass {
+		r.Metrics = nil
+		a.Round = &r
+	}
 }
 
 func (q *Queue) token(e *entry, attempt Attempt) Token {
@@ -328,7 +338,8 @@ func (q *Queue) locate(tok Token) (s *set, e *entry, status FinishStatus) {
 
 // finish counts a task once, or with explicit commits keeps it for the commit of its step. by is the reporting trainer, nil if
 // it is unknown.
-func (q *Queue) finish(by *trainer, tok Token, step uint64) FinishStatus {
+func (q *Queue) finish(by *trainer, r *Result) FinishStatus {
+	tok, step := r.Token, r.Step
 	//guard:late-finish-averaged
 	q.observeLate(by, tok)
 	s, e, status := q.locate(tok)
@@ -369,6 +380,8 @@ func (q *Queue) finish(by *trainer, tok Token, step uint64) FinishStatus {
 		q.saveTrainer(by)
 	}
 	q.dirty = true
+	//guard:counted-metrics-merged
+	q.keepOutcome(s.kind, r)
 	q.ledger.finished(s.id, tok, by, step)
 	q.advance(s)
 	return Counted

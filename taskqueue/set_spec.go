@@ -76,6 +76,8 @@ func (q *Queue) passes(s *set) Pass {
 	switch {
 	case s.passes > 0:
 		return s.passes
+	case s.kind == Evaluation:
+		return 0
 	case s.kind == Prediction:
 		return 1
 	}
@@ -96,15 +98,32 @@ func (s *set) keepsJobOpen() bool {
 	return !s.ended
 }
 
-// mayEnd reports whether nothing keeps the job open. All expected datasets are registered then.
+// mayEnd reports whether nothing keeps the job open.
 func (q *Queue) mayEnd() bool {
-	work := false
+	//guard:job-end-is-held
+	if q.opt.HoldEnd || !q.passesDone() {
+		return false
+	}
 	for _, s := range q.sets {
 		//guard:open-round-keeps-job-open
 		if s.keepsJobOpen() {
 			return false
 		}
-		work = work || s.kind != Evaluation
+	}
+	return true
+}
+
+// passesDone reports whether all training and prediction datasets have ended. All expected datasets are registered then.
+func (q *Queue) passesDone() bool {
+	work := false
+	for _, s := range q.sets {
+		if s.kind == Evaluation {
+			continue
+		}
+		if !s.ended {
+			return false
+		}
+		work = true
 	}
 	for _, name := range q.opt.Sets {
 		//guard:job-waits-for-its-sets
@@ -130,30 +149,6 @@ func (q *Queue) Set(name string) (set int, ok bool) {
 		return s.id, true
 	}
 	return 0, false
-}
-
-// BeginRound opens a pass of an evaluation dataset, unless one is open. Answer.Token has the dataset and the open pass.
-type BeginRound struct{ Set int }
-
-// ErrNotEvaluation is returned for a round of another kind of dataset.
-var ErrNotEvaluation = errors.New("dataset is not for evaluation")
-
-func (ev *BeginRound) apply(q *Queue) Answer {
-	switch {
-	case ev.Set < 0 || ev.Set >= len(q.sets):
-		return Answer{Err: fmt.Errorf("%w: expected a dataset below %d, found %d", ErrBadSet, len(q.sets), ev.Set)}
-	case q.sets[ev.Set].kind != Evaluation:
-		return Answer{Err: fmt.Errorf("%w: dataset %d (%s) is for %s", ErrNotEvaluation, ev.Set, q.sets[ev.Set].name, q.sets[ev.Set].kind)}
-	case q.hasEnded():
-		return Answer{Err: fmt.Errorf("%w: it is %s", ErrJobOver, q.status)}
-	}
-	s := q.sets[ev.Set]
-	if len(s.open) == 0 {
-		q.openNext(s)
-		q.unblock(WaitTask)
-		q.advance(s)
-	}
-	return Answer{Token: Token{Epoch: q.epoch, Kind: s.kind, Dataset: s.id, Pass: s.pass}}
 }
 
 // nextSet returns the dataset to pick from: of evaluation first, then of training, then of prediction. tried has the datasets without a

@@ -152,7 +152,7 @@ func TestRoundOfAnEvaluationDataset(t *testing.T) {
 	if !slices.ContainsFunc(s.q.Ready().Effects, func(e Effect) bool { return e == PassClosed{1, 1} }) {
 		t.Error("expected the effect of the closed round")
 	}
-	for _, ev := range []Event{&BeginRound{0}, &BeginRound{2}, &BeginRound{-1}, &BeginRound{1}} {
+	for _, ev := range []Event{&BeginRound{Set: 0}, &BeginRound{Set: 2}, &BeginRound{Set: -1}, &BeginRound{Set: 1}} {
 		if a := s.q.Apply(1, ev); a.Err == nil {
 			t.Errorf("%+v: expected an error", ev)
 		}

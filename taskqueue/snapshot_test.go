@@ -87,7 +87,7 @@ func goldenSets(t testing.TB, q *Queue) {
 			t.Fatalf("report: %+v", a)
 		}
 	}
-	q.Apply(now, &BeginRound{2})
+	q.Apply(now, &BeginRound{Set: 2})
 	for _, accepts := range []Kinds{0, KindsOf(Evaluation)} {
 		if a := q.Apply(now, &PlainAsk{Connection: fmt.Sprint("10.0.0.9:", accepts), Want: true, Accepts: accepts}); a.Kind != AnswerTask || a.Set == 0 {
 			t.Fatalf("golden state: %+v", a)

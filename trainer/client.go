@@ -23,10 +23,11 @@ type Config struct {
 	Job       string // name of the job; "": the job of the found master
 	Address   string // Address for operators. "": the address of its connection to the master.
 	Locate    Locator
-	Heartbeat time.Duration // default: a fifth of the session TTL, at most 3 s
-	Log       *logrus.Entry // default: the standard logger
-	Protocol  Protocol      // default: GRPC
-	Answered  func(Answer)  // called after each answered call, by several goroutines; may be nil
+	Accepts   taskqueue.Kinds // of tasks; default: training. See [Client.Round] for evaluation tasks
+	Heartbeat time.Duration   // default: a fifth of the session TTL, at most 3 s
+	Log       *logrus.Entry   // default: the standard logger
+	Protocol  Protocol        // default: GRPC
+	Answered  func(Answer)    // called after each answered call, by several goroutines; may be nil
 	// Stores opens files in object stores. nil: dataset.DefaultStores.
 	Stores *dataset.Stores
 
@@ -68,12 +69,14 @@ type Client struct {
 	fail   context.CancelCauseFunc // of failed
 	owned  sync.WaitGroup
 
-	flight chan fetched // outcome of the request under way; nil: there is none
-	ended  bool         // the job has ended: its master may have exited
-	ready  *taskqueue.Task
-	stamps map[taskqueue.Token][]dataset.Stamp
-	wait   taskqueue.WaitFor // of the last reply
-	held   heldTasks         // empty in a job of explicit commits: a lost task ends the session there
+	flight  chan fetched // outcome of the request under way; nil: there is none
+	ended   bool         // the job has ended: its master may have exited
+	ready   *taskqueue.Task
+	stamps  map[taskqueue.Token][]dataset.Stamp
+	rounds  map[taskqueue.Token]taskqueue.Round // of evaluation tasks
+	metrics map[taskqueue.Token][]byte          // of evaluation tasks that are measured
+	wait    taskqueue.WaitFor                   // of the last reply
+	held    heldTasks                           // empty in a job of explicit commits: a lost task ends the session there
 
 	mu       sync.Mutex
 	progress taskqueue.Progress
@@ -113,6 +116,8 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 	}
 	c := &Client{config: config, link: l, who: reply.Trainer, sync: reply.Sync, session: session.New(reply), stamps: map[taskqueue.Token][]dataset.Stamp{}}
 	c.files.stores = cmp.Or(config.Stores, dataset.DefaultStores)
+	c.rounds, c.metrics = map[taskqueue.Token]taskqueue.Round{}, map[taskqueue.Token][]byte{}
+	c.session.Accepts = config.Accepts
 	if reply.Explicit {
 		c.explicit = session.NewSteps()
 	}
@@ -180,7 +185,7 @@ func report(ctx context.Context, l *link, names []string) error {
 // must precede the next call. The next call is with nil.
 func (c *Client) Next(ctx context.Context, finished *taskqueue.Task) (*taskqueue.Task, error) {
 	if finished != nil {
-		c.recordOutcome(finished, "")
+		c.recordOutcome(finished, "", "")
 	}
 	if c.cuts != nil && !c.cuts.entered {
 		if err := c.enter(ctx); err != nil {
@@ -222,9 +227,13 @@ func (c *Client) dropIfDraining() {
 	}
 }
 
-// Fail returns a task to the queue that could not be trained.
+// Fail returns a task to the queue that could not be trained. A [NotFiniteError] in reason is noted in the round of an evaluation task.
 func (c *Client) Fail(ctx context.Context, task *taskqueue.Task, reason error) error {
-	c.recordOutcome(task, reason.Error())
+	notFinite := ""
+	if e, ok := errors.AsType[*NotFiniteError](reason); ok {
+		notFinite = e.Metric
+	}
+	c.recordOutcome(task, reason.Error(), notFinite)
 	if err := c.collect(ctx); err != nil {
 		return err
 	}
@@ -233,11 +242,22 @@ func (c *Client) Fail(ctx context.Context, task *taskqueue.Task, reason error) e
 }
 
 // recordOutcome records that a task is finished or, with a reason, failed.
-func (c *Client) recordOutcome(task *taskqueue.Task, reason string) {
-	c.session.Finish(task.Token, reason, c.explicit.Finish(task.Token))
+func (c *Client) recordOutcome(task *taskqueue.Task, reason, notFinite string) {
+	r := taskqueue.Result{Token: task.Token, Error: reason, Step: c.explicit.Finish(task.Token), NotFinite: notFinite}
+	if reason == "" {
+		r.Metrics = c.metrics[task.Token]
+	}
+	c.session.Report(r)
 	c.held.end(task.Token)
-	delete(c.stamps, task.Token)
+	c.forget(task.Token)
 	c.run()
+}
+
+// forget forgets what came with a task.
+func (c *Client) forget(token taskqueue.Token) {
+	delete(c.stamps, token)
+	delete(c.rounds, token)
+	delete(c.metrics, token)
 }
 
 // send sends the next request; collect takes its outcome.
@@ -274,7 +294,11 @@ func (c *Client) collect(ctx context.Context) error {
 	c.wait = f.reply.WaitFor
 	if task := c.session.Answered(f.reply); task != nil {
 		c.ready, c.stamps[task.Token] = task, f.reply.Stamps
-		c.explicit.Begin(task.Token, f.reply.Base)
+		if task.Token.Kind == taskqueue.Training {
+			c.explicit.Begin(task.Token, f.reply.Base)
+		} else {
+			c.rounds[task.Token] = f.reply.Round
+		}
 		if c.explicit == nil {
 			c.held.begin(task.Token)
 		}

@@ -861,8 +861,8 @@ func (c plainCut) Number() uint64 { return uint64(c) }
 func (c plainCut) Write(context.Context, pscontrol.About) ([]byte, error) {
 	return fmt.Appendf(nil, "set %d", c), nil
 }
-func (plainCut) Abort(context.Context) error      { return nil }
-func (plainCut) Prune(context.Context, int) error { return nil }
+func (plainCut) Abort(context.Context) error                { return nil }
+func (plainCut) Prune(context.Context, int, []uint64) error { return nil }
 
 // A trainer that waits for a step stops for a cut. Its gradient is in the step after the cut.
 func TestStagedStopsForACut(t *testing.T) { overBoth(t, testStagedStopsForACut) }

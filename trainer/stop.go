@@ -115,7 +115,7 @@ func (c *Client) dropStopped() {
 func (c *Client) drop(tok taskqueue.Token) {
 	c.session.Drop(tok)
 	c.held.end(tok)
-	delete(c.stamps, tok)
+	c.forget(tok)
 }
 
 // stopTask stops a task that the client still has.

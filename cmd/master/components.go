@@ -12,11 +12,21 @@ import (
 
 // components sets the components that the flags select, in addition to the components of every master. servers is the control of
 // parameter servers, without its settings. desire stores the number of servers, which the control reads.
-func (s *daemonSettings) components(config *master.Config, servers pscontrol.Config, desire func(context.Context) error) {
+// leader returns the master that runs them.
+func (s *daemonSettings) components(config *master.Config, servers pscontrol.Config, desire func(context.Context) error, leader func() *master.Master) {
 	config.Components = []component.Component{desiredServers{desire}, trainercontrol.New(trainercontrol.Config{Trainers: trainerclient.Client{}, Log: config.Log})}
-	if s.ps == 0 {
-		return
+	if s.ps > 0 {
+		s.control(config, servers)
 	}
+	if len(s.evaluation.data) > 0 {
+		evaluates := s.evaluation.component(config, leader, config.Log)
+		config.Components = append(config.Components, evaluates)
+		config.Evaluate = evaluates.Evaluate
+	}
+}
+
+// control adds the control of parameter servers.
+func (s *daemonSettings) control(config *master.Config, servers pscontrol.Config) {
 	servers.Store, servers.Log = config.Store, config.Log
 	servers.Sync, servers.Cuts, servers.Backups = config.Sync, config.Queue.Cuts, config.Backups
 	config.Servers = pscontrol.New(servers)

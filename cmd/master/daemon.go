@@ -44,6 +44,7 @@ type daemonSettings struct {
 	ps         int
 	config     master.Config
 	servers    pscontrol.Config // the settings of parameter servers
+	evaluation evaluationFlags
 	passMode   *string
 	update     *string
 	lostTask   *string
@@ -102,6 +103,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags.StringVar(&s.checkpoint, "checkpoint-every", "1m", "how often to take a checkpoint of all parameter servers: a `cadence` such as 60s, 1pass, 500steps (with --update-mode sync), 60s,1pass (whichever comes first), or never")
 	s.lostTask = addTrainerLoss(cmd)
 	flags.IntVar(&s.servers.CheckpointKeep, "checkpoint-keep", 2, "sets of checkpoints to keep (0: the default)")
+	s.evaluation.add(cmd)
 	flags.StringVar(&s.resume, "resume", "", "`directory`, or s3://bucket/prefix, of the checkpoints of a job that etcd has lost: restore data and parameters from the newest set; a restored job continues")
 	flags.BoolVar(&s.ledger, "ledger", true, "write the ledger, from which master verify proves what was counted")
 	flags.StringVar(&s.sealing.Dir, "ledger-dir", "", "`directory` for the sealed ledger, the same for all masters of the job (default: ledger in --data-dir; with --endpoints, etcd)")
@@ -149,6 +151,13 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 	if s.sealing.Keep, err = ledger.ParseKeep(s.keep); err != nil {
 		return cli.SettingErrorf(cmd, "ledger-keep", "expected a size such as 64MiB or 10GiB, an age such as 720h, or all")
 	}
+	if err := s.evaluation.check(cmd); err != nil {
+		return err
+	}
+	if s.evaluation.config.Every.Steps > 0 && !s.config.Sync && s.ps > 0 {
+		return cli.SettingErrorf(cmd, "evaluate-every", "expected no steps with asynchronous parameter servers: the master counts them in synchronous mode only")
+	}
+	s.config.Queue.HoldEnd = len(s.evaluation.data) > 0
 	if s.servers.CheckpointEvery, err = pscontrol.ParseCadence(s.checkpoint); err != nil {
 		return cli.SettingErrorf(cmd, "checkpoint-every", "expected never, or at most one of each, separated by commas: a time such as 60s, steps such as 500steps, passes such as 1pass")
 	}
@@ -244,6 +253,9 @@ func ledgerDir(dataDir string) string { return filepath.Join(dataDir, "ledger") 
 // run serves until the job has ended or ctx ends. It stops in this order: the committer
 // finishes what waits, the lock is resigned, the port closes, the store closes.
 func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) (err error) {
+	if err := s.evaluation.checkFiles(ctx, s.config.Roots); len(s.evaluation.data) > 0 && err != nil {
+		return err
+	}
 	listener, err := cli.Listen(s.listen, "--listen")
 	if err != nil {
 		return err
@@ -360,11 +372,13 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	config.Ledger = &ledger.Sealer{Store: store, Config: s.sealing, Log: log}
 	servers := s.servers
 	servers.Servers, servers.Registry = client, roster
-	s.components(&config, servers, func(ctx context.Context) error { return s.desire(ctx, store, log) })
-	m, err := master.New(config)
+	var m *master.Master // the components call it when it leads
+	s.components(&config, servers, func(ctx context.Context) error { return s.desire(ctx, store, log) }, func() *master.Master { return m })
+	created, err := master.New(config)
 	if err != nil {
 		return cli.UsageErrorf("%v", err)
 	}
+	m = created
 	split := portsplit.New(listener, portsplit.Config{Log: log, Reserved: portsplit.HTTPGet}) // heartbeats for standbys
 	rpcs := &netrpc.Server{Master: m, Log: log}
 	proxy, err := s.proxy()

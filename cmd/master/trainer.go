@@ -29,6 +29,7 @@ func trainerCommand() *cobra.Command {
 		w       reference.Worker
 		addr    string
 		servers []string
+		stored  string
 	)
 	cmd := &cobra.Command{
 		Use:   "trainer",
@@ -60,6 +61,7 @@ master or server it continues when that process runs again. One trainer of the j
 	checkExchange := addExchange(cmd, &w.Recipe.Exchange)
 	flags.Uint64Var(&w.Seed, "model-seed", 1, "of the initial parameters")
 	flags.StringVar(&w.SavePath, "save-model", "", "safetensors `file` that the elected trainer writes at the end")
+	flags.StringVar(&stored, "checkpoint-dir", "", "`directory`, or s3://bucket/prefix, of the checkpoints of the parameter servers, for evaluation rounds (default: the newest parameters are evaluated)")
 	flags.StringVar(&w.JournalPath, "journal", "", "`file` for one line of JSON per trained task")
 	flags.StringVar(&w.Trainer.Control, "control-listen", "", "`host:port` for the gRPC service TrainerControl; a port alone, as :9000, is open on all addresses (default: none)")
 	flags.DurationVar(&w.RecordDelay, "record-delay", 0, "`time` to wait before each record, so that a small dataset lasts (for drills)")
@@ -89,6 +91,9 @@ master or server it continues when that process runs again. One trainer of the j
 		w.Kind, w.WireDType = *kind, params.WireDType(*dtype)
 		w.Log = cli.NewLogger(cmd).WithField("trainer", w.Trainer.ID)
 		w.Trainer.Log, w.Trainer.Protocol = w.Log, trainer.Protocol(*protocol)
+		if stored != "" {
+			w.Stored = storedIn(stored)
+		}
 		if len(etcd.Endpoints) == 0 {
 			w.Trainer.Locate = trainer.At(addr)
 			w.Servers = func(context.Context) ([]string, error) { return servers, nil }

@@ -210,7 +210,7 @@ func (c *leaderCut) Abort(ctx context.Context) error {
 	})
 }
 
-func (c *leaderCut) Prune(ctx context.Context, keep int) error {
+func (c *leaderCut) Prune(ctx context.Context, keep int, _ []uint64) error {
 	prune := func(_ int, s *server, reply func(error)) { reply(s.pruneSets(c.number, c.term, keep)) }
 	all := c.shards.world.servers
 	if err := c.shards.all(ctx, "prune", all[:1], prune); err != nil {

@@ -240,7 +240,7 @@ func (w *checkpointWatch) checkpoint(ctx context.Context) error {
 		return err
 	}
 	w.written = append(w.written, time.Since(began))
-	return cut.Prune(ctx, checkpointsKept)
+	return cut.Prune(ctx, checkpointsKept, nil)
 }
 
 const roleStepper = "stepper"

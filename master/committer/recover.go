@@ -109,7 +109,7 @@ func readOrBegin(ctx context.Context, lead store.Leadership, config Config, kept
 	if s.queue, err = taskqueue.Restore(&snapshot, s.roster, tables, config.Queue); err != nil {
 		return nil, err
 	}
-	if err := s.readStep(ctx); err != nil {
+	if err := errors.Join(s.readStep(ctx), s.readRound(ctx)); err != nil {
 		return nil, err
 	}
 	s.stored, s.revision = stored, revision
@@ -138,6 +138,16 @@ func (s *state) readStep(ctx context.Context) error {
 		return fmt.Errorf("read %s: %w", taskqueue.StepKey, err)
 	}
 	return s.setStep(step)
+}
+
+// readRound reads the newest evaluation round and model.
+func (s *state) readRound(ctx context.Context) (err error) {
+	for key, into := range map[string]*[]byte{taskqueue.RoundKey: &s.round, taskqueue.ModelKey: &s.model} {
+		if *into, _, err = s.store.Value(ctx, key); err != nil {
+			return fmt.Errorf("read %s: %w", key, err)
+		}
+	}
+	return s.queue.RestoreRound(s.round, s.model)
 }
 
 // readState reads the stored state; revision 0 says that the job is still to be begun.

@@ -33,6 +33,8 @@ type state struct {
 	limit       int               // of its size: above it nothing new is dispatched
 	roster      map[string][]byte // as stored, by trainer id
 	step        []byte            // value of taskqueue.StepKey, or the step that the latest checkpoint set implies
+	round       []byte            // value of taskqueue.RoundKey
+	model       []byte            // value of taskqueue.ModelKey
 	written     time.Time         // when the last commit ended
 	tables      atomic.Pointer[[]*taskqueue.Table]
 	number      atomic.Uint64 // of the last commit
@@ -98,8 +100,13 @@ func (s *state) save(ctx context.Context, ready taskqueue.Ready) error {
 	s.queue.Hold(len(encoded) > s.limit)
 	s.counts.commits.Add(1)
 	for _, w := range ready.Writes {
-		if w.Key == taskqueue.StepKey {
+		switch w.Key {
+		case taskqueue.StepKey:
 			s.step = w.Value
+		case taskqueue.RoundKey:
+			s.round = w.Value
+		case taskqueue.ModelKey:
+			s.model = w.Value
 		}
 		if id, ok := strings.CutPrefix(w.Key, taskqueue.RosterPrefix); ok {
 			if w.Delete {
@@ -233,6 +240,8 @@ func (s *state) decode(stored []byte, tables []*taskqueue.Table) (*taskqueue.Que
 	}
 	//guard:step-restored
 	err = q.RestoreStep(s.step)
+	//guard:round-restored
+	err = errors.Join(err, q.RestoreRound(s.round, s.model))
 	return q, err
 }
 

@@ -1,6 +1,7 @@
 package evaluation
 
 import (
+	"cmp"
 	"errors"
 	"fmt"
 	"math"
@@ -21,6 +22,7 @@ type Input struct {
 	Version uint64 // newest version of the parameters. After a rollback, the version of the manifest.
 	Passes  uint64 // passes of the training data that have ended
 	Model   string // newest checkpoint set, or newest path of a model. "": none yet.
+	Of      uint64 // version of Model; 0: Version
 	Command bool   // a command requests a round
 	Ending  bool   // all training passes have ended
 	Closed  *Closed
@@ -140,11 +142,11 @@ func (d *decider) begin(in Input) {
 		d.Due = Due{}
 		d.decide(Skip, Round{}, "no model at the end of the job")
 	case in.Model == "": // the triggers wait for a model
-	case d.Due == Due{End: true} && last.Model == in.Model && last.Version == in.Version:
+	case d.Due == Due{End: true} && last.Model == in.Model && last.Version == cmp.Or(in.Of, in.Version):
 		d.Due = Due{}
 		d.decide(Skip, Round{}, "round %d has evaluated the last model, of version %d", last.Number, last.Version)
 	default:
-		d.Open = &Round{Number: d.Rounds + 1, Version: in.Version, Model: in.Model, Begin: d.now}
+		d.Open = &Round{Number: d.Rounds + 1, Version: cmp.Or(in.Of, in.Version), Model: in.Model, Begin: d.now}
 		d.decide(Begin, *d.Open, "%s (version %d, %d passes)", d.Due.reason(d.config.Every), in.Version, in.Passes)
 		d.Due = Due{}
 	}

@@ -10,6 +10,9 @@ import (
 	"trainmaster/taskqueue"
 )
 
+// Key holds the encoded state of a job.
+const Key = "/evaluation"
+
 const (
 	// Format is the format of an encoded state.
 	Format = 1

@@ -47,11 +47,16 @@ func (c *coordinator) PushResult(ctx context.Context, in *pb.TaskResult) (*pb.Pu
 	if err := checkResult(in); err != nil {
 		return nil, err
 	}
+	metrics, err := metricsOf(in)
+	if err != nil {
+		return nil, c.refuseMetric(ctx, in, err)
+	}
+	stored := taskqueue.Model{Path: in.GetModelPath(), Version: uint64(max(in.GetModelId(), 0))}
 	if c.log.Logger.IsLevelEnabled(logrus.DebugLevel) {
 		c.log.WithFields(logrus.Fields{"task": in.GetTaskId(), "model": in.GetModelId(), "path": in.GetModelPath(), "loss": in.GetLoss(), "accuracy": in.GetAccuracy(), "stat": in.GetStat()}).Debug("result of a task")
 	}
 	if in.GetRequest() != nil {
-		ev, err := requestOf(in.GetRequest(), in.GetAsk(), []taskqueue.Result{{Token: tokenOf(in.GetToken()), Error: in.GetError(), Step: in.GetStep()}})
+		ev, err := requestOf(in.GetRequest(), in.GetAsk(), []taskqueue.Result{{Token: tokenOf(in.GetToken()), Error: in.GetError(), Step: in.GetStep(), Metrics: metrics, Model: stored}})
 		if err != nil {
 			return nil, err
 		}
@@ -61,7 +66,7 @@ func (c *coordinator) PushResult(ctx context.Context, in *pb.TaskResult) (*pb.Pu
 	}
 	ask := in.GetAsk()
 	ev := &taskqueue.PlainAsk{
-		Finished: true, Task: taskqueue.TaskID(in.GetTaskId()), Token: tokenOf(in.GetToken()), Error: in.GetError(),
+		Finished: true, Task: taskqueue.TaskID(in.GetTaskId()), Token: tokenOf(in.GetToken()), Error: in.GetError(), Metrics: metrics, Model: stored,
 		Want: ask != nil, Accepts: kindsOf(ask.GetAccepts()),
 	}
 	if ask == nil { // the number of the task is enough: the result does not name its trainer, and must not wait for a call of another one
@@ -95,16 +100,19 @@ var resultStatuses = map[taskqueue.FinishStatus]pb.PushResultResponse_Status{
 // checkResult refuses numbers that no training gives, and a result that names no task.
 func checkResult(in *pb.TaskResult) error {
 	for field, v := range map[string]float64{
-		"loss": in.GetLoss(), "accuracy": in.GetAccuracy(), "stat.seconds": in.GetStat().GetSeconds(),
+		"stat.seconds":     in.GetStat().GetSeconds(),
 		"stat.cpu_seconds": in.GetStat().GetCpuSeconds(), "stat.gpu_utilization": in.GetStat().GetGpuUtilization(),
 	} {
 		//guard:result-finite
-		if math.IsNaN(v) || math.IsInf(v, 0) {
+		if isNotFinite(v) {
 			return badArgument(field, "expected a finite number, found %v", v)
 		}
 	}
 	if n := in.GetStat().GetRecords(); n < 0 {
 		return badArgument("stat.records", "expected 0 or more, found %d", n)
+	}
+	if n := len(in.GetModelPath()); n > taskqueue.MaxModelPath {
+		return badArgument("model_path", "expected at most %d bytes, found %d", taskqueue.MaxModelPath, n)
 	}
 	switch {
 	case in.GetRequest() != nil && in.GetToken() == nil:
@@ -177,7 +185,7 @@ func (c *coordinator) taskSpec(r master.Reply, waits bool, err error) (*pb.TaskS
 	data := c.dataSpec(filesToProto(r.Assignment.Ranges(), r.Assignment.Task.Chunks))
 	switch token.Kind {
 	case taskqueue.Evaluation:
-		spec.Task = &pb.TaskSpec_EvaluationSpec{EvaluationSpec: &pb.EvaluationTaskSpec{Data: data}}
+		spec.Task = &pb.TaskSpec_EvaluationSpec{EvaluationSpec: &pb.EvaluationTaskSpec{Model: modelOf(r.Assignment.Round), Data: data}}
 	case taskqueue.Prediction:
 		spec.Task = &pb.TaskSpec_PredictionSpec{PredictionSpec: &pb.PredictionTaskSpec{Data: data}}
 	default:
@@ -195,6 +203,14 @@ func (c *coordinator) dataSpec(files *pb.DataFilesSpec) *pb.DataSpec {
 		return &pb.DataSpec{Data: &pb.DataSpec_Files{Files: files}}
 	}
 	return &pb.DataSpec{Data: &pb.DataSpec_Stream{Stream: &pb.DataStreamSpec{DataProxyLocation: c.dataProxy, Files: files}}}
+}
+
+// modelOf returns the model of a round; nil: the trainer evaluates its own.
+func modelOf(round *taskqueue.Round) *pb.ModelSpec {
+	if round == nil || round.Model == "" {
+		return nil
+	}
+	return &pb.ModelSpec{ModelPath: round.Model}
 }
 
 var waitReasons = map[taskqueue.WaitFor]pb.WaitTaskSpec_Reason{

@@ -80,7 +80,7 @@ func TestTrainerWithoutSession(t *testing.T) {
 		if spec.GetTaskId() <= 0 || spec.GetToken().GetAttempt() != 1 {
 			t.Fatalf("task %d with token %v", spec.GetTaskId(), spec.GetToken())
 		}
-		reply := p.push(&pb.TaskResult{TaskId: spec.GetTaskId(), Loss: 0.25, Stat: &pb.RunStats{Records: 10}, Ask: &pb.TrainerInfo{TrainerId: 7}})
+		reply := p.push(&pb.TaskResult{TaskId: spec.GetTaskId(), Loss: new(0.25), Stat: &pb.RunStats{Records: 10}, Ask: &pb.TrainerInfo{TrainerId: 7}})
 		if reply.GetStatus() != pb.PushResultResponse_STATUS_COUNTED {
 			t.Fatalf("result: %v", reply)
 		}
@@ -107,7 +107,7 @@ func TestProgressOfTrainerWithoutSession(t *testing.T) {
 	s := serve(t, 5, master.Config{})
 	p := s.plain(t, 1)
 	for range 2 {
-		p.push(&pb.TaskResult{TaskId: p.get().GetTaskId(), Loss: 0.5, Stat: &pb.RunStats{Records: 10}, Ask: &pb.TrainerInfo{TrainerId: 1}})
+		p.push(&pb.TaskResult{TaskId: p.get().GetTaskId(), Loss: new(0.5), Stat: &pb.RunStats{Records: 10}, Ask: &pb.TrainerInfo{TrainerId: 1}})
 	}
 	reply, err := pb.NewAdminClient(s.conn).Status(t.Context(), &pb.StatusRequest{})
 	if err != nil {
@@ -281,8 +281,8 @@ func TestInvalidResults(t *testing.T) {
 		field  string
 		result *pb.TaskResult
 	}{
-		{"loss", &pb.TaskResult{TaskId: id, Loss: math.NaN()}},
-		{"accuracy", &pb.TaskResult{TaskId: id, Accuracy: math.Inf(1)}},
+		{"loss", &pb.TaskResult{TaskId: id, Loss: new(math.NaN())}},
+		{"accuracy", &pb.TaskResult{TaskId: id, Accuracy: new(math.Inf(1))}},
 		{"stat.seconds", &pb.TaskResult{TaskId: id, Stat: &pb.RunStats{Seconds: math.Inf(-1)}}},
 		{"stat.cpu_seconds", &pb.TaskResult{TaskId: id, Stat: &pb.RunStats{CpuSeconds: math.NaN()}}},
 		{"stat.gpu_utilization", &pb.TaskResult{TaskId: id, Stat: &pb.RunStats{GpuUtilization: math.NaN()}}},

@@ -43,6 +43,11 @@ func (a *admin) StopTasks(ctx context.Context, req *pb.StopTasksRequest) (*pb.St
 	return reply, err
 }
 
+// Evaluate asks for an evaluation round.
+func (a *admin) Evaluate(ctx context.Context, req *pb.EvaluateRequest) (*pb.EvaluateReply, error) {
+	return &pb.EvaluateReply{}, a.steer(ctx, req.GetJob(), a.master.Evaluate)
+}
+
 // Pause stops dispatches.
 func (a *admin) Pause(ctx context.Context, req *pb.PauseRequest) (*pb.PauseReply, error) {
 	err := a.steer(ctx, req.GetJob(), func(ctx context.Context) error { return a.master.Pause(ctx, req.GetReason()) })

@@ -146,7 +146,7 @@ func (c *connection) Next(req wire.NextRequest, reply *wire.NextReply) (err erro
 	}
 	r, err := c.server.Master.Next(c.ctx, &taskqueue.Request{
 		Trainer: req.Ordinal, Incarnation: req.Incarnation, Seq: req.Seq, Ack: req.Ack, Held: req.Held,
-		Finished: req.Finished, Want: req.Want, Progress: req.Progress, SeenCommit: req.SeenCommit, SeenProof: req.SeenProof, JobID: req.JobID, Epoch: req.Epoch,
+		Finished: req.Finished, Want: req.Want, Progress: req.Progress, SeenCommit: req.SeenCommit, SeenProof: req.SeenProof, JobID: req.JobID, Epoch: req.Epoch, Accepts: req.Accepts,
 	})
 	c.observe(req.Trainer, err)
 	if err != nil {
@@ -156,6 +156,9 @@ func (c *connection) Next(req wire.NextRequest, reply *wire.NextReply) (err erro
 	reply.Finishes, reply.Commit, reply.CommitProof, reply.WaitFor = r.Finishes, r.Commit, r.CommitProof, r.WaitFor
 	if r.Assignment != nil {
 		reply.Task, reply.Stamps, reply.Base = r.Assignment.Task, r.Assignment.Stamps, r.Assignment.Base
+		if round := r.Assignment.Round; round != nil {
+			reply.Round = *round
+		}
 	}
 	return nil
 }

@@ -171,10 +171,10 @@ func (c *cut) Abort(ctx context.Context) error {
 	return c.all("abort", calling(ctx, pb.ParameterServerClient.AbortCut, &pb.AbortCutRequest{Cut: c.name}))
 }
 
-// Prune has the servers remove what only older sets need: the sets first, so that none is
+// Prune has the servers remove what only older sets need, except spared sets: the sets first, so that none is
 // there without its checkpoints.
-func (c *cut) Prune(ctx context.Context, keep int) error {
-	prune := calling(ctx, pb.ParameterServerClient.PruneSets, &pb.PruneSetsRequest{Cut: c.name, Keep: uint32(keep)})
+func (c *cut) Prune(ctx context.Context, keep int, spared []uint64) error {
+	prune := calling(ctx, pb.ParameterServerClient.PruneSets, &pb.PruneSetsRequest{Cut: c.name, Keep: uint32(keep), Spared: spared})
 	what := fmt.Sprintf("prune before cut %d on", c.Number())
 	if err := c.onOne(what, prune); err != nil {
 		return err

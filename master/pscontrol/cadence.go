@@ -123,7 +123,9 @@ func keepCadence(ctx context.Context, t *term, box *component.Mailbox) error {
 func (t *term) progress(ctx context.Context) (p progress, err error) {
 	err = t.Read(ctx, func(q *taskqueue.Queue) {
 		for _, set := range q.Overview().Sets {
-			p.passes += uint64(set.Pass)
+			if set.Kind == taskqueue.Training {
+				p.passes += uint64(set.Pass)
+			}
 		}
 		last, _ := q.SyncStep()
 		p.steps = last.Version

@@ -35,8 +35,8 @@ type Cut interface {
 	Write(ctx context.Context, about About) (set []byte, err error)
 	// Abort drops the cut.
 	Abort(ctx context.Context) error
-	// Prune removes what is older than the newest sets to keep.
-	Prune(ctx context.Context, keep int) error
+	// Prune removes what is older than the newest sets to keep, except spared sets.
+	Prune(ctx context.Context, keep int, spared []uint64) error
 }
 
 // CheckpointStatus is about the sets of this term.
@@ -264,7 +264,9 @@ func (c *checkpointer) begun(ctx context.Context) (*progress, error) {
 		p.at = p.at.Add(-max(0, p.clock.Sub(at.Position.Clock)))
 		p.passes = 0
 		for _, d := range at.Position.Datasets {
-			p.passes += uint64(d.Pass)
+			if d.Kind == taskqueue.Training {
+				p.passes += uint64(d.Pass)
+			}
 		}
 	}
 	return &p, nil
@@ -333,7 +335,7 @@ func (c *checkpointer) take(ctx context.Context) error {
 	c.term.config.Log.WithFields(logrus.Fields{"set": cut.Number(), "took": c.term.since(began).Round(time.Millisecond)}).Info("checkpoint complete")
 	bounded, cancel := c.term.within(ctx, writeTimeout)
 	defer cancel()
-	if err := cut.Prune(bounded, c.term.config.CheckpointKeep); err != nil && ctx.Err() == nil {
+	if err := c.prune(bounded, cut); err != nil && ctx.Err() == nil {
 		c.term.config.Log.WithError(err).Warn("older checkpoints not removed")
 	}
 	return nil

@@ -37,6 +37,7 @@ type DatasetPosition struct {
 	Pass  taskqueue.Pass `json:"pass"`
 	Tasks int            `json:"tasks"`
 	Done  int            `json:"done"` // finished, and entirely in the set
+	Kind  taskqueue.Kind `json:"kind,omitempty"`
 }
 
 // jobSnapshot is the committed state of the job when a cut was taken. Everything that it counts is in the parameters at the
@@ -58,7 +59,7 @@ func (t *term) jobSnapshot(ctx context.Context) (m *jobSnapshot, err error) {
 		}
 		m.position = Position{Epoch: q.Epoch(), Commit: q.Commit(), Clock: q.Clock()}
 		for _, s := range q.Overview().Sets {
-			m.position.Datasets = append(m.position.Datasets, DatasetPosition{Pass: s.Pass, Tasks: s.Tasks, Done: s.Done + s.Uncommitted})
+			m.position.Datasets = append(m.position.Datasets, DatasetPosition{Pass: s.Pass, Tasks: s.Tasks, Done: s.Done + s.Uncommitted, Kind: s.Kind})
 		}
 		m.head = snapshot.Head{
 			Job: m.state.Job, JobID: hex.EncodeToString(m.state.JobID), Cluster: fmt.Sprintf("%x", m.state.Cluster), Format: m.state.Format,

@@ -164,7 +164,7 @@ type dataCut uint64
 func (c dataCut) Number() uint64                             { return uint64(c) }
 func (dataCut) Write(context.Context, About) ([]byte, error) { return nil, nil }
 func (dataCut) Abort(context.Context) error                  { return nil }
-func (dataCut) Prune(context.Context, int) error             { return nil }
+func (dataCut) Prune(context.Context, int, []uint64) error   { return nil }
 
 // begin quiesces all trainers while the servers fix the cut.
 func (r *rollbacks) begin(ctx context.Context) (cut Cut, at *jobSnapshot, err error) {

@@ -106,7 +106,7 @@ func TestAwayIsNotGone(t *testing.T) {
 		away string
 		do   func(context.Context) error
 	}{
-		"pruning sets":    {"sets/00000002.json", func(ctx context.Context) error { _, err := store.PruneSets(ctx, 3, 2); return err }},
+		"pruning sets":    {"sets/00000002.json", func(ctx context.Context) error { _, err := store.PruneSets(ctx, 3, 2, nil); return err }},
 		"discarding sets": {"sets/00000003.json", func(ctx context.Context) error { return store.Discard(ctx, "of another instance", 0) }},
 		"discarding of a shard": {"ps-0/00000001-00000002/MANIFEST.json", func(ctx context.Context) error {
 			_, err := folder.Discard(ctx, "of another instance", 0, 1)
@@ -157,7 +157,7 @@ func TestPassedOverSetIsRemovedFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	kept, err := store.PruneSets(t.Context(), 3, 2)
+	kept, err := store.PruneSets(t.Context(), 3, 2, nil)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -166,6 +166,34 @@ func TestPassedOverSetIsRemovedFirst(t *testing.T) {
 	}
 	if left, err := store.Sets(t.Context()); err != nil || len(left) != 2 {
 		t.Errorf("left %v, %v, expected 2 sets", left, err)
+	}
+}
+
+func TestSparedSetsStay(t *testing.T) {
+	store := Store{Place: Disk(t.TempDir())}
+	if err := store.Place.Prepare(SetsDir); err != nil {
+		t.Fatal(err)
+	}
+	for number := range uint64(5) {
+		set := &Set{Job: "test", Number: number + 1, After: number, Mode: Async, JobEpoch: 1, Shards: []Part{{Generation: Generation{1, number + 1}, SHA256: "x"}}}
+		text, err := set.Encode()
+		if err == nil {
+			err = store.WriteSet(t.Context(), text, nil)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, c := range []struct {
+		spared, left []uint64
+	}{{[]uint64{1, 3, 9}, []uint64{5, 4, 3, 1}}, {[]uint64{1}, []uint64{5, 4, 1}}, {nil, []uint64{5, 4}}} {
+		kept, err := store.PruneSets(t.Context(), 5, 2, c.spared)
+		if err != nil || len(kept) != len(c.left) {
+			t.Fatalf("kept %v, %v, expected %d sets", kept, err, len(c.left))
+		}
+		if left, err := store.Sets(t.Context()); err != nil || !slices.Equal(left, c.left) {
+			t.Errorf("spared %v: left %v, %v, expected %v", c.spared, left, err, c.left)
+		}
 	}
 }
 
@@ -181,7 +209,7 @@ func TestPruneKeepsStateOfTheNextSet(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if _, err := store.PruneSets(t.Context(), 1, 1); err != nil {
+	if _, err := store.PruneSets(t.Context(), 1, 1, nil); err != nil {
 		t.Fatal(err)
 	}
 	if names, err := store.Place.List(t.Context(), SetsDir); err != nil || !slices.Equal(names, []string{StateOf(2, nil).Name}) {

@@ -263,27 +263,34 @@ func (s Store) openPart(ctx context.Context, set *Set, p Part) (*Checkpoint, err
 	return c, nil
 }
 
-// PruneSets removes sets up to a number, except the newest keep ones, and returns the remaining sets. A set between one and the
+// PruneSets removes sets up to a number, except the newest keep ones and spared ones, and returns the remaining sets. A set between one and the
 // set before it ([Set.After]) does not count and is removed.
-func (s Store) PruneSets(ctx context.Context, upTo uint64, keep int) (kept []*Set, err error) {
+func (s Store) PruneSets(ctx context.Context, upTo uint64, keep int, spared []uint64) (kept []*Set, err error) {
 	numbers, err := s.Sets(ctx)
 	if err != nil {
 		return nil, err
 	}
 	after := upTo // of the newest set that stays: one above it is not among the older ones
+	newest := 0   // sets of keep that stay
 	for _, n := range numbers {
 		set, err := s.ReadSet(ctx, n)
 		if errors.Is(err, ErrUnavailable) {
 			return nil, err
 		}
 		//guard:passed-over-set-pruned-first
-		if n > upTo || n <= after && len(kept) < keep && err == nil {
+		if n > upTo || n <= after && newest < keep && err == nil {
 			if err == nil && n <= upTo && set.After > 0 {
 				after = set.After
 			}
 			if err == nil {
 				kept = append(kept, set)
+				newest++
 			}
+			continue
+		}
+		//guard:spared-set-stays
+		if err == nil && slices.Contains(spared, n) {
+			kept = append(kept, set)
 			continue
 		}
 		if err := s.Place.Remove(ctx, path.Join(SetsDir, setName(n))); err != nil {

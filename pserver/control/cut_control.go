@@ -81,7 +81,7 @@ func (c *Service) PruneSets(ctx context.Context, request *pb.PruneSetsRequest) (
 	if request.GetFailed() {
 		err = checkpoints.Discard(ctx, number, term)
 	} else {
-		err = checkpoints.PruneSets(ctx, number, term, int(request.GetKeep()))
+		err = checkpoints.PruneSets(ctx, number, term, int(request.GetKeep()), request.GetSpared())
 	}
 	return &pb.PruneSetsReply{}, statusOf(err)
 }

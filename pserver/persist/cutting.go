@@ -187,14 +187,14 @@ func (c *Checkpoints) Discard(ctx context.Context, latest, term uint64) error {
 	return c.removeSegments(ctx)
 }
 
-// PruneSets removes the files that only sets older than the newest keep sets need.
-func (c *Checkpoints) PruneSets(ctx context.Context, number, term uint64, keep int) error {
+// PruneSets removes the files that only sets older than the newest keep sets need. Spared sets stay.
+func (c *Checkpoints) PruneSets(ctx context.Context, number, term uint64, keep int, spared []uint64) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if err := cmp.Or(c.checkTerm(term), c.checkOwner(ctx)); err != nil {
 		return err
 	}
-	kept, err := c.store.PruneSets(ctx, number, max(1, keep))
+	kept, err := c.store.PruneSets(ctx, number, max(1, keep), spared)
 	if err != nil {
 		return err
 	}

@@ -103,6 +103,11 @@ type Trainer struct {
 	Cuts       Cuts  // nil: none are taken
 	Stops      Stops // may be nil
 
+	Rounds Rounds // nil: no evaluation tasks come
+	// Stored reads the model of a round. It returns nil if the model cannot be read here: the newest parameters are evaluated then. May be nil.
+	Stored func(ctx context.Context, round taskqueue.Round) (*StoredModel, error)
+	Seed   uint64 // of the initial rows of tables
+
 	Journal *Journal // nil: none is kept
 	// Batch is called after each group of mini-batches with its number of records and the sum of their losses. May be nil.
 	Batch  func(records int, lossSum float64)
@@ -179,6 +184,12 @@ func (t *Trainer) Run(ctx context.Context) error {
 			return fmt.Errorf("next task: %w", err)
 		}
 		finished = nil
+		if task.Token.Kind == taskqueue.Evaluation {
+			if finished, err = s.evaluate(ctx, task); err != nil {
+				return fmt.Errorf("evaluate task %d of pass %d: %w", task.Index, task.Token.Pass, err)
+			}
+			continue
+		}
 		report, err := s.train(ctx, task)
 		if errors.Is(err, trainer.ErrStopped) {
 			continue // with another task
@@ -216,6 +227,7 @@ type session struct {
 	unpulled int            // pushes since the last pull
 	more     []model.Tensor // memory for the gradients of a further mini-batch
 	rows     *rows          // nil: the model has no tables
+	pinned   *pinned        // the model that was evaluated last; nil: none
 
 	parameters, gradients         []model.Tensor
 	sharedParams, sharedGradients []params.Tensor // the same memory, as the parameter servers know it

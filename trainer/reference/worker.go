@@ -44,6 +44,9 @@ type Worker struct {
 	JournalPath string // "": no journal
 	Log         *logrus.Entry
 
+	// Stored is [Trainer.Stored].
+	Stored func(ctx context.Context, round taskqueue.Round) (*StoredModel, error)
+
 	RecordDelay time.Duration // waited before each record: makes a small dataset last, for drills
 }
 
@@ -120,6 +123,7 @@ func (w *Worker) checkSavePath() error {
 func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 	before := w.savedModel()
 	config := w.Trainer
+	config.Accepts = taskqueue.KindsOf(taskqueue.Training, taskqueue.Evaluation)
 	var current atomic.Pointer[currentModel]
 	config.Model = func(ctx context.Context) (int64, []byte, error) { return current.Load().content(ctx) }
 	client, err := trainer.Join(ctx, config)
@@ -161,7 +165,7 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 		return err
 	}
 	defer servers.Close()
-	t := Trainer{ID: w.Trainer.ID, Model: m, BatchSize: recipe.BatchSize, Exchange: recipe.Exchange, Tasks: client, Parameters: servers, Rows: servers, Stops: client, Journal: journal}
+	t := Trainer{ID: w.Trainer.ID, Model: m, BatchSize: recipe.BatchSize, Exchange: recipe.Exchange, Tasks: client, Parameters: servers, Rows: servers, Stops: client, Journal: journal, Rounds: client, Stored: w.Stored, Seed: w.Seed}
 	if client.Sync() {
 		t.Steps = client
 	}

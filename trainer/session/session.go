@@ -15,6 +15,8 @@ import (
 
 // Session is the state of a joined trainer.
 type Session struct {
+	Accepts taskqueue.Kinds // of tasks; 0: training
+
 	who        wire.Trainer
 	jobID      [16]byte
 	seq        uint64
@@ -37,10 +39,16 @@ func (s *Session) Drop(token taskqueue.Token) {
 // Finish records a task as finished, or failed with a reason, for the next request. With explicit
 // commits, step applied the last record of the task; otherwise step is 0.
 func (s *Session) Finish(token taskqueue.Token, reason string, step uint64) {
-	s.Drop(token)
+	s.Report(taskqueue.Result{Token: token, Error: reason, Step: step})
+}
+
+// Report is Finish for a result with metrics.
+func (s *Session) Report(r taskqueue.Result) {
+	s.Drop(r.Token)
 	//guard:reason-is-text
-	reason = strings.ToValidUTF8(reason[:min(len(reason), maxReason)], "?") // a message over gRPC has no other bytes
-	s.results = append(s.results, taskqueue.Result{Token: token, Error: reason, Step: step})
+	r.Error = strings.ToValidUTF8(r.Error[:min(len(r.Error), maxReason)], "?") // a message over gRPC has no other bytes
+	r.NotFinite, r.Model.Path = strings.ToValidUTF8(r.NotFinite, "?"), strings.ToValidUTF8(r.Model.Path, "?")
+	s.results = append(s.results, r)
 }
 
 // Adopt changes the epoch. It drops the tasks of earlier epochs and their results. No request may be
@@ -63,7 +71,7 @@ func (s *Session) Next(want bool, progress taskqueue.Progress) *wire.NextRequest
 		//guard:request-acknowledges-answered
 		s.flight = &wire.NextRequest{
 			Trainer: s.who, Seq: s.seq, Ack: s.seq, Held: slices.Clone(s.unfinished), Finished: s.results, Want: want,
-			SeenCommit: s.commit, SeenProof: s.proof, JobID: s.jobID, Progress: progress, Epoch: s.epoch,
+			SeenCommit: s.commit, SeenProof: s.proof, JobID: s.jobID, Progress: progress, Epoch: s.epoch, Accepts: s.Accepts,
 		}
 		s.results = nil
 	}

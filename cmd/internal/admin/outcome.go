@@ -19,7 +19,7 @@ import (
 type JobOutcome struct {
 	Status taskqueue.Status
 	reason string
-	passes taskqueue.Pass // passes of the first dataset that have begun
+	passes taskqueue.Pass // passes of the first training dataset that have begun
 }
 
 // StoredOutcome reads the outcome of a job from etcd. It needs no master.
@@ -33,8 +33,11 @@ func StoredOutcome(ctx context.Context, store *etcdstore.Store) (JobOutcome, err
 		return JobOutcome{}, fmt.Errorf("read the state: %w", err)
 	}
 	o := JobOutcome{Status: state.Status, reason: state.Reason}
-	if len(state.Sets) > 0 {
-		o.passes = state.Sets[0].Pass
+	for _, s := range state.Sets {
+		if s.Kind == taskqueue.Training {
+			o.passes = s.Pass
+			break
+		}
 	}
 	return o, nil
 }

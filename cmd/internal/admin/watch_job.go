@@ -7,6 +7,7 @@ import (
 	"trainmaster/cmd/internal/view"
 	"trainmaster/etcdstore"
 	"trainmaster/master/grpcapi"
+	"trainmaster/master/rounds"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/taskqueue"
 )
@@ -55,7 +56,24 @@ func FollowJob(ctx context.Context, l *Leader, p *view.Progress) {
 			}
 			return err
 		}) // without an answer there is no leader, or it is being replaced
+		showRounds(asking, l, p)
 		cancel()
+	}
+}
+
+// showRounds shows the evaluation rounds that have ended since the last call.
+func showRounds(ctx context.Context, l *Leader, p *view.Progress) {
+	for {
+		key := rounds.RecordKey(p.NextRound())
+		value, _, err := l.store.Value(ctx, key)
+		if err != nil || value == nil {
+			return
+		}
+		list, err := view.Evaluations(map[string][]byte{key: value}, 0)
+		if err != nil || list[0].Ended == nil {
+			return
+		}
+		p.ShowRound(list[0])
 	}
 }
 
@@ -63,6 +81,7 @@ func FollowJob(ctx context.Context, l *Leader, p *view.Progress) {
 func showStoredEnd(ctx context.Context, l *Leader, p *view.Progress) {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), pollTimeout)
 	defer cancel()
+	showRounds(bounded, l, p)
 	queue, _, err := ReadQueue(bounded, l.store, l.location)
 	if err != nil { // etcd is away: the job has not ended
 		return

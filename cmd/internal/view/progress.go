@@ -25,6 +25,7 @@ type Progress struct {
 	passes uint32 // passes of the job, as a master reported
 
 	registering time.Time // since when
+	rounds      uint64    // evaluation rounds that were shown
 
 	trainerLog string    // of own trainers; "": trainers are built in
 	idle       time.Time // since when tasks wait and no trainer has a task
@@ -56,8 +57,8 @@ func (p *Progress) Show(s *pb.StatusReply) {
 		if r := newRegistration(s.Registration); p.bar != nil || time.Since(p.registering) >= plainEvery { // a short one is worth no line
 			p.draw(r.String(), int64(r.Done), int64(r.Total))
 		}
-	case len(s.Datasets) > 0:
-		d := s.Datasets[0]
+	case trained(s) != nil:
+		d := trained(s)
 		p.passes = d.Passes
 		p.warnOfIdle(s)
 		total := int64(d.Passes) * int64(d.Tasks)
@@ -68,12 +69,12 @@ func (p *Progress) Show(s *pb.StatusReply) {
 
 // ShowEnd takes the stored status of a job that has ended. Its masters may have left before they were asked for it.
 func (p *Progress) ShowEnd(s *pb.StatusReply) {
-	if len(s.Datasets) == 0 {
+	d := trained(s)
+	if d == nil {
 		return
 	}
 	p.final = true
-	s.Totals = nil // nothing is trained any more
-	d := s.Datasets[0]
+	s.Totals = nil                   // nothing is trained any more
 	d.Passes = max(p.passes, d.Pass) // the setting of a master, which the state does not have
 	p.Show(s)
 }
@@ -83,7 +84,7 @@ const idleAfter = time.Minute
 
 // warnOfIdle names the log of a trainer, once, if no trainer takes a task for idleAfter: a trainer may hang, or never join.
 func (p *Progress) warnOfIdle(s *pb.StatusReply) {
-	d := s.Datasets[0]
+	d := trained(s)
 	if d.Pending > 0 || d.Todo+d.Retry == 0 || s.Status != pb.JobStatus_JOB_STATUS_RUNNING {
 		p.idle = time.Time{}
 		return
@@ -98,9 +99,19 @@ func (p *Progress) warnOfIdle(s *pb.StatusReply) {
 	}
 }
 
-// training is the progress of the first dataset.
+// trained returns the first training dataset, nil if there is none yet.
+func trained(s *pb.StatusReply) *pb.DatasetStatus {
+	for _, d := range s.Datasets {
+		if d.Kind == pb.TaskKind_TASK_KIND_TRAINING || d.Kind == pb.TaskKind_TASK_KIND_UNSPECIFIED {
+			return d
+		}
+	}
+	return nil
+}
+
+// training is the progress of the first training dataset.
 func (p *Progress) training(s *pb.StatusReply) string {
-	d := s.Datasets[0]
+	d := trained(s)
 	text := fmt.Sprintf("pass %d/%d  tasks %d done %d pending %d todo", d.Pass, d.Passes, d.Done, d.Pending, d.Todo+d.Retry)
 	if d.SetAside > 0 {
 		text += fmt.Sprintf(" %d SET ASIDE", d.SetAside)
@@ -130,6 +141,18 @@ func (p *Progress) draw(text string, done, total int64) {
 		p.lines, p.last = time.Now(), text
 		fmt.Fprintln(p.out, text)
 	}
+}
+
+// NextRound returns the number of the evaluation round to show next.
+func (p *Progress) NextRound() uint64 { return p.rounds + 1 }
+
+// ShowRound shows the figures of the next evaluation round, which has ended.
+func (p *Progress) ShowRound(e Evaluation) {
+	p.rounds = e.Round
+	if p.bar != nil {
+		_ = p.bar.Clear() // a terminal that went away
+	}
+	fmt.Fprintln(p.out, e.line())
 }
 
 // Finish ends the output: a bar stays if the job has ended, and is removed if it has not.

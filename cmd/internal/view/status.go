@@ -322,6 +322,9 @@ func (s Status) progressText() string {
 func (s *Status) measure() {
 	var all, done, left, seconds float64 // left is in records
 	for _, d := range s.Datasets {
+		if d.Kind == "evaluation" {
+			continue
+		}
 		passes := max(d.Passes, d.Pass)
 		if d.Passes == 0 && !s.Ended() || d.Tasks == 0 {
 			return

@@ -41,6 +41,24 @@ func (s *Set) Encode() []byte {
 	return b
 }
 
+// MergeEncoded returns the merge of two encoded sets. No bytes are an empty set.
+func MergeEncoded(merged, more []byte) ([]byte, error) {
+	var total Set
+	for _, b := range [][]byte{merged, more} {
+		if len(b) == 0 {
+			continue
+		}
+		s, err := Decode(b)
+		if err == nil {
+			err = total.Merge(s)
+		}
+		if err != nil {
+			return nil, err
+		}
+	}
+	return total.Encode(), nil
+}
+
 // appendTo writes the sign: 0 for zero, 1 for a positive and 2 for a negative sum. Unless it is zero, three fields follow: the number of
 // zero limbs below the lowest limb, the number of limbs, and the limbs of the absolute value.
 func (a *Accumulator) appendTo(b []byte) []byte {

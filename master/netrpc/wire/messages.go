@@ -44,8 +44,9 @@ type NextRequest struct {
 	SeenCommit uint64 // highest commit number seen in a reply
 	JobID      [16]byte
 	Progress   taskqueue.Progress
-	Epoch      uint32 // epoch of the trainer, with explicit commits
-	SeenProof  []byte // CommitProof of the reply that SeenCommit is of: without it SeenCommit is ignored
+	Epoch      uint32          // epoch of the trainer, with explicit commits
+	SeenProof  []byte          // CommitProof of the reply that SeenCommit is of: without it SeenCommit is ignored
+	Accepts    taskqueue.Kinds // of tasks; 0: training
 }
 
 // NextReply is the answer to a NextRequest. If a task was requested and there is none (Task.Index -1), the trainer asks
@@ -59,6 +60,8 @@ type NextReply struct {
 	WaitFor  taskqueue.WaitFor // why there is no task yet
 
 	CommitProof []byte // that a master of the job said Commit: echoed with it
+
+	Round taskqueue.Round // of an evaluation task: the model to evaluate
 }
 
 // TaskFailedRequest gives back a task that could not be trained. A client that did not join

@@ -1868,6 +1868,86 @@ func (x *StopTasksReply) GetTaskIds() []int64 {
 	return nil
 }
 
+type EvaluateRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EvaluateRequest) Reset() {
+	*x = EvaluateRequest{}
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[21]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EvaluateRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EvaluateRequest) ProtoMessage() {}
+
+func (x *EvaluateRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[21]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EvaluateRequest.ProtoReflect.Descriptor instead.
+func (*EvaluateRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{21}
+}
+
+func (x *EvaluateRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+type EvaluateReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EvaluateReply) Reset() {
+	*x = EvaluateReply{}
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[22]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EvaluateReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EvaluateReply) ProtoMessage() {}
+
+func (x *EvaluateReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[22]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EvaluateReply.ProtoReflect.Descriptor instead.
+func (*EvaluateReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{22}
+}
+
 type PauseRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -1879,7 +1959,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1891,7 +1971,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1904,7 +1984,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *PauseRequest) GetJob() string {
@@ -1929,7 +2009,7 @@ type PauseReply struct {
 
 func (x *PauseReply) Reset() {
 	*x = PauseReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1941,7 +2021,7 @@ func (x *PauseReply) String() string {
 func (*PauseReply) ProtoMessage() {}
 
 func (x *PauseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1954,7 +2034,7 @@ func (x *PauseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseReply.ProtoReflect.Descriptor instead.
 func (*PauseReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 type ResumeRequest struct {
@@ -1966,7 +2046,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1978,7 +2058,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1991,7 +2071,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *ResumeRequest) GetJob() string {
@@ -2009,7 +2089,7 @@ type ResumeReply struct {
 
 func (x *ResumeReply) Reset() {
 	*x = ResumeReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2021,7 +2101,7 @@ func (x *ResumeReply) String() string {
 func (*ResumeReply) ProtoMessage() {}
 
 func (x *ResumeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2034,7 +2114,7 @@ func (x *ResumeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeReply.ProtoReflect.Descriptor instead.
 func (*ResumeReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 type RetryTaskRequest struct {
@@ -2052,7 +2132,7 @@ type RetryTaskRequest struct {
 
 func (x *RetryTaskRequest) Reset() {
 	*x = RetryTaskRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2064,7 +2144,7 @@ func (x *RetryTaskRequest) String() string {
 func (*RetryTaskRequest) ProtoMessage() {}
 
 func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2077,7 +2157,7 @@ func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskRequest.ProtoReflect.Descriptor instead.
 func (*RetryTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *RetryTaskRequest) GetJob() string {
@@ -2146,7 +2226,7 @@ type RetryTaskReply struct {
 
 func (x *RetryTaskReply) Reset() {
 	*x = RetryTaskReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2158,7 +2238,7 @@ func (x *RetryTaskReply) String() string {
 func (*RetryTaskReply) ProtoMessage() {}
 
 func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2171,7 +2251,7 @@ func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskReply.ProtoReflect.Descriptor instead.
 func (*RetryTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *RetryTaskReply) GetRetried() uint64 {
@@ -2192,7 +2272,7 @@ type DropTaskRequest struct {
 
 func (x *DropTaskRequest) Reset() {
 	*x = DropTaskRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2204,7 +2284,7 @@ func (x *DropTaskRequest) String() string {
 func (*DropTaskRequest) ProtoMessage() {}
 
 func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2217,7 +2297,7 @@ func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskRequest.ProtoReflect.Descriptor instead.
 func (*DropTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *DropTaskRequest) GetJob() string {
@@ -2249,7 +2329,7 @@ type DropTaskReply struct {
 
 func (x *DropTaskReply) Reset() {
 	*x = DropTaskReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2261,7 +2341,7 @@ func (x *DropTaskReply) String() string {
 func (*DropTaskReply) ProtoMessage() {}
 
 func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2274,7 +2354,7 @@ func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskReply.ProtoReflect.Descriptor instead.
 func (*DropTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 type ScaleRequest struct {
@@ -2288,7 +2368,7 @@ type ScaleRequest struct {
 
 func (x *ScaleRequest) Reset() {
 	*x = ScaleRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2300,7 +2380,7 @@ func (x *ScaleRequest) String() string {
 func (*ScaleRequest) ProtoMessage() {}
 
 func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2313,7 +2393,7 @@ func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleRequest.ProtoReflect.Descriptor instead.
 func (*ScaleRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ScaleRequest) GetJob() string {
@@ -2355,7 +2435,7 @@ type ScaleReply struct {
 
 func (x *ScaleReply) Reset() {
 	*x = ScaleReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2367,7 +2447,7 @@ func (x *ScaleReply) String() string {
 func (*ScaleReply) ProtoMessage() {}
 
 func (x *ScaleReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2380,7 +2460,7 @@ func (x *ScaleReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleReply.ProtoReflect.Descriptor instead.
 func (*ScaleReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ScaleReply) GetParameterServers() uint32 {
@@ -2467,7 +2547,7 @@ type SetJobRequest struct {
 
 func (x *SetJobRequest) Reset() {
 	*x = SetJobRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2479,7 +2559,7 @@ func (x *SetJobRequest) String() string {
 func (*SetJobRequest) ProtoMessage() {}
 
 func (x *SetJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2492,7 +2572,7 @@ func (x *SetJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetJobRequest.ProtoReflect.Descriptor instead.
 func (*SetJobRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SetJobRequest) GetJob() string {
@@ -2526,7 +2606,7 @@ type SetJobReply struct {
 
 func (x *SetJobReply) Reset() {
 	*x = SetJobReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2538,7 +2618,7 @@ func (x *SetJobReply) String() string {
 func (*SetJobReply) ProtoMessage() {}
 
 func (x *SetJobReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2551,7 +2631,7 @@ func (x *SetJobReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetJobReply.ProtoReflect.Descriptor instead.
 func (*SetJobReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SetJobReply) GetLearningRate() *LearningRate {
@@ -2720,7 +2800,10 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\atrainer\x18\x02 \x01(\tR\atrainer\"+\n" +
 	"\x0eStopTasksReply\x12\x19\n" +
-	"\btask_ids\x18\x01 \x03(\x03R\ataskIds\"8\n" +
+	"\btask_ids\x18\x01 \x03(\x03R\ataskIds\"#\n" +
+	"\x0fEvaluateRequest\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\x0f\n" +
+	"\rEvaluateReply\"8\n" +
 	"\fPauseRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"\f\n" +
@@ -2780,7 +2863,7 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12TASK_STATE_PENDING\x10\x01\x12\x14\n" +
 	"\x10TASK_STATE_RETRY\x10\x02\x12\x18\n" +
-	"\x14TASK_STATE_SET_ASIDE\x10\x032\xb3\x06\n" +
+	"\x14TASK_STATE_SET_ASIDE\x10\x032\xff\x06\n" +
 	"\x05Admin\x12D\n" +
 	"\x06Status\x12\x1d.trainmaster.v1.StatusRequest\x1a\x1b.trainmaster.v1.StatusReply\x12M\n" +
 	"\tListTasks\x12 .trainmaster.v1.ListTasksRequest\x1a\x1e.trainmaster.v1.ListTasksReply\x12V\n" +
@@ -2791,6 +2874,7 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x06Resume\x12\x1d.trainmaster.v1.ResumeRequest\x1a\x1b.trainmaster.v1.ResumeReply\x12M\n" +
 	"\tRetryTask\x12 .trainmaster.v1.RetryTaskRequest\x1a\x1e.trainmaster.v1.RetryTaskReply\x12A\n" +
 	"\x05Scale\x12\x1c.trainmaster.v1.ScaleRequest\x1a\x1a.trainmaster.v1.ScaleReply\x12J\n" +
+	"\bEvaluate\x12\x1f.trainmaster.v1.EvaluateRequest\x1a\x1d.trainmaster.v1.EvaluateReply\x12J\n" +
 	"\bDropTask\x12\x1f.trainmaster.v1.DropTaskRequest\x1a\x1d.trainmaster.v1.DropTaskReply\x12D\n" +
 	"\x06SetJob\x12\x1d.trainmaster.v1.SetJobRequest\x1a\x1b.trainmaster.v1.SetJobReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
 
@@ -2807,7 +2891,7 @@ func file_trainmaster_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_trainmaster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 34)
+var file_trainmaster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
 var file_trainmaster_v1_admin_proto_goTypes = []any{
 	(JobStatus)(0),              // 0: trainmaster.v1.JobStatus
 	(TaskState)(0),              // 1: trainmaster.v1.TaskState
@@ -2832,20 +2916,22 @@ var file_trainmaster_v1_admin_proto_goTypes = []any{
 	(*DrainReply)(nil),          // 20: trainmaster.v1.DrainReply
 	(*StopTasksRequest)(nil),    // 21: trainmaster.v1.StopTasksRequest
 	(*StopTasksReply)(nil),      // 22: trainmaster.v1.StopTasksReply
-	(*PauseRequest)(nil),        // 23: trainmaster.v1.PauseRequest
-	(*PauseReply)(nil),          // 24: trainmaster.v1.PauseReply
-	(*ResumeRequest)(nil),       // 25: trainmaster.v1.ResumeRequest
-	(*ResumeReply)(nil),         // 26: trainmaster.v1.ResumeReply
-	(*RetryTaskRequest)(nil),    // 27: trainmaster.v1.RetryTaskRequest
-	(*RetryTaskReply)(nil),      // 28: trainmaster.v1.RetryTaskReply
-	(*DropTaskRequest)(nil),     // 29: trainmaster.v1.DropTaskRequest
-	(*DropTaskReply)(nil),       // 30: trainmaster.v1.DropTaskReply
-	(*ScaleRequest)(nil),        // 31: trainmaster.v1.ScaleRequest
-	(*ScaleReply)(nil),          // 32: trainmaster.v1.ScaleReply
-	(*SetJobRequest)(nil),       // 33: trainmaster.v1.SetJobRequest
-	(*SetJobReply)(nil),         // 34: trainmaster.v1.SetJobReply
-	nil,                         // 35: trainmaster.v1.SetJobRequest.WeightsEntry
-	(TaskKind)(0),               // 36: trainmaster.v1.TaskKind
+	(*EvaluateRequest)(nil),     // 23: trainmaster.v1.EvaluateRequest
+	(*EvaluateReply)(nil),       // 24: trainmaster.v1.EvaluateReply
+	(*PauseRequest)(nil),        // 25: trainmaster.v1.PauseRequest
+	(*PauseReply)(nil),          // 26: trainmaster.v1.PauseReply
+	(*ResumeRequest)(nil),       // 27: trainmaster.v1.ResumeRequest
+	(*ResumeReply)(nil),         // 28: trainmaster.v1.ResumeReply
+	(*RetryTaskRequest)(nil),    // 29: trainmaster.v1.RetryTaskRequest
+	(*RetryTaskReply)(nil),      // 30: trainmaster.v1.RetryTaskReply
+	(*DropTaskRequest)(nil),     // 31: trainmaster.v1.DropTaskRequest
+	(*DropTaskReply)(nil),       // 32: trainmaster.v1.DropTaskReply
+	(*ScaleRequest)(nil),        // 33: trainmaster.v1.ScaleRequest
+	(*ScaleReply)(nil),          // 34: trainmaster.v1.ScaleReply
+	(*SetJobRequest)(nil),       // 35: trainmaster.v1.SetJobRequest
+	(*SetJobReply)(nil),         // 36: trainmaster.v1.SetJobReply
+	nil,                         // 37: trainmaster.v1.SetJobRequest.WeightsEntry
+	(TaskKind)(0),               // 38: trainmaster.v1.TaskKind
 }
 var file_trainmaster_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: trainmaster.v1.StatusReply.status:type_name -> trainmaster.v1.JobStatus
@@ -2857,38 +2943,40 @@ var file_trainmaster_v1_admin_proto_depIdxs = []int32{
 	6,  // 6: trainmaster.v1.StatusReply.parameter_servers:type_name -> trainmaster.v1.ParameterServers
 	5,  // 7: trainmaster.v1.StatusReply.ledger:type_name -> trainmaster.v1.LedgerStatus
 	4,  // 8: trainmaster.v1.StatusReply.learning_rate:type_name -> trainmaster.v1.LearningRate
-	36, // 9: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
+	38, // 9: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
 	1,  // 10: trainmaster.v1.ListTasksRequest.states:type_name -> trainmaster.v1.TaskState
 	14, // 11: trainmaster.v1.ListTasksReply.tasks:type_name -> trainmaster.v1.TaskEntry
 	1,  // 12: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
 	15, // 13: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
 	18, // 14: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
-	35, // 15: trainmaster.v1.SetJobRequest.weights:type_name -> trainmaster.v1.SetJobRequest.WeightsEntry
+	37, // 15: trainmaster.v1.SetJobRequest.weights:type_name -> trainmaster.v1.SetJobRequest.WeightsEntry
 	4,  // 16: trainmaster.v1.SetJobReply.learning_rate:type_name -> trainmaster.v1.LearningRate
 	2,  // 17: trainmaster.v1.Admin.Status:input_type -> trainmaster.v1.StatusRequest
 	12, // 18: trainmaster.v1.Admin.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
 	16, // 19: trainmaster.v1.Admin.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
 	19, // 20: trainmaster.v1.Admin.Drain:input_type -> trainmaster.v1.DrainRequest
 	21, // 21: trainmaster.v1.Admin.StopTasks:input_type -> trainmaster.v1.StopTasksRequest
-	23, // 22: trainmaster.v1.Admin.Pause:input_type -> trainmaster.v1.PauseRequest
-	25, // 23: trainmaster.v1.Admin.Resume:input_type -> trainmaster.v1.ResumeRequest
-	27, // 24: trainmaster.v1.Admin.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
-	31, // 25: trainmaster.v1.Admin.Scale:input_type -> trainmaster.v1.ScaleRequest
-	29, // 26: trainmaster.v1.Admin.DropTask:input_type -> trainmaster.v1.DropTaskRequest
-	33, // 27: trainmaster.v1.Admin.SetJob:input_type -> trainmaster.v1.SetJobRequest
-	3,  // 28: trainmaster.v1.Admin.Status:output_type -> trainmaster.v1.StatusReply
-	13, // 29: trainmaster.v1.Admin.ListTasks:output_type -> trainmaster.v1.ListTasksReply
-	17, // 30: trainmaster.v1.Admin.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
-	20, // 31: trainmaster.v1.Admin.Drain:output_type -> trainmaster.v1.DrainReply
-	22, // 32: trainmaster.v1.Admin.StopTasks:output_type -> trainmaster.v1.StopTasksReply
-	24, // 33: trainmaster.v1.Admin.Pause:output_type -> trainmaster.v1.PauseReply
-	26, // 34: trainmaster.v1.Admin.Resume:output_type -> trainmaster.v1.ResumeReply
-	28, // 35: trainmaster.v1.Admin.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
-	32, // 36: trainmaster.v1.Admin.Scale:output_type -> trainmaster.v1.ScaleReply
-	30, // 37: trainmaster.v1.Admin.DropTask:output_type -> trainmaster.v1.DropTaskReply
-	34, // 38: trainmaster.v1.Admin.SetJob:output_type -> trainmaster.v1.SetJobReply
-	28, // [28:39] is the sub-list for method output_type
-	17, // [17:28] is the sub-list for method input_type
+	25, // 22: trainmaster.v1.Admin.Pause:input_type -> trainmaster.v1.PauseRequest
+	27, // 23: trainmaster.v1.Admin.Resume:input_type -> trainmaster.v1.ResumeRequest
+	29, // 24: trainmaster.v1.Admin.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
+	33, // 25: trainmaster.v1.Admin.Scale:input_type -> trainmaster.v1.ScaleRequest
+	23, // 26: trainmaster.v1.Admin.Evaluate:input_type -> trainmaster.v1.EvaluateRequest
+	31, // 27: trainmaster.v1.Admin.DropTask:input_type -> trainmaster.v1.DropTaskRequest
+	35, // 28: trainmaster.v1.Admin.SetJob:input_type -> trainmaster.v1.SetJobRequest
+	3,  // 29: trainmaster.v1.Admin.Status:output_type -> trainmaster.v1.StatusReply
+	13, // 30: trainmaster.v1.Admin.ListTasks:output_type -> trainmaster.v1.ListTasksReply
+	17, // 31: trainmaster.v1.Admin.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
+	20, // 32: trainmaster.v1.Admin.Drain:output_type -> trainmaster.v1.DrainReply
+	22, // 33: trainmaster.v1.Admin.StopTasks:output_type -> trainmaster.v1.StopTasksReply
+	26, // 34: trainmaster.v1.Admin.Pause:output_type -> trainmaster.v1.PauseReply
+	28, // 35: trainmaster.v1.Admin.Resume:output_type -> trainmaster.v1.ResumeReply
+	30, // 36: trainmaster.v1.Admin.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
+	34, // 37: trainmaster.v1.Admin.Scale:output_type -> trainmaster.v1.ScaleReply
+	24, // 38: trainmaster.v1.Admin.Evaluate:output_type -> trainmaster.v1.EvaluateReply
+	32, // 39: trainmaster.v1.Admin.DropTask:output_type -> trainmaster.v1.DropTaskReply
+	36, // 40: trainmaster.v1.Admin.SetJob:output_type -> trainmaster.v1.SetJobReply
+	29, // [29:41] is the sub-list for method output_type
+	17, // [17:29] is the sub-list for method input_type
 	17, // [17:17] is the sub-list for extension type_name
 	17, // [17:17] is the sub-list for extension extendee
 	0,  // [0:17] is the sub-list for field type_name
@@ -2902,18 +2990,18 @@ func file_trainmaster_v1_admin_proto_init() {
 	file_trainmaster_v1_data_proto_init()
 	file_trainmaster_v1_admin_proto_msgTypes[9].OneofWrappers = []any{}
 	file_trainmaster_v1_admin_proto_msgTypes[16].OneofWrappers = []any{}
-	file_trainmaster_v1_admin_proto_msgTypes[25].OneofWrappers = []any{
+	file_trainmaster_v1_admin_proto_msgTypes[27].OneofWrappers = []any{
 		(*RetryTaskRequest_Index)(nil),
 		(*RetryTaskRequest_All)(nil),
 	}
-	file_trainmaster_v1_admin_proto_msgTypes[31].OneofWrappers = []any{}
+	file_trainmaster_v1_admin_proto_msgTypes[33].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_admin_proto_rawDesc), len(file_trainmaster_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   34,
+			NumMessages:   36,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -28,6 +28,7 @@ const (
 	Admin_Resume_FullMethodName       = "/trainmaster.v1.Admin/Resume"
 	Admin_RetryTask_FullMethodName    = "/trainmaster.v1.Admin/RetryTask"
 	Admin_Scale_FullMethodName        = "/trainmaster.v1.Admin/Scale"
+	Admin_Evaluate_FullMethodName     = "/trainmaster.v1.Admin/Evaluate"
 	Admin_DropTask_FullMethodName     = "/trainmaster.v1.Admin/DropTask"
 	Admin_SetJob_FullMethodName       = "/trainmaster.v1.Admin/SetJob"
 )
@@ -64,6 +65,9 @@ type AdminClient interface {
 	// Scale changes the number of parameter servers of a running job. It returns the progress immediately. With 0 servers, it
 	// only returns the progress.
 	Scale(ctx context.Context, in *ScaleRequest, opts ...grpc.CallOption) (*ScaleReply, error)
+	// Evaluate begins an evaluation round of the current model. If a round is open, the next one begins after it. It returns when the
+	// request is stored.
+	Evaluate(ctx context.Context, in *EvaluateRequest, opts ...grpc.CallOption) (*EvaluateReply, error)
 	// DropTask drops a task that is set aside: it stays set aside permanently.
 	DropTask(ctx context.Context, in *DropTaskRequest, opts ...grpc.CallOption) (*DropTaskReply, error)
 	// SetJob changes settings of a running job, all or none of them, and returns after the commit. The settings hold for the rest of the
@@ -169,6 +173,16 @@ func (c *adminClient) Scale(ctx context.Context, in *ScaleRequest, opts ...grpc.
 	return out, nil
 }
 
+func (c *adminClient) Evaluate(ctx context.Context, in *EvaluateRequest, opts ...grpc.CallOption) (*EvaluateReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EvaluateReply)
+	err := c.cc.Invoke(ctx, Admin_Evaluate_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminClient) DropTask(ctx context.Context, in *DropTaskRequest, opts ...grpc.CallOption) (*DropTaskReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(DropTaskReply)
@@ -221,6 +235,9 @@ type AdminServer interface {
 	// Scale changes the number of parameter servers of a running job. It returns the progress immediately. With 0 servers, it
 	// only returns the progress.
 	Scale(context.Context, *ScaleRequest) (*ScaleReply, error)
+	// Evaluate begins an evaluation round of the current model. If a round is open, the next one begins after it. It returns when the
+	// request is stored.
+	Evaluate(context.Context, *EvaluateRequest) (*EvaluateReply, error)
 	// DropTask drops a task that is set aside: it stays set aside permanently.
 	DropTask(context.Context, *DropTaskRequest) (*DropTaskReply, error)
 	// SetJob changes settings of a running job, all or none of them, and returns after the commit. The settings hold for the rest of the
@@ -262,6 +279,9 @@ func (UnimplementedAdminServer) RetryTask(context.Context, *RetryTaskRequest) (*
 }
 func (UnimplementedAdminServer) Scale(context.Context, *ScaleRequest) (*ScaleReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Scale not implemented")
+}
+func (UnimplementedAdminServer) Evaluate(context.Context, *EvaluateRequest) (*EvaluateReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Evaluate not implemented")
 }
 func (UnimplementedAdminServer) DropTask(context.Context, *DropTaskRequest) (*DropTaskReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method DropTask not implemented")
@@ -452,6 +472,24 @@ func _Admin_Scale_Handler(srv interface{}, ctx context.Context, dec func(interfa
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_Evaluate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(EvaluateRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).Evaluate(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_Evaluate_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).Evaluate(ctx, req.(*EvaluateRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Admin_DropTask_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(DropTaskRequest)
 	if err := dec(in); err != nil {
@@ -530,6 +568,10 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Scale",
 			Handler:    _Admin_Scale_Handler,
+		},
+		{
+			MethodName: "Evaluate",
+			Handler:    _Admin_Evaluate_Handler,
 		},
 		{
 			MethodName: "DropTask",

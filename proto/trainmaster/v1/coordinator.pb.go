@@ -184,7 +184,7 @@ func (x PushResultResponse_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PushResultResponse_Status.Descriptor instead.
 func (PushResultResponse_Status) EnumDescriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{15, 0}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{19, 0}
 }
 
 type TrainerInfo struct {
@@ -1132,18 +1132,21 @@ func (x *EndTaskSpec) GetText() string {
 type TaskResult struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	TaskId int64                  `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
-	// Version of the model after the task, and where it is stored; for logs only.
+	// Version of the model after a training task, and where it is stored, in at most 1,024 bytes. In a job without parameter servers, an
+	// evaluation round evaluates the newest model_path.
 	ModelId   int64  `protobuf:"varint,2,opt,name=model_id,json=modelId,proto3" json:"model_id,omitempty"`
 	ModelPath string `protobuf:"bytes,3,opt,name=model_path,json=modelPath,proto3" json:"model_path,omitempty"`
-	// Mean over the records of the task. Without a session, master status shows it if the result has `ask`.
-	Loss float64 `protobuf:"fixed64,4,opt,name=loss,proto3" json:"loss,omitempty"`
-	// For logs only.
-	Accuracy float64   `protobuf:"fixed64,5,opt,name=accuracy,proto3" json:"accuracy,omitempty"`
+	// Mean over the records of the task. Without a session, master status shows the loss of training tasks, if the result has `ask`. Of an evaluation task, loss and
+	// accuracy are metrics with these names, weighted by stat.records, unless `metrics` has them.
+	Loss     *float64  `protobuf:"fixed64,4,opt,name=loss,proto3,oneof" json:"loss,omitempty"`
+	Accuracy *float64  `protobuf:"fixed64,5,opt,name=accuracy,proto3,oneof" json:"accuracy,omitempty"`
 	Stat     *RunStats `protobuf:"bytes,6,opt,name=stat,proto3" json:"stat,omitempty"`
 	// Required in jobs with explicit commits, otherwise optional.
 	Token *Token `protobuf:"bytes,16,opt,name=token,proto3" json:"token,omitempty"`
 	// Why the task has failed; empty: it is finished. The task is dispatched again.
 	Error string `protobuf:"bytes,17,opt,name=error,proto3" json:"error,omitempty"`
+	// Of an evaluation task: merged into the figures of its round, exactly, when the result counts. At most 64.
+	Metrics []*Metric `protobuf:"bytes,18,rep,name=metrics,proto3" json:"metrics,omitempty"`
 	// Of a trainer with a session.
 	Request *Request `protobuf:"bytes,19,opt,name=request,proto3" json:"request,omitempty"`
 	// The step, from 1, that applied the last record of the task; in jobs with explicit commits only.
@@ -1206,15 +1209,15 @@ func (x *TaskResult) GetModelPath() string {
 }
 
 func (x *TaskResult) GetLoss() float64 {
-	if x != nil {
-		return x.Loss
+	if x != nil && x.Loss != nil {
+		return *x.Loss
 	}
 	return 0
 }
 
 func (x *TaskResult) GetAccuracy() float64 {
-	if x != nil {
-		return x.Accuracy
+	if x != nil && x.Accuracy != nil {
+		return *x.Accuracy
 	}
 	return 0
 }
@@ -1240,6 +1243,13 @@ func (x *TaskResult) GetError() string {
 	return ""
 }
 
+func (x *TaskResult) GetMetrics() []*Metric {
+	if x != nil {
+		return x.Metrics
+	}
+	return nil
+}
+
 func (x *TaskResult) GetRequest() *Request {
 	if x != nil {
 		return x.Request
@@ -1261,6 +1271,297 @@ func (x *TaskResult) GetAsk() *TrainerInfo {
 	return nil
 }
 
+// Metric is a partial result of an evaluation. A NaN or an infinity is INVALID_ARGUMENT, and the task stays dispatched.
+type Metric struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 63 letters, digits, "-", "_" and "/".
+	Name string `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// Types that are valid to be assigned to Value:
+	//
+	//	*Metric_Mean
+	//	*Metric_Sum
+	//	*Metric_ConfusionMatrix
+	//	*Metric_Histogram
+	Value         isMetric_Value `protobuf_oneof:"value"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Metric) Reset() {
+	*x = Metric{}
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Metric) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Metric) ProtoMessage() {}
+
+func (x *Metric) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Metric.ProtoReflect.Descriptor instead.
+func (*Metric) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *Metric) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *Metric) GetValue() isMetric_Value {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+func (x *Metric) GetMean() *Mean {
+	if x != nil {
+		if x, ok := x.Value.(*Metric_Mean); ok {
+			return x.Mean
+		}
+	}
+	return nil
+}
+
+func (x *Metric) GetSum() float64 {
+	if x != nil {
+		if x, ok := x.Value.(*Metric_Sum); ok {
+			return x.Sum
+		}
+	}
+	return 0
+}
+
+func (x *Metric) GetConfusionMatrix() *ConfusionMatrix {
+	if x != nil {
+		if x, ok := x.Value.(*Metric_ConfusionMatrix); ok {
+			return x.ConfusionMatrix
+		}
+	}
+	return nil
+}
+
+func (x *Metric) GetHistogram() *Histogram {
+	if x != nil {
+		if x, ok := x.Value.(*Metric_Histogram); ok {
+			return x.Histogram
+		}
+	}
+	return nil
+}
+
+type isMetric_Value interface {
+	isMetric_Value()
+}
+
+type Metric_Mean struct {
+	// Figure `name`: the sum of all sums, divided by the sum of all counts.
+	Mean *Mean `protobuf:"bytes,2,opt,name=mean,proto3,oneof"`
+}
+
+type Metric_Sum struct {
+	// Figure `name`: the sum.
+	Sum float64 `protobuf:"fixed64,3,opt,name=sum,proto3,oneof"`
+}
+
+type Metric_ConfusionMatrix struct {
+	// Figures `name`.accuracy, .precision, .recall and .f1.
+	ConfusionMatrix *ConfusionMatrix `protobuf:"bytes,4,opt,name=confusion_matrix,json=confusionMatrix,proto3,oneof"`
+}
+
+type Metric_Histogram struct {
+	// Figure `name`.auc: the area under the ROC curve.
+	Histogram *Histogram `protobuf:"bytes,5,opt,name=histogram,proto3,oneof"`
+}
+
+func (*Metric_Mean) isMetric_Value() {}
+
+func (*Metric_Sum) isMetric_Value() {}
+
+func (*Metric_ConfusionMatrix) isMetric_Value() {}
+
+func (*Metric_Histogram) isMetric_Value() {}
+
+type Mean struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Sum   float64                `protobuf:"fixed64,1,opt,name=sum,proto3" json:"sum,omitempty"`
+	// Number of values in the sum.
+	Count         int64 `protobuf:"varint,2,opt,name=count,proto3" json:"count,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Mean) Reset() {
+	*x = Mean{}
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Mean) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Mean) ProtoMessage() {}
+
+func (x *Mean) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Mean.ProtoReflect.Descriptor instead.
+func (*Mean) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *Mean) GetSum() float64 {
+	if x != nil {
+		return x.Sum
+	}
+	return 0
+}
+
+func (x *Mean) GetCount() int64 {
+	if x != nil {
+		return x.Count
+	}
+	return 0
+}
+
+type ConfusionMatrix struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 2 to 100.
+	Classes int32 `protobuf:"varint,1,opt,name=classes,proto3" json:"classes,omitempty"`
+	// classes x classes counts of records: of label 0 by prediction, then of label 1, and so on.
+	Counts        []int64 `protobuf:"varint,2,rep,packed,name=counts,proto3" json:"counts,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ConfusionMatrix) Reset() {
+	*x = ConfusionMatrix{}
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ConfusionMatrix) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ConfusionMatrix) ProtoMessage() {}
+
+func (x *ConfusionMatrix) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ConfusionMatrix.ProtoReflect.Descriptor instead.
+func (*ConfusionMatrix) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *ConfusionMatrix) GetClasses() int32 {
+	if x != nil {
+		return x.Classes
+	}
+	return 0
+}
+
+func (x *ConfusionMatrix) GetCounts() []int64 {
+	if x != nil {
+		return x.Counts
+	}
+	return nil
+}
+
+// Histogram has the number of records by score. A score s is the probability of the positive label. Its bin is
+// floor((ln(s / (1 - s)) + 16) x 32), at least 0 and at most 1023.
+type Histogram struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1,024 counts of records with the positive label.
+	Positives []int64 `protobuf:"varint,1,rep,packed,name=positives,proto3" json:"positives,omitempty"`
+	// 1,024 counts of records with the negative label.
+	Negatives     []int64 `protobuf:"varint,2,rep,packed,name=negatives,proto3" json:"negatives,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Histogram) Reset() {
+	*x = Histogram{}
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Histogram) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Histogram) ProtoMessage() {}
+
+func (x *Histogram) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Histogram.ProtoReflect.Descriptor instead.
+func (*Histogram) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *Histogram) GetPositives() []int64 {
+	if x != nil {
+		return x.Positives
+	}
+	return nil
+}
+
+func (x *Histogram) GetNegatives() []int64 {
+	if x != nil {
+		return x.Negatives
+	}
+	return nil
+}
+
 // RunStats is about the training of a task. Without a session, master status shows the records; the others are for logs only.
 type RunStats struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
@@ -1275,7 +1576,7 @@ type RunStats struct {
 
 func (x *RunStats) Reset() {
 	*x = RunStats{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1287,7 +1588,7 @@ func (x *RunStats) String() string {
 func (*RunStats) ProtoMessage() {}
 
 func (x *RunStats) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1300,7 +1601,7 @@ func (x *RunStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunStats.ProtoReflect.Descriptor instead.
 func (*RunStats) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{14}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *RunStats) GetRecords() int64 {
@@ -1349,7 +1650,7 @@ type PushResultResponse struct {
 
 func (x *PushResultResponse) Reset() {
 	*x = PushResultResponse{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1361,7 +1662,7 @@ func (x *PushResultResponse) String() string {
 func (*PushResultResponse) ProtoMessage() {}
 
 func (x *PushResultResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1374,7 +1675,7 @@ func (x *PushResultResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushResultResponse.ProtoReflect.Descriptor instead.
 func (*PushResultResponse) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{15}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *PushResultResponse) GetStatus() PushResultResponse_Status {
@@ -1407,7 +1708,7 @@ type WorkRequest struct {
 
 func (x *WorkRequest) Reset() {
 	*x = WorkRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1419,7 +1720,7 @@ func (x *WorkRequest) String() string {
 func (*WorkRequest) ProtoMessage() {}
 
 func (x *WorkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1432,7 +1733,7 @@ func (x *WorkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkRequest.ProtoReflect.Descriptor instead.
 func (*WorkRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{16}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *WorkRequest) GetId() uint64 {
@@ -1499,7 +1800,7 @@ type WorkReply struct {
 
 func (x *WorkReply) Reset() {
 	*x = WorkReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1511,7 +1812,7 @@ func (x *WorkReply) String() string {
 func (*WorkReply) ProtoMessage() {}
 
 func (x *WorkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1524,7 +1825,7 @@ func (x *WorkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkReply.ProtoReflect.Descriptor instead.
 func (*WorkReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{17}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WorkReply) GetId() uint64 {
@@ -1608,7 +1909,7 @@ type WorkError struct {
 
 func (x *WorkError) Reset() {
 	*x = WorkError{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1620,7 +1921,7 @@ func (x *WorkError) String() string {
 func (*WorkError) ProtoMessage() {}
 
 func (x *WorkError) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1633,7 +1934,7 @@ func (x *WorkError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkError.ProtoReflect.Descriptor instead.
 func (*WorkError) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{18}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WorkError) GetCode() int32 {
@@ -1687,7 +1988,7 @@ type JoinRequest struct {
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1699,7 +2000,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1712,7 +2013,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{19}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *JoinRequest) GetId() string {
@@ -1762,7 +2063,7 @@ type JoinReply struct {
 
 func (x *JoinReply) Reset() {
 	*x = JoinReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1774,7 +2075,7 @@ func (x *JoinReply) String() string {
 func (*JoinReply) ProtoMessage() {}
 
 func (x *JoinReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1787,7 +2088,7 @@ func (x *JoinReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinReply.ProtoReflect.Descriptor instead.
 func (*JoinReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{20}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *JoinReply) GetSession() *Session {
@@ -1853,7 +2154,7 @@ type HeartbeatRequest struct {
 
 func (x *HeartbeatRequest) Reset() {
 	*x = HeartbeatRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1865,7 +2166,7 @@ func (x *HeartbeatRequest) String() string {
 func (*HeartbeatRequest) ProtoMessage() {}
 
 func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1878,7 +2179,7 @@ func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*HeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{21}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *HeartbeatRequest) GetSession() *Session {
@@ -1921,7 +2222,7 @@ type HeartbeatReply struct {
 
 func (x *HeartbeatReply) Reset() {
 	*x = HeartbeatReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1933,7 +2234,7 @@ func (x *HeartbeatReply) String() string {
 func (*HeartbeatReply) ProtoMessage() {}
 
 func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1946,7 +2247,7 @@ func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatReply.ProtoReflect.Descriptor instead.
 func (*HeartbeatReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{22}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *HeartbeatReply) GetDraining() bool {
@@ -1976,7 +2277,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1988,7 +2289,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2001,7 +2302,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{23}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *Command) GetCommand() isCommand_Command {
@@ -2044,7 +2345,7 @@ type StopTaskRequest struct {
 
 func (x *StopTaskRequest) Reset() {
 	*x = StopTaskRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2056,7 +2357,7 @@ func (x *StopTaskRequest) String() string {
 func (*StopTaskRequest) ProtoMessage() {}
 
 func (x *StopTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2069,7 +2370,7 @@ func (x *StopTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopTaskRequest.ProtoReflect.Descriptor instead.
 func (*StopTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{24}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StopTaskRequest) GetTaskId() int64 {
@@ -2095,7 +2396,7 @@ type LeaveRequest struct {
 
 func (x *LeaveRequest) Reset() {
 	*x = LeaveRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2107,7 +2408,7 @@ func (x *LeaveRequest) String() string {
 func (*LeaveRequest) ProtoMessage() {}
 
 func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2120,7 +2421,7 @@ func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveRequest.ProtoReflect.Descriptor instead.
 func (*LeaveRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{25}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *LeaveRequest) GetSession() *Session {
@@ -2138,7 +2439,7 @@ type LeaveReply struct {
 
 func (x *LeaveReply) Reset() {
 	*x = LeaveReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2150,7 +2451,7 @@ func (x *LeaveReply) String() string {
 func (*LeaveReply) ProtoMessage() {}
 
 func (x *LeaveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2163,7 +2464,7 @@ func (x *LeaveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveReply.ProtoReflect.Descriptor instead.
 func (*LeaveReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{26}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{30}
 }
 
 type ReportDatasetRequest struct {
@@ -2176,7 +2477,7 @@ type ReportDatasetRequest struct {
 
 func (x *ReportDatasetRequest) Reset() {
 	*x = ReportDatasetRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2188,7 +2489,7 @@ func (x *ReportDatasetRequest) String() string {
 func (*ReportDatasetRequest) ProtoMessage() {}
 
 func (x *ReportDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2201,7 +2502,7 @@ func (x *ReportDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportDatasetRequest.ProtoReflect.Descriptor instead.
 func (*ReportDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{27}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ReportDatasetRequest) GetPaths() []string {
@@ -2219,7 +2520,7 @@ type ReportDatasetReply struct {
 
 func (x *ReportDatasetReply) Reset() {
 	*x = ReportDatasetReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[28]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2231,7 +2532,7 @@ func (x *ReportDatasetReply) String() string {
 func (*ReportDatasetReply) ProtoMessage() {}
 
 func (x *ReportDatasetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[28]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2244,7 +2545,7 @@ func (x *ReportDatasetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportDatasetReply.ProtoReflect.Descriptor instead.
 func (*ReportDatasetReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{28}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{32}
 }
 
 type SaveModelRequest struct {
@@ -2256,7 +2557,7 @@ type SaveModelRequest struct {
 
 func (x *SaveModelRequest) Reset() {
 	*x = SaveModelRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[29]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2268,7 +2569,7 @@ func (x *SaveModelRequest) String() string {
 func (*SaveModelRequest) ProtoMessage() {}
 
 func (x *SaveModelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[29]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2281,7 +2582,7 @@ func (x *SaveModelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveModelRequest.ProtoReflect.Descriptor instead.
 func (*SaveModelRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{29}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *SaveModelRequest) GetSession() *Session {
@@ -2300,7 +2601,7 @@ type SaveModelReply struct {
 
 func (x *SaveModelReply) Reset() {
 	*x = SaveModelReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2312,7 +2613,7 @@ func (x *SaveModelReply) String() string {
 func (*SaveModelReply) ProtoMessage() {}
 
 func (x *SaveModelReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2325,7 +2626,7 @@ func (x *SaveModelReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveModelReply.ProtoReflect.Descriptor instead.
 func (*SaveModelReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{30}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SaveModelReply) GetElected() bool {
@@ -2349,7 +2650,7 @@ type StagedRequest struct {
 
 func (x *StagedRequest) Reset() {
 	*x = StagedRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2361,7 +2662,7 @@ func (x *StagedRequest) String() string {
 func (*StagedRequest) ProtoMessage() {}
 
 func (x *StagedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2374,7 +2675,7 @@ func (x *StagedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedRequest.ProtoReflect.Descriptor instead.
 func (*StagedRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{31}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *StagedRequest) GetSession() *Session {
@@ -2417,7 +2718,7 @@ type StagedReply struct {
 
 func (x *StagedReply) Reset() {
 	*x = StagedReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2429,7 +2730,7 @@ func (x *StagedReply) String() string {
 func (*StagedReply) ProtoMessage() {}
 
 func (x *StagedReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2442,7 +2743,7 @@ func (x *StagedReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedReply.ProtoReflect.Descriptor instead.
 func (*StagedReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{32}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *StagedReply) GetCommitted() uint64 {
@@ -2470,7 +2771,7 @@ type LastStepRequest struct {
 
 func (x *LastStepRequest) Reset() {
 	*x = LastStepRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2482,7 +2783,7 @@ func (x *LastStepRequest) String() string {
 func (*LastStepRequest) ProtoMessage() {}
 
 func (x *LastStepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2495,7 +2796,7 @@ func (x *LastStepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LastStepRequest.ProtoReflect.Descriptor instead.
 func (*LastStepRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{33}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *LastStepRequest) GetSession() *Session {
@@ -2525,7 +2826,7 @@ type FlushedRequest struct {
 
 func (x *FlushedRequest) Reset() {
 	*x = FlushedRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2537,7 +2838,7 @@ func (x *FlushedRequest) String() string {
 func (*FlushedRequest) ProtoMessage() {}
 
 func (x *FlushedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2550,7 +2851,7 @@ func (x *FlushedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlushedRequest.ProtoReflect.Descriptor instead.
 func (*FlushedRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{34}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *FlushedRequest) GetSession() *Session {
@@ -2591,7 +2892,7 @@ type TaskPosition struct {
 
 func (x *TaskPosition) Reset() {
 	*x = TaskPosition{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2603,7 +2904,7 @@ func (x *TaskPosition) String() string {
 func (*TaskPosition) ProtoMessage() {}
 
 func (x *TaskPosition) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2616,7 +2917,7 @@ func (x *TaskPosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskPosition.ProtoReflect.Descriptor instead.
 func (*TaskPosition) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{35}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *TaskPosition) GetToken() *Token {
@@ -2644,7 +2945,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2656,7 +2957,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2669,7 +2970,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{36}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *StepRequest) GetSession() *Session {
@@ -2702,7 +3003,7 @@ type CutWatchRequest struct {
 
 func (x *CutWatchRequest) Reset() {
 	*x = CutWatchRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2714,7 +3015,7 @@ func (x *CutWatchRequest) String() string {
 func (*CutWatchRequest) ProtoMessage() {}
 
 func (x *CutWatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2727,7 +3028,7 @@ func (x *CutWatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CutWatchRequest.ProtoReflect.Descriptor instead.
 func (*CutWatchRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{37}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *CutWatchRequest) GetSession() *Session {
@@ -2756,7 +3057,7 @@ type StepReply struct {
 
 func (x *StepReply) Reset() {
 	*x = StepReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2768,7 +3069,7 @@ func (x *StepReply) String() string {
 func (*StepReply) ProtoMessage() {}
 
 func (x *StepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2781,7 +3082,7 @@ func (x *StepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepReply.ProtoReflect.Descriptor instead.
 func (*StepReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{38}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *StepReply) GetStep() uint64 {
@@ -2841,7 +3142,7 @@ type HyperParameter_Value struct {
 
 func (x *HyperParameter_Value) Reset() {
 	*x = HyperParameter_Value{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2853,7 +3154,7 @@ func (x *HyperParameter_Value) String() string {
 func (*HyperParameter_Value) ProtoMessage() {}
 
 func (x *HyperParameter_Value) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3032,21 +3333,40 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12REASON_PASSES_DONE\x10\x01\x12\x11\n" +
-	"\rREASON_FAILED\x10\x02\"\xf6\x02\n" +
+	"\rREASON_FAILED\x10\x02\"\xc8\x03\n" +
 	"\n" +
 	"TaskResult\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x03R\x06taskId\x12\x19\n" +
 	"\bmodel_id\x18\x02 \x01(\x03R\amodelId\x12\x1d\n" +
 	"\n" +
-	"model_path\x18\x03 \x01(\tR\tmodelPath\x12\x12\n" +
-	"\x04loss\x18\x04 \x01(\x01R\x04loss\x12\x1a\n" +
-	"\baccuracy\x18\x05 \x01(\x01R\baccuracy\x12,\n" +
+	"model_path\x18\x03 \x01(\tR\tmodelPath\x12\x17\n" +
+	"\x04loss\x18\x04 \x01(\x01H\x00R\x04loss\x88\x01\x01\x12\x1f\n" +
+	"\baccuracy\x18\x05 \x01(\x01H\x01R\baccuracy\x88\x01\x01\x12,\n" +
 	"\x04stat\x18\x06 \x01(\v2\x18.trainmaster.v1.RunStatsR\x04stat\x12+\n" +
 	"\x05token\x18\x10 \x01(\v2\x15.trainmaster.v1.TokenR\x05token\x12\x14\n" +
-	"\x05error\x18\x11 \x01(\tR\x05error\x121\n" +
+	"\x05error\x18\x11 \x01(\tR\x05error\x120\n" +
+	"\ametrics\x18\x12 \x03(\v2\x16.trainmaster.v1.MetricR\ametrics\x121\n" +
 	"\arequest\x18\x13 \x01(\v2\x17.trainmaster.v1.RequestR\arequest\x12\x12\n" +
 	"\x04step\x18\x14 \x01(\x04R\x04step\x12-\n" +
-	"\x03ask\x18\x15 \x01(\v2\x1b.trainmaster.v1.TrainerInfoR\x03ask\"\xb4\x01\n" +
+	"\x03ask\x18\x15 \x01(\v2\x1b.trainmaster.v1.TrainerInfoR\x03askB\a\n" +
+	"\x05_lossB\v\n" +
+	"\t_accuracy\"\xee\x01\n" +
+	"\x06Metric\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12*\n" +
+	"\x04mean\x18\x02 \x01(\v2\x14.trainmaster.v1.MeanH\x00R\x04mean\x12\x12\n" +
+	"\x03sum\x18\x03 \x01(\x01H\x00R\x03sum\x12L\n" +
+	"\x10confusion_matrix\x18\x04 \x01(\v2\x1f.trainmaster.v1.ConfusionMatrixH\x00R\x0fconfusionMatrix\x129\n" +
+	"\thistogram\x18\x05 \x01(\v2\x19.trainmaster.v1.HistogramH\x00R\thistogramB\a\n" +
+	"\x05value\".\n" +
+	"\x04Mean\x12\x10\n" +
+	"\x03sum\x18\x01 \x01(\x01R\x03sum\x12\x14\n" +
+	"\x05count\x18\x02 \x01(\x03R\x05count\"C\n" +
+	"\x0fConfusionMatrix\x12\x18\n" +
+	"\aclasses\x18\x01 \x01(\x05R\aclasses\x12\x16\n" +
+	"\x06counts\x18\x02 \x03(\x03R\x06counts\"G\n" +
+	"\tHistogram\x12\x1c\n" +
+	"\tpositives\x18\x01 \x03(\x03R\tpositives\x12\x1c\n" +
+	"\tnegatives\x18\x02 \x03(\x03R\tnegatives\"\xb4\x01\n" +
 	"\bRunStats\x12\x18\n" +
 	"\arecords\x18\x01 \x01(\x03R\arecords\x12\x18\n" +
 	"\aseconds\x18\x02 \x01(\x01R\aseconds\x12*\n" +
@@ -3189,7 +3509,7 @@ func file_trainmaster_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 41)
+var file_trainmaster_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
 var file_trainmaster_v1_coordinator_proto_goTypes = []any{
 	(WaitTaskSpec_Reason)(0),       // 0: trainmaster.v1.WaitTaskSpec.Reason
 	(EndTaskSpec_Reason)(0),        // 1: trainmaster.v1.EndTaskSpec.Reason
@@ -3208,43 +3528,47 @@ var file_trainmaster_v1_coordinator_proto_goTypes = []any{
 	(*WaitTaskSpec)(nil),           // 14: trainmaster.v1.WaitTaskSpec
 	(*EndTaskSpec)(nil),            // 15: trainmaster.v1.EndTaskSpec
 	(*TaskResult)(nil),             // 16: trainmaster.v1.TaskResult
-	(*RunStats)(nil),               // 17: trainmaster.v1.RunStats
-	(*PushResultResponse)(nil),     // 18: trainmaster.v1.PushResultResponse
-	(*WorkRequest)(nil),            // 19: trainmaster.v1.WorkRequest
-	(*WorkReply)(nil),              // 20: trainmaster.v1.WorkReply
-	(*WorkError)(nil),              // 21: trainmaster.v1.WorkError
-	(*JoinRequest)(nil),            // 22: trainmaster.v1.JoinRequest
-	(*JoinReply)(nil),              // 23: trainmaster.v1.JoinReply
-	(*HeartbeatRequest)(nil),       // 24: trainmaster.v1.HeartbeatRequest
-	(*HeartbeatReply)(nil),         // 25: trainmaster.v1.HeartbeatReply
-	(*Command)(nil),                // 26: trainmaster.v1.Command
-	(*StopTaskRequest)(nil),        // 27: trainmaster.v1.StopTaskRequest
-	(*LeaveRequest)(nil),           // 28: trainmaster.v1.LeaveRequest
-	(*LeaveReply)(nil),             // 29: trainmaster.v1.LeaveReply
-	(*ReportDatasetRequest)(nil),   // 30: trainmaster.v1.ReportDatasetRequest
-	(*ReportDatasetReply)(nil),     // 31: trainmaster.v1.ReportDatasetReply
-	(*SaveModelRequest)(nil),       // 32: trainmaster.v1.SaveModelRequest
-	(*SaveModelReply)(nil),         // 33: trainmaster.v1.SaveModelReply
-	(*StagedRequest)(nil),          // 34: trainmaster.v1.StagedRequest
-	(*StagedReply)(nil),            // 35: trainmaster.v1.StagedReply
-	(*LastStepRequest)(nil),        // 36: trainmaster.v1.LastStepRequest
-	(*FlushedRequest)(nil),         // 37: trainmaster.v1.FlushedRequest
-	(*TaskPosition)(nil),           // 38: trainmaster.v1.TaskPosition
-	(*StepRequest)(nil),            // 39: trainmaster.v1.StepRequest
-	(*CutWatchRequest)(nil),        // 40: trainmaster.v1.CutWatchRequest
-	(*StepReply)(nil),              // 41: trainmaster.v1.StepReply
-	nil,                            // 42: trainmaster.v1.HyperParameter.ValuesEntry
-	(*HyperParameter_Value)(nil),   // 43: trainmaster.v1.HyperParameter.Value
-	(TaskKind)(0),                  // 44: trainmaster.v1.TaskKind
-	(*DataSpec)(nil),               // 45: trainmaster.v1.DataSpec
+	(*Metric)(nil),                 // 17: trainmaster.v1.Metric
+	(*Mean)(nil),                   // 18: trainmaster.v1.Mean
+	(*ConfusionMatrix)(nil),        // 19: trainmaster.v1.ConfusionMatrix
+	(*Histogram)(nil),              // 20: trainmaster.v1.Histogram
+	(*RunStats)(nil),               // 21: trainmaster.v1.RunStats
+	(*PushResultResponse)(nil),     // 22: trainmaster.v1.PushResultResponse
+	(*WorkRequest)(nil),            // 23: trainmaster.v1.WorkRequest
+	(*WorkReply)(nil),              // 24: trainmaster.v1.WorkReply
+	(*WorkError)(nil),              // 25: trainmaster.v1.WorkError
+	(*JoinRequest)(nil),            // 26: trainmaster.v1.JoinRequest
+	(*JoinReply)(nil),              // 27: trainmaster.v1.JoinReply
+	(*HeartbeatRequest)(nil),       // 28: trainmaster.v1.HeartbeatRequest
+	(*HeartbeatReply)(nil),         // 29: trainmaster.v1.HeartbeatReply
+	(*Command)(nil),                // 30: trainmaster.v1.Command
+	(*StopTaskRequest)(nil),        // 31: trainmaster.v1.StopTaskRequest
+	(*LeaveRequest)(nil),           // 32: trainmaster.v1.LeaveRequest
+	(*LeaveReply)(nil),             // 33: trainmaster.v1.LeaveReply
+	(*ReportDatasetRequest)(nil),   // 34: trainmaster.v1.ReportDatasetRequest
+	(*ReportDatasetReply)(nil),     // 35: trainmaster.v1.ReportDatasetReply
+	(*SaveModelRequest)(nil),       // 36: trainmaster.v1.SaveModelRequest
+	(*SaveModelReply)(nil),         // 37: trainmaster.v1.SaveModelReply
+	(*StagedRequest)(nil),          // 38: trainmaster.v1.StagedRequest
+	(*StagedReply)(nil),            // 39: trainmaster.v1.StagedReply
+	(*LastStepRequest)(nil),        // 40: trainmaster.v1.LastStepRequest
+	(*FlushedRequest)(nil),         // 41: trainmaster.v1.FlushedRequest
+	(*TaskPosition)(nil),           // 42: trainmaster.v1.TaskPosition
+	(*StepRequest)(nil),            // 43: trainmaster.v1.StepRequest
+	(*CutWatchRequest)(nil),        // 44: trainmaster.v1.CutWatchRequest
+	(*StepReply)(nil),              // 45: trainmaster.v1.StepReply
+	nil,                            // 46: trainmaster.v1.HyperParameter.ValuesEntry
+	(*HyperParameter_Value)(nil),   // 47: trainmaster.v1.HyperParameter.Value
+	(TaskKind)(0),                  // 48: trainmaster.v1.TaskKind
+	(*DataSpec)(nil),               // 49: trainmaster.v1.DataSpec
 }
 var file_trainmaster_v1_coordinator_proto_depIdxs = []int32{
 	4,  // 0: trainmaster.v1.TrainerInfo.request:type_name -> trainmaster.v1.Request
-	44, // 1: trainmaster.v1.TrainerInfo.accepts:type_name -> trainmaster.v1.TaskKind
+	48, // 1: trainmaster.v1.TrainerInfo.accepts:type_name -> trainmaster.v1.TaskKind
 	5,  // 2: trainmaster.v1.Request.session:type_name -> trainmaster.v1.Session
 	7,  // 3: trainmaster.v1.Request.held:type_name -> trainmaster.v1.Token
 	6,  // 4: trainmaster.v1.Request.progress:type_name -> trainmaster.v1.TrainerProgress
-	44, // 5: trainmaster.v1.Token.kind:type_name -> trainmaster.v1.TaskKind
+	48, // 5: trainmaster.v1.Token.kind:type_name -> trainmaster.v1.TaskKind
 	9,  // 6: trainmaster.v1.TaskSpec.training_task:type_name -> trainmaster.v1.TrainingTaskSpec
 	10, // 7: trainmaster.v1.TaskSpec.evaluation_spec:type_name -> trainmaster.v1.EvaluationTaskSpec
 	11, // 8: trainmaster.v1.TaskSpec.prediction_spec:type_name -> trainmaster.v1.PredictionTaskSpec
@@ -3252,77 +3576,81 @@ var file_trainmaster_v1_coordinator_proto_depIdxs = []int32{
 	15, // 10: trainmaster.v1.TaskSpec.end:type_name -> trainmaster.v1.EndTaskSpec
 	7,  // 11: trainmaster.v1.TaskSpec.token:type_name -> trainmaster.v1.Token
 	12, // 12: trainmaster.v1.TrainingTaskSpec.model:type_name -> trainmaster.v1.ModelSpec
-	45, // 13: trainmaster.v1.TrainingTaskSpec.data:type_name -> trainmaster.v1.DataSpec
+	49, // 13: trainmaster.v1.TrainingTaskSpec.data:type_name -> trainmaster.v1.DataSpec
 	13, // 14: trainmaster.v1.TrainingTaskSpec.hyper_parameter:type_name -> trainmaster.v1.HyperParameter
 	12, // 15: trainmaster.v1.EvaluationTaskSpec.model:type_name -> trainmaster.v1.ModelSpec
-	45, // 16: trainmaster.v1.EvaluationTaskSpec.data:type_name -> trainmaster.v1.DataSpec
+	49, // 16: trainmaster.v1.EvaluationTaskSpec.data:type_name -> trainmaster.v1.DataSpec
 	12, // 17: trainmaster.v1.PredictionTaskSpec.model:type_name -> trainmaster.v1.ModelSpec
-	45, // 18: trainmaster.v1.PredictionTaskSpec.data:type_name -> trainmaster.v1.DataSpec
-	42, // 19: trainmaster.v1.HyperParameter.values:type_name -> trainmaster.v1.HyperParameter.ValuesEntry
+	49, // 18: trainmaster.v1.PredictionTaskSpec.data:type_name -> trainmaster.v1.DataSpec
+	46, // 19: trainmaster.v1.HyperParameter.values:type_name -> trainmaster.v1.HyperParameter.ValuesEntry
 	0,  // 20: trainmaster.v1.WaitTaskSpec.reason:type_name -> trainmaster.v1.WaitTaskSpec.Reason
 	1,  // 21: trainmaster.v1.EndTaskSpec.reason:type_name -> trainmaster.v1.EndTaskSpec.Reason
-	17, // 22: trainmaster.v1.TaskResult.stat:type_name -> trainmaster.v1.RunStats
+	21, // 22: trainmaster.v1.TaskResult.stat:type_name -> trainmaster.v1.RunStats
 	7,  // 23: trainmaster.v1.TaskResult.token:type_name -> trainmaster.v1.Token
-	4,  // 24: trainmaster.v1.TaskResult.request:type_name -> trainmaster.v1.Request
-	3,  // 25: trainmaster.v1.TaskResult.ask:type_name -> trainmaster.v1.TrainerInfo
-	2,  // 26: trainmaster.v1.PushResultResponse.status:type_name -> trainmaster.v1.PushResultResponse.Status
-	8,  // 27: trainmaster.v1.PushResultResponse.next:type_name -> trainmaster.v1.TaskSpec
-	3,  // 28: trainmaster.v1.WorkRequest.get_task:type_name -> trainmaster.v1.TrainerInfo
-	16, // 29: trainmaster.v1.WorkRequest.push_result:type_name -> trainmaster.v1.TaskResult
-	8,  // 30: trainmaster.v1.WorkReply.task:type_name -> trainmaster.v1.TaskSpec
-	18, // 31: trainmaster.v1.WorkReply.result:type_name -> trainmaster.v1.PushResultResponse
-	21, // 32: trainmaster.v1.WorkReply.error:type_name -> trainmaster.v1.WorkError
-	5,  // 33: trainmaster.v1.JoinReply.session:type_name -> trainmaster.v1.Session
-	5,  // 34: trainmaster.v1.HeartbeatRequest.session:type_name -> trainmaster.v1.Session
-	7,  // 35: trainmaster.v1.HeartbeatRequest.moving:type_name -> trainmaster.v1.Token
-	6,  // 36: trainmaster.v1.HeartbeatRequest.progress:type_name -> trainmaster.v1.TrainerProgress
-	7,  // 37: trainmaster.v1.HeartbeatRequest.held:type_name -> trainmaster.v1.Token
-	26, // 38: trainmaster.v1.HeartbeatReply.commands:type_name -> trainmaster.v1.Command
-	27, // 39: trainmaster.v1.Command.stop_task:type_name -> trainmaster.v1.StopTaskRequest
-	7,  // 40: trainmaster.v1.StopTaskRequest.token:type_name -> trainmaster.v1.Token
-	5,  // 41: trainmaster.v1.LeaveRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 42: trainmaster.v1.SaveModelRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 43: trainmaster.v1.StagedRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 44: trainmaster.v1.LastStepRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 45: trainmaster.v1.FlushedRequest.session:type_name -> trainmaster.v1.Session
-	38, // 46: trainmaster.v1.FlushedRequest.positions:type_name -> trainmaster.v1.TaskPosition
-	7,  // 47: trainmaster.v1.TaskPosition.token:type_name -> trainmaster.v1.Token
-	5,  // 48: trainmaster.v1.StepRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 49: trainmaster.v1.CutWatchRequest.session:type_name -> trainmaster.v1.Session
-	43, // 50: trainmaster.v1.HyperParameter.ValuesEntry.value:type_name -> trainmaster.v1.HyperParameter.Value
-	3,  // 51: trainmaster.v1.Coordinator.GetTask:input_type -> trainmaster.v1.TrainerInfo
-	16, // 52: trainmaster.v1.Coordinator.PushResult:input_type -> trainmaster.v1.TaskResult
-	19, // 53: trainmaster.v1.Coordinator.Work:input_type -> trainmaster.v1.WorkRequest
-	22, // 54: trainmaster.v1.Coordinator.Join:input_type -> trainmaster.v1.JoinRequest
-	24, // 55: trainmaster.v1.Coordinator.Heartbeat:input_type -> trainmaster.v1.HeartbeatRequest
-	28, // 56: trainmaster.v1.Coordinator.Leave:input_type -> trainmaster.v1.LeaveRequest
-	30, // 57: trainmaster.v1.Coordinator.ReportDataset:input_type -> trainmaster.v1.ReportDatasetRequest
-	32, // 58: trainmaster.v1.Coordinator.SaveModel:input_type -> trainmaster.v1.SaveModelRequest
-	34, // 59: trainmaster.v1.Coordinator.Staged:input_type -> trainmaster.v1.StagedRequest
-	36, // 60: trainmaster.v1.Coordinator.LastStep:input_type -> trainmaster.v1.LastStepRequest
-	37, // 61: trainmaster.v1.Coordinator.Flushed:input_type -> trainmaster.v1.FlushedRequest
-	39, // 62: trainmaster.v1.Coordinator.Commit:input_type -> trainmaster.v1.StepRequest
-	39, // 63: trainmaster.v1.Coordinator.Rollback:input_type -> trainmaster.v1.StepRequest
-	40, // 64: trainmaster.v1.Coordinator.CutWatch:input_type -> trainmaster.v1.CutWatchRequest
-	8,  // 65: trainmaster.v1.Coordinator.GetTask:output_type -> trainmaster.v1.TaskSpec
-	18, // 66: trainmaster.v1.Coordinator.PushResult:output_type -> trainmaster.v1.PushResultResponse
-	20, // 67: trainmaster.v1.Coordinator.Work:output_type -> trainmaster.v1.WorkReply
-	23, // 68: trainmaster.v1.Coordinator.Join:output_type -> trainmaster.v1.JoinReply
-	25, // 69: trainmaster.v1.Coordinator.Heartbeat:output_type -> trainmaster.v1.HeartbeatReply
-	29, // 70: trainmaster.v1.Coordinator.Leave:output_type -> trainmaster.v1.LeaveReply
-	31, // 71: trainmaster.v1.Coordinator.ReportDataset:output_type -> trainmaster.v1.ReportDatasetReply
-	33, // 72: trainmaster.v1.Coordinator.SaveModel:output_type -> trainmaster.v1.SaveModelReply
-	35, // 73: trainmaster.v1.Coordinator.Staged:output_type -> trainmaster.v1.StagedReply
-	41, // 74: trainmaster.v1.Coordinator.LastStep:output_type -> trainmaster.v1.StepReply
-	41, // 75: trainmaster.v1.Coordinator.Flushed:output_type -> trainmaster.v1.StepReply
-	41, // 76: trainmaster.v1.Coordinator.Commit:output_type -> trainmaster.v1.StepReply
-	41, // 77: trainmaster.v1.Coordinator.Rollback:output_type -> trainmaster.v1.StepReply
-	41, // 78: trainmaster.v1.Coordinator.CutWatch:output_type -> trainmaster.v1.StepReply
-	65, // [65:79] is the sub-list for method output_type
-	51, // [51:65] is the sub-list for method input_type
-	51, // [51:51] is the sub-list for extension type_name
-	51, // [51:51] is the sub-list for extension extendee
-	0,  // [0:51] is the sub-list for field type_name
+	17, // 24: trainmaster.v1.TaskResult.metrics:type_name -> trainmaster.v1.Metric
+	4,  // 25: trainmaster.v1.TaskResult.request:type_name -> trainmaster.v1.Request
+	3,  // 26: trainmaster.v1.TaskResult.ask:type_name -> trainmaster.v1.TrainerInfo
+	18, // 27: trainmaster.v1.Metric.mean:type_name -> trainmaster.v1.Mean
+	19, // 28: trainmaster.v1.Metric.confusion_matrix:type_name -> trainmaster.v1.ConfusionMatrix
+	20, // 29: trainmaster.v1.Metric.histogram:type_name -> trainmaster.v1.Histogram
+	2,  // 30: trainmaster.v1.PushResultResponse.status:type_name -> trainmaster.v1.PushResultResponse.Status
+	8,  // 31: trainmaster.v1.PushResultResponse.next:type_name -> trainmaster.v1.TaskSpec
+	3,  // 32: trainmaster.v1.WorkRequest.get_task:type_name -> trainmaster.v1.TrainerInfo
+	16, // 33: trainmaster.v1.WorkRequest.push_result:type_name -> trainmaster.v1.TaskResult
+	8,  // 34: trainmaster.v1.WorkReply.task:type_name -> trainmaster.v1.TaskSpec
+	22, // 35: trainmaster.v1.WorkReply.result:type_name -> trainmaster.v1.PushResultResponse
+	25, // 36: trainmaster.v1.WorkReply.error:type_name -> trainmaster.v1.WorkError
+	5,  // 37: trainmaster.v1.JoinReply.session:type_name -> trainmaster.v1.Session
+	5,  // 38: trainmaster.v1.HeartbeatRequest.session:type_name -> trainmaster.v1.Session
+	7,  // 39: trainmaster.v1.HeartbeatRequest.moving:type_name -> trainmaster.v1.Token
+	6,  // 40: trainmaster.v1.HeartbeatRequest.progress:type_name -> trainmaster.v1.TrainerProgress
+	7,  // 41: trainmaster.v1.HeartbeatRequest.held:type_name -> trainmaster.v1.Token
+	30, // 42: trainmaster.v1.HeartbeatReply.commands:type_name -> trainmaster.v1.Command
+	31, // 43: trainmaster.v1.Command.stop_task:type_name -> trainmaster.v1.StopTaskRequest
+	7,  // 44: trainmaster.v1.StopTaskRequest.token:type_name -> trainmaster.v1.Token
+	5,  // 45: trainmaster.v1.LeaveRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 46: trainmaster.v1.SaveModelRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 47: trainmaster.v1.StagedRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 48: trainmaster.v1.LastStepRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 49: trainmaster.v1.FlushedRequest.session:type_name -> trainmaster.v1.Session
+	42, // 50: trainmaster.v1.FlushedRequest.positions:type_name -> trainmaster.v1.TaskPosition
+	7,  // 51: trainmaster.v1.TaskPosition.token:type_name -> trainmaster.v1.Token
+	5,  // 52: trainmaster.v1.StepRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 53: trainmaster.v1.CutWatchRequest.session:type_name -> trainmaster.v1.Session
+	47, // 54: trainmaster.v1.HyperParameter.ValuesEntry.value:type_name -> trainmaster.v1.HyperParameter.Value
+	3,  // 55: trainmaster.v1.Coordinator.GetTask:input_type -> trainmaster.v1.TrainerInfo
+	16, // 56: trainmaster.v1.Coordinator.PushResult:input_type -> trainmaster.v1.TaskResult
+	23, // 57: trainmaster.v1.Coordinator.Work:input_type -> trainmaster.v1.WorkRequest
+	26, // 58: trainmaster.v1.Coordinator.Join:input_type -> trainmaster.v1.JoinRequest
+	28, // 59: trainmaster.v1.Coordinator.Heartbeat:input_type -> trainmaster.v1.HeartbeatRequest
+	32, // 60: trainmaster.v1.Coordinator.Leave:input_type -> trainmaster.v1.LeaveRequest
+	34, // 61: trainmaster.v1.Coordinator.ReportDataset:input_type -> trainmaster.v1.ReportDatasetRequest
+	36, // 62: trainmaster.v1.Coordinator.SaveModel:input_type -> trainmaster.v1.SaveModelRequest
+	38, // 63: trainmaster.v1.Coordinator.Staged:input_type -> trainmaster.v1.StagedRequest
+	40, // 64: trainmaster.v1.Coordinator.LastStep:input_type -> trainmaster.v1.LastStepRequest
+	41, // 65: trainmaster.v1.Coordinator.Flushed:input_type -> trainmaster.v1.FlushedRequest
+	43, // 66: trainmaster.v1.Coordinator.Commit:input_type -> trainmaster.v1.StepRequest
+	43, // 67: trainmaster.v1.Coordinator.Rollback:input_type -> trainmaster.v1.StepRequest
+	44, // 68: trainmaster.v1.Coordinator.CutWatch:input_type -> trainmaster.v1.CutWatchRequest
+	8,  // 69: trainmaster.v1.Coordinator.GetTask:output_type -> trainmaster.v1.TaskSpec
+	22, // 70: trainmaster.v1.Coordinator.PushResult:output_type -> trainmaster.v1.PushResultResponse
+	24, // 71: trainmaster.v1.Coordinator.Work:output_type -> trainmaster.v1.WorkReply
+	27, // 72: trainmaster.v1.Coordinator.Join:output_type -> trainmaster.v1.JoinReply
+	29, // 73: trainmaster.v1.Coordinator.Heartbeat:output_type -> trainmaster.v1.HeartbeatReply
+	33, // 74: trainmaster.v1.Coordinator.Leave:output_type -> trainmaster.v1.LeaveReply
+	35, // 75: trainmaster.v1.Coordinator.ReportDataset:output_type -> trainmaster.v1.ReportDatasetReply
+	37, // 76: trainmaster.v1.Coordinator.SaveModel:output_type -> trainmaster.v1.SaveModelReply
+	39, // 77: trainmaster.v1.Coordinator.Staged:output_type -> trainmaster.v1.StagedReply
+	45, // 78: trainmaster.v1.Coordinator.LastStep:output_type -> trainmaster.v1.StepReply
+	45, // 79: trainmaster.v1.Coordinator.Flushed:output_type -> trainmaster.v1.StepReply
+	45, // 80: trainmaster.v1.Coordinator.Commit:output_type -> trainmaster.v1.StepReply
+	45, // 81: trainmaster.v1.Coordinator.Rollback:output_type -> trainmaster.v1.StepReply
+	45, // 82: trainmaster.v1.Coordinator.CutWatch:output_type -> trainmaster.v1.StepReply
+	69, // [69:83] is the sub-list for method output_type
+	55, // [55:69] is the sub-list for method input_type
+	55, // [55:55] is the sub-list for extension type_name
+	55, // [55:55] is the sub-list for extension extendee
+	0,  // [0:55] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_coordinator_proto_init() }
@@ -3338,19 +3666,26 @@ func file_trainmaster_v1_coordinator_proto_init() {
 		(*TaskSpec_Wait)(nil),
 		(*TaskSpec_End)(nil),
 	}
-	file_trainmaster_v1_coordinator_proto_msgTypes[16].OneofWrappers = []any{
+	file_trainmaster_v1_coordinator_proto_msgTypes[13].OneofWrappers = []any{}
+	file_trainmaster_v1_coordinator_proto_msgTypes[14].OneofWrappers = []any{
+		(*Metric_Mean)(nil),
+		(*Metric_Sum)(nil),
+		(*Metric_ConfusionMatrix)(nil),
+		(*Metric_Histogram)(nil),
+	}
+	file_trainmaster_v1_coordinator_proto_msgTypes[20].OneofWrappers = []any{
 		(*WorkRequest_GetTask)(nil),
 		(*WorkRequest_PushResult)(nil),
 	}
-	file_trainmaster_v1_coordinator_proto_msgTypes[17].OneofWrappers = []any{
+	file_trainmaster_v1_coordinator_proto_msgTypes[21].OneofWrappers = []any{
 		(*WorkReply_Task)(nil),
 		(*WorkReply_Result)(nil),
 		(*WorkReply_Error)(nil),
 	}
-	file_trainmaster_v1_coordinator_proto_msgTypes[23].OneofWrappers = []any{
+	file_trainmaster_v1_coordinator_proto_msgTypes[27].OneofWrappers = []any{
 		(*Command_StopTask)(nil),
 	}
-	file_trainmaster_v1_coordinator_proto_msgTypes[40].OneofWrappers = []any{
+	file_trainmaster_v1_coordinator_proto_msgTypes[44].OneofWrappers = []any{
 		(*HyperParameter_Value_Number)(nil),
 		(*HyperParameter_Value_Integer)(nil),
 		(*HyperParameter_Value_Text)(nil),
@@ -3362,7 +3697,7 @@ func file_trainmaster_v1_coordinator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_coordinator_proto_rawDesc), len(file_trainmaster_v1_coordinator_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   41,
+			NumMessages:   45,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

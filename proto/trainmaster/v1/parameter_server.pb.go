@@ -2137,7 +2137,9 @@ type PruneSetsRequest struct {
 	// At least 1.
 	Keep uint32 `protobuf:"varint,2,opt,name=keep,proto3" json:"keep,omitempty"`
 	// Removes the newer, unfinished sets instead of older sets. The number 0 of the cut means that no set exists.
-	Failed        bool `protobuf:"varint,3,opt,name=failed,proto3" json:"failed,omitempty"`
+	Failed bool `protobuf:"varint,3,opt,name=failed,proto3" json:"failed,omitempty"`
+	// Numbers of older sets that stay.
+	Spared        []uint64 `protobuf:"varint,16,rep,packed,name=spared,proto3" json:"spared,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2191,6 +2193,13 @@ func (x *PruneSetsRequest) GetFailed() bool {
 		return x.Failed
 	}
 	return false
+}
+
+func (x *PruneSetsRequest) GetSpared() []uint64 {
+	if x != nil {
+		return x.Spared
+	}
+	return nil
 }
 
 type PruneSetsReply struct {
@@ -3653,11 +3662,12 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\x03cut\x18\x01 \x01(\v2\x13.trainmaster.v1.CutR\x03cut\x12\x10\n" +
 	"\x03set\x18\x02 \x01(\fR\x03set\x12\x14\n" +
 	"\x05state\x18\x03 \x01(\fR\x05state\"\x0f\n" +
-	"\rWriteSetReply\"e\n" +
+	"\rWriteSetReply\"}\n" +
 	"\x10PruneSetsRequest\x12%\n" +
 	"\x03cut\x18\x01 \x01(\v2\x13.trainmaster.v1.CutR\x03cut\x12\x12\n" +
 	"\x04keep\x18\x02 \x01(\rR\x04keep\x12\x16\n" +
-	"\x06failed\x18\x03 \x01(\bR\x06failed\"\x10\n" +
+	"\x06failed\x18\x03 \x01(\bR\x06failed\x12\x16\n" +
+	"\x06spared\x18\x10 \x03(\x04R\x06spared\"\x10\n" +
 	"\x0ePruneSetsReply\"0\n" +
 	"\x04Move\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\rR\x05epoch\x12\x12\n" +

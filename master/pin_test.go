@@ -1,0 +1,66 @@
+package master
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"trainmaster/master/evaluation"
+	"trainmaster/master/pscontrol"
+	"trainmaster/taskqueue"
+)
+
+// The sets of evaluation rounds are spared, and a set that is pinned is not removed before it is stored as the set of a round.
+func TestSetsOfRoundsAreSpared(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		s := &cutting{store: store}
+		m, stop, _ := leads(t, store, Config{}, s, pscontrol.Config{CheckpointEvery: pscontrol.Cadence{Time: time.Minute}, CheckpointKeep: 1})
+		defer stop()
+		time.Sleep(time.Second + 100*time.Millisecond)
+		s.taken()
+		state, _, err := evaluation.Decide(1, evaluation.Config{}, evaluation.State{}, evaluation.Input{Model: pscontrol.SetModel(2), Command: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		failed := errors.New("not stored")
+		err = m.config.Servers.Pin(t.Context(), func(model string, version uint64) error {
+			if model != "set-2" || version != 0 {
+				t.Errorf("pinned %q at version %d, expected the set that was taken", model, version)
+			}
+			time.Sleep(2 * time.Minute) // checkpoints are due
+			if found := s.taken(); found != "begin 2, write 2, set 2 latest, keep 1, 2" {
+				t.Errorf("while the set is pinned: %s", found)
+			}
+			if err := m.send(t.Context(), &taskqueue.StoreKeys{Writes: []taskqueue.Write{{Key: evaluation.Key, Value: state.Encode()}}}); err != nil {
+				t.Error(err)
+			}
+			return failed
+		})
+		if !errors.Is(err, failed) {
+			t.Errorf("found %v, expected the error of the caller", err)
+		}
+		time.Sleep(time.Second)
+		if found := s.taken(); !strings.HasPrefix(found, "begin 3, write 3, set 3 latest, keep 1 and [2], 3") {
+			t.Errorf("after that: %s", found)
+		}
+		s.fail("begin")
+		if err := m.config.Servers.Pin(t.Context(), func(model string, _ uint64) error {
+			if n, ok := pscontrol.SetOfModel(model); !ok || n < 3 {
+				t.Errorf("pinned %q, expected the newest set", model)
+			}
+			return nil
+		}); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+func TestNamesOfSets(t *testing.T) {
+	for name, want := range map[string]uint64{"set-1": 1, "set-12": 12, "set-01": 0, "set-": 0, "newest": 0, "/models/1": 0, "set-18446744073709551616": 0} {
+		if n, ok := pscontrol.SetOfModel(name); ok != (want > 0) || ok && n != want {
+			t.Errorf("%q: found %d, %v, expected %d", name, n, ok, want)
+		}
+	}
+}

@@ -1,0 +1,192 @@
+package rounds
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/master/committer"
+	"trainmaster/master/component"
+	"trainmaster/master/evaluation"
+	"trainmaster/master/store"
+	"trainmaster/taskqueue"
+)
+
+// Config holds the dependencies and settings of the component.
+type Config struct {
+	Evaluation evaluation.Config
+	Set        string                      // name of the evaluation dataset; default "evaluation"
+	Register   func(context.Context) error // registers the evaluation dataset. It is repeated until it succeeds
+	Models     Models                      // nil: the newest model of a training result
+	Store      store.Store
+	Log        *logrus.Entry // default: the standard logger
+}
+
+// Models has the models of the parameter servers.
+type Models interface {
+	// Pin calls use with the current model, and the version of its parameters. The model is not removed before use returns.
+	Pin(ctx context.Context, use func(model string, version uint64) error) error
+}
+
+// Rounds is the component. Its methods may be called at any time.
+type Rounds struct {
+	config Config
+	box    *component.Mailbox
+	state  evaluation.State // as stored
+
+	mu      sync.Mutex
+	term    component.Term // nil: this master does not lead
+	waiting []chan error   // callers of Evaluate
+}
+
+// New returns the component.
+func New(config Config) *Rounds {
+	if config.Log == nil {
+		config.Log = logrus.NewEntry(logrus.StandardLogger())
+	}
+	if config.Set == "" {
+		config.Set = taskqueue.Evaluation.String()
+	}
+	return &Rounds{config: config}
+}
+
+// Name implements [component.Component].
+func (r *Rounds) Name() string { return "evaluation" }
+
+// Init implements [component.Component].
+func (r *Rounds) Init(context.Context) error { return r.config.Evaluation.Validate() }
+
+// Prepare reads the state that the leader before has stored.
+func (r *Rounds) Prepare(ctx context.Context, t component.Term) error {
+	kinds := []taskqueue.EffectKind{taskqueue.OnPassClosed, taskqueue.OnModelStored, taskqueue.OnReported, taskqueue.OnJobEnded, onAsked}
+	if r.config.Evaluation.Every.Steps > 0 {
+		kinds = append(kinds, taskqueue.OnStepCommitted)
+	}
+	r.box = t.Effects(kinds...)
+	value, _, err := r.config.Store.Value(ctx, evaluation.Key)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", evaluation.Key, err)
+	}
+	r.state = evaluation.State{}
+	if value == nil {
+		return nil
+	}
+	//guard:evaluation-state-continues
+	if r.state, err = evaluation.Decode(value); err != nil {
+		return fmt.Errorf("%w: read %s: %w", taskqueue.ErrDamaged, evaluation.Key, err)
+	}
+	return nil
+}
+
+// retryPause is the pause after a decision that could not be stored, and before a model is looked for again.
+const retryPause = time.Second
+
+// Run makes decisions until ctx ends.
+func (r *Rounds) Run(ctx context.Context, t component.Term) error {
+	r.lead(t)
+	defer func() {
+		r.lead(nil)
+		answer(r.asked(), fmt.Errorf("%w: the term has ended", ErrNotLeading))
+	}()
+	if err := r.register(ctx, t); err != nil {
+		return err
+	}
+	for rest := time.Duration(0); ; {
+		t.Clock().Wait(ctx, r.box.Changed(), rest)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		r.box.Take()
+		if asked := r.asked(); len(asked) > 0 {
+			answer(asked, r.request(ctx, t))
+		}
+		next, err := r.decideAll(ctx, t)
+		if rest = next; err != nil && ctx.Err() == nil {
+			r.config.Log.WithError(err).Warn("evaluation not continued, retrying")
+			rest = retryPause
+		}
+	}
+}
+
+// lead sets the term that Evaluate uses.
+func (r *Rounds) lead(t component.Term) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.term = t
+}
+
+// asked takes the callers of Evaluate.
+func (r *Rounds) asked() []chan error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	list := r.waiting
+	r.waiting = nil
+	return list
+}
+
+func answer(waiting []chan error, err error) {
+	for _, done := range waiting {
+		done <- err
+	}
+}
+
+// register registers the evaluation dataset, after the first dataset of the job: users know the training dataset by the number 0.
+func (r *Rounds) register(ctx context.Context, t component.Term) error {
+	for known := false; !known; {
+		if err := t.Read(ctx, func(q *taskqueue.Queue) { known = q.Table(0) != nil }); err != nil {
+			return err
+		}
+		if !known {
+			t.Clock().Wait(ctx, r.box.Changed(), -1)
+		}
+	}
+	for pause := retryPause; ; pause = min(2*pause, time.Minute) {
+		err := r.config.Register(ctx)
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err == nil:
+			return nil
+		case errors.Is(err, taskqueue.ErrOtherDataset):
+			return err
+		}
+		r.config.Log.WithError(err).Warn("evaluation data not registered, retrying")
+		t.Clock().Sleep(ctx, pause)
+	}
+}
+
+// ErrNotLeading is returned by Evaluate on a master that does not lead.
+var ErrNotLeading = committer.ErrNotLeader
+
+// asked is the effect of a call of Evaluate.
+type asked struct{}
+
+const onAsked taskqueue.EffectKind = 252
+
+// Key implements [taskqueue.Effect].
+func (asked) Key() taskqueue.EffectKey { return taskqueue.EffectKey{Kind: onAsked} }
+
+// Evaluate asks for a round. It returns when the request is stored: the round has begun, or begins after the open one.
+func (r *Rounds) Evaluate(ctx context.Context) error {
+	done := make(chan error, 1)
+	r.mu.Lock()
+	t := r.term
+	if t != nil {
+		r.waiting = append(r.waiting, done)
+	}
+	r.mu.Unlock()
+	if t == nil {
+		return ErrNotLeading
+	}
+	t.Post(asked{})
+	select {
+	case err := <-done:
+		return err
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}

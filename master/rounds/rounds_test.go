@@ -1,0 +1,324 @@
+package rounds_test
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+
+	"trainmaster/etcdstore"
+	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/master"
+	"trainmaster/master/component"
+	"trainmaster/master/evaluation"
+	"trainmaster/master/evaluation/metric"
+	"trainmaster/master/mastertest"
+	"trainmaster/master/rounds"
+	"trainmaster/recordio"
+	"trainmaster/taskqueue"
+)
+
+// heldOut writes a file of n chunks with one record each.
+func heldOut(t testing.TB, n int) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "held-out")
+	file, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w := recordio.NewWriter(file, recordio.WriterOptions{RecordsPerChunk: 1})
+	for range n {
+		err = errors.Join(err, w.Write([]byte("record")))
+	}
+	if err = errors.Join(err, w.Close(), file.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// job is a master that evaluates, and a trainer.
+type job struct {
+	t      testing.TB
+	store  *etcdstore.Store
+	data   string
+	config evaluation.Config
+	models rounds.Models
+
+	*mastertest.Running
+	rounds  *rounds.Rounds
+	trainer *mastertest.Trainer
+	done    []taskqueue.Result // for the next request
+}
+
+// newJob is a job of two passes over 4 tasks, with tasks of evaluation data.
+func newJob(t testing.TB, config evaluation.Config, models rounds.Models, tasks int) *job {
+	j := &job{t: t, store: etcdtest.Store(t), data: heldOut(t, tasks), config: config, models: models}
+	j.start()
+	j.Register(4)
+	mastertest.Eventually(t, "the evaluation data is registered", func() bool {
+		v, err := j.Overview(t.Context())
+		return err == nil && len(v.Sets) == 2
+	})
+	j.trainer = j.Join("trainer")
+	return j
+}
+
+// start starts a master.
+func (j *job) start() {
+	started := make(chan *master.Master, 1)
+	leader := sync.OnceValue(func() *master.Master { return <-started })
+	j.rounds = rounds.New(rounds.Config{Evaluation: j.config, Store: j.store, Models: j.models, Register: func(ctx context.Context) error {
+		return leader().ReportSet(ctx, taskqueue.SetSpec{Kind: taskqueue.Evaluation}, []string{j.data})
+	}})
+	config := master.Config{Components: []component.Component{j.rounds}, Evaluate: j.rounds.Evaluate, ChunksPerTask: 1}
+	config.Queue.Passes, config.Queue.HoldEnd = 2, true
+	j.Running = mastertest.Start(j.t, j.store, config)
+	started <- j.Master
+	if j.trainer != nil {
+		j.trainer = j.trainer.At(j.Running)
+	}
+}
+
+// take reports what is done and takes the next task.
+func (j *job) take() (master.Reply, error) {
+	r := j.trainer.Request(nil, nil)
+	r.Finished, r.Accepts = j.done, taskqueue.KindsOf(taskqueue.Training, taskqueue.Evaluation)
+	j.done = nil
+	return j.Next(j.t.Context(), r)
+}
+
+// train takes and finishes n training tasks, with the models that follow.
+func (j *job) train(n int, path string) {
+	j.t.Helper()
+	for i := range n {
+		a := j.want(taskqueue.Training)
+		j.done = []taskqueue.Result{{Token: a.Task.Token}}
+		if i == n-1 {
+			j.done[0].Model = taskqueue.Model{Path: path, Version: uint64(len(path))}
+		}
+	}
+}
+
+func (j *job) want(kind taskqueue.Kind) *master.Assignment {
+	j.t.Helper()
+	reply, err := j.take()
+	if err != nil || reply.Assignment == nil || reply.Assignment.Task.Token.Kind != kind {
+		j.t.Fatalf("expected a task for %v, found %+v, %v", kind, reply.Assignment, err)
+	}
+	return reply.Assignment
+}
+
+// measured finishes an evaluation task with its loss.
+func (j *job) measured(a *master.Assignment, loss float64) {
+	var set metric.Set
+	if err := set.AddMean("loss", loss, 1); err != nil {
+		j.t.Fatal(err)
+	}
+	j.done = []taskqueue.Result{{Token: a.Task.Token, Metrics: set.Encode()}}
+}
+
+// records returns the records of the rounds, as "number model figures".
+func (j *job) records() (list []string) {
+	j.t.Helper()
+	values, _, err := j.store.Prefixed(context.Background(), rounds.RecordPrefix)
+	if err != nil {
+		j.t.Fatal(err)
+	}
+	for _, key := range slices.Sorted(maps.Keys(values)) {
+		var r rounds.Record
+		if err := json.Unmarshal(values[key], &r); err != nil {
+			j.t.Fatal(err)
+		}
+		text := fmt.Sprintf("%d %s@%d after pass %d (%s)", r.Round, r.Model, r.Version, r.Passes, r.Reason)
+		if r.Ended != nil {
+			text += fmt.Sprintf(": %d results, loss %v", r.Results, r.Figures["loss"])
+		}
+		list = append(list, text)
+	}
+	return list
+}
+
+func (j *job) wantRecords(want ...string) {
+	j.t.Helper()
+	var found []string
+	mastertest.Eventually(j.t, strings.Join(want, "; "), func() bool {
+		found = j.records()
+		return slices.Equal(found, want) || len(found) > len(want)
+	})
+	if !slices.Equal(found, want) {
+		j.t.Fatalf("expected %q, found %q", want, found)
+	}
+}
+
+func (j *job) wantEnd(err error, words string) {
+	j.t.Helper()
+	mastertest.Eventually(j.t, "the end of the job", func() bool {
+		_, found := j.take()
+		return errors.Is(found, err) && strings.Contains(found.Error(), words)
+	})
+}
+
+func TestJobIsEvaluatedWithoutParameterServers(t *testing.T) {
+	j := newJob(t, evaluation.Config{Every: evaluation.Every{Passes: 1}}, nil, 2)
+	j.train(4, "models/1")
+	j.train(1, "models/2") // the second pass begins, and trains on
+	j.wantRecords("1 models/1@8 after pass 1 (every 1 passes (version 8, 1 passes))")
+	first := j.want(taskqueue.Evaluation)
+	if want := (taskqueue.Round{Number: 1, Set: 1, Pass: 1, Version: 8, Model: "models/1"}); fmt.Sprint(*first.Round) != fmt.Sprint(want) {
+		t.Errorf("round %+v: expected %+v", *first.Round, want)
+	}
+	j.measured(first, 0.5)
+	second := j.want(taskqueue.Evaluation)
+	j.measured(second, 0.25)
+	j.train(3, "models/3")
+	j.wantRecords("1 models/1@8 after pass 1 (every 1 passes (version 8, 1 passes)): 2 results, loss 0.375")
+	j.done = append(j.done, taskqueue.Result{Token: first.Task.Token, Metrics: []byte("damaged")}) // a repetition
+	last := j.want(taskqueue.Evaluation)
+	j.measured(last, 0.125)
+	last = j.want(taskqueue.Evaluation)
+	j.measured(last, 0.125)
+	j.wantEnd(master.ErrJobFinished, "")
+	j.wantRecords("1 models/1@8 after pass 1 (every 1 passes (version 8, 1 passes)): 2 results, loss 0.375",
+		"2 models/3@8 after pass 2 (every 1 passes, end of the job (version 8, 2 passes)): 2 results, loss 0.125")
+}
+
+func TestNextLeaderContinuesRound(t *testing.T) {
+	j := newJob(t, evaluation.Config{Every: evaluation.Every{Passes: 1}}, nil, 2)
+	j.train(4, "models/1")
+	a := j.want(taskqueue.Training)
+	j.wantRecords("1 models/1@8 after pass 1 (every 1 passes (version 8, 1 passes))")
+	j.done = []taskqueue.Result{{Token: a.Task.Token}}
+	j.measured(j.want(taskqueue.Evaluation), 0.5)
+	j.want(taskqueue.Evaluation)
+	if err := j.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	j.start()
+	mastertest.Eventually(t, "the task of the round again", func() bool {
+		v, err := j.PendingTasks(t.Context())
+		return err == nil && len(v) > 0
+	})
+	tasks, err := j.PendingTasks(t.Context())
+	if err != nil || tasks[0].Token.Kind != taskqueue.Evaluation {
+		t.Fatalf("pending %+v, %v", tasks, err)
+	}
+	j.measured(&master.Assignment{Task: taskqueue.Task{Token: tasks[0].Token}}, 1.5)
+	j.train(1, "models/2")
+	j.wantRecords("1 models/1@8 after pass 1 (every 1 passes (version 8, 1 passes)): 2 results, loss 1")
+}
+
+func TestRoundByCommand(t *testing.T) {
+	j := newJob(t, evaluation.Config{}, nil, 1)
+	if err := j.Evaluate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	j.train(1, "models/1")
+	j.train(1, "models/2") // reports the first finish
+	j.wantRecords("1 models/1@8 after pass 0 (command (version 8, 0 passes))")
+	if err := j.Evaluate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	j.measured(j.want(taskqueue.Evaluation), 0.5)
+	j.take() //nolint:errcheck // reports it
+	j.wantRecords("1 models/1@8 after pass 0 (command (version 8, 0 passes)): 1 results, loss 0.5", "2 models/2@8 after pass 0 (command (version 8, 0 passes))")
+	if err := j.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Evaluate(t.Context()); !errors.Is(err, master.ErrNotLeader) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+func TestRoundEndsJob(t *testing.T) {
+	for name, c := range map[string]struct {
+		config evaluation.Config
+		losses []float64
+		err    error
+		words  string
+	}{
+		"target":      {evaluation.Config{Target: new(0.5)}, []float64{0.5}, master.ErrJobFinished, ""},
+		"divergence":  {evaluation.Config{Diverged: 2}, []float64{1, 3}, master.ErrJobFailed, "diverged: loss is 3, more than 2 times the lowest, 1"},
+		"no progress": {evaluation.Config{Patience: 1}, []float64{1, 1}, master.ErrJobFinished, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			j := newJob(t, c.config, nil, 1)
+			j.train(1, "models/1")
+			j.take() //nolint:errcheck // reports it
+			for i, loss := range c.losses {
+				if err := j.Evaluate(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				mastertest.Eventually(t, "the round", func() bool { return len(j.records()) == i+1 })
+				var a *master.Assignment
+				mastertest.Eventually(t, "its task", func() bool {
+					reply, err := j.take()
+					a = reply.Assignment
+					return err == nil && a != nil && a.Task.Token.Kind == taskqueue.Evaluation
+				})
+				j.measured(a, loss)
+				j.take() //nolint:errcheck // reports it
+			}
+			j.wantEnd(c.err, c.words)
+		})
+	}
+}
+
+// failing has no model at first.
+type failing struct {
+	mu   sync.Mutex
+	left int
+	err  error
+}
+
+func (f *failing) Pin(_ context.Context, use func(model string, version uint64) error) error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.left--; f.left >= 0 {
+		return f.err
+	}
+	return use("set-9", 70)
+}
+
+func TestRoundWaitsForSet(t *testing.T) {
+	j := newJob(t, evaluation.Config{}, &failing{left: 2, err: rounds.ErrNoModel}, 1)
+	if err := j.Evaluate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	j.wantRecords("1 set-9@70 after pass 0 (command (version 0, 0 passes))")
+}
+
+func TestJobWithoutModelEnds(t *testing.T) {
+	j := newJob(t, evaluation.Config{}, &failing{left: 1 << 30, err: rounds.ErrNoModel}, 1)
+	j.train(8, "")
+	j.wantEnd(master.ErrJobFinished, "")
+	if found := j.records(); len(found) > 0 {
+		t.Errorf("found %q", found)
+	}
+}
+
+func TestMetricThatIsNotFiniteFailsJob(t *testing.T) {
+	j := newJob(t, evaluation.Config{}, nil, 1)
+	j.train(1, "models/1")
+	j.take() //nolint:errcheck // reports it
+	if err := j.Evaluate(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	mastertest.Eventually(t, "the round", func() bool { return len(j.records()) == 1 })
+	for {
+		reply, err := j.take()
+		if err != nil || reply.Assignment == nil {
+			break
+		}
+		if a := reply.Assignment; a.Task.Token.Kind == taskqueue.Evaluation {
+			j.done = []taskqueue.Result{{Token: a.Task.Token, Error: "loss is NaN", NotFinite: "loss"}}
+		}
+	}
+	j.wantEnd(master.ErrJobFailed, "diverged: loss is not a finite number")
+}

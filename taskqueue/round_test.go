@@ -1,0 +1,227 @@
+package taskqueue
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"reflect"
+	"strings"
+	"testing"
+
+	"pgregory.net/rapid"
+)
+
+// joinMetrics is a merge for tests: a list of texts. The text "bad" does not fit.
+func joinMetrics(merged, more []byte) ([]byte, error) {
+	if string(more) == "bad" {
+		return nil, errors.New("bad does not fit")
+	}
+	return bytes.Join([][]byte{merged, more}, []byte(",")), nil
+}
+
+// newRounds is a queue with a training and an evaluation dataset, and an open round.
+func newRounds(t rapid.TB, opt Options, tasks int) *sets {
+	opt.Merge = joinMetrics
+	s := newSets(t, opt, 2, setOf{SetSpec{}, 4}, setOf{heldOut, tasks})
+	a := s.q.Apply(1, &BeginRound{Set: 1, Number: 7, Version: 30, Model: "set-3", With: StoreKeys{Writes: []Write{{Key: "/evaluation", Value: []byte("state")}}}})
+	if a.Err != nil || a.Token.Pass != 1 {
+		t.Fatalf("begin: %+v", a)
+	}
+	return s
+}
+
+// round returns the round that the last commit stored.
+func storedRound(t rapid.TB, r Ready) (round Round, ok bool) {
+	t.Helper()
+	for _, w := range r.Writes {
+		if w.Key == RoundKey {
+			round, err := DecodeRound(w.Value)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return round, true
+		}
+	}
+	return Round{}, false
+}
+
+func TestRoundIsStoredWithItsDecision(t *testing.T) {
+	s := newRounds(t, Options{Passes: 1}, 2)
+	r := s.q.Ready()
+	if want := (Write{Key: "/evaluation", Value: []byte("state")}); !reflect.DeepEqual(r.Writes[0], want) {
+		t.Errorf("writes %+v: expected %+v first", r.Writes, want)
+	}
+	if found, ok := storedRound(t, r); !ok || !reflect.DeepEqual(found, Round{Number: 7, Set: 1, Pass: 1, Version: 30, Model: "set-3"}) {
+		t.Errorf("stored %+v, %v", found, ok)
+	}
+	with := StoreKeys{Writes: []Write{{Key: "/evaluation", Value: []byte("other")}}}
+	for name, c := range map[string]struct {
+		ev  Event
+		err error
+	}{
+		"another number": {&BeginRound{Set: 1, Number: 8, With: with}, ErrRoundOpen},
+		"another kind":   {&BeginRound{Set: 0, Number: 8, With: with}, ErrNotEvaluation},
+		"no dataset":     {&BeginRound{Set: 9, Number: 8, With: with}, ErrBadSet},
+		"the same":       {&BeginRound{Set: 1, Number: 7, With: with}, nil},
+	} {
+		if a := s.q.Apply(2, c.ev); !errors.Is(a.Err, c.err) {
+			t.Errorf("%s: expected %v, found %v", name, c.err, a.Err)
+		}
+		if r := s.q.Ready(); len(r.Writes) > 0 {
+			t.Errorf("%s: found writes %+v", name, r.Writes)
+		}
+	}
+}
+
+func TestTaskOfARoundHasItsModel(t *testing.T) {
+	s := newRounds(t, Options{Passes: 1}, 2)
+	a := s.wantSet(s.ask(0, allKinds), 1)
+	if want := (Round{Number: 7, Set: 1, Pass: 1, Version: 30, Model: "set-3"}); a.Round == nil || !reflect.DeepEqual(*a.Round, want) {
+		t.Errorf("expected %+v, found %+v", want, a.Round)
+	}
+	if a := s.wantSet(s.ask(1, trainOnly), 0); a.Round != nil {
+		t.Errorf("training task with round %+v", a.Round)
+	}
+}
+
+func TestMetricsOfCountedFinishesAreMergedOnce(t *testing.T) {
+	s := newRounds(t, Options{Passes: 1}, 3)
+	var held [3]Token
+	for i := range held {
+		held[i] = s.wantSet(s.ask(i%2, allKinds), 1).Token
+	}
+	s.q.Ready()
+	finish := func(tok Token, metrics string) Answer {
+		return s.q.Apply(2, &Request{Trainer: s.who[0].Ordinal, Incarnation: s.who[0].Incarnation, Seq: 9, Held: held[:], Finished: []Result{{Token: tok, Metrics: []byte(metrics)}}})
+	}
+	want := func(results int, metrics string) {
+		t.Helper()
+		r, _ := s.q.Round()
+		if r.Results != results || string(r.Metrics) != metrics {
+			t.Fatalf("expected %d results, %q; found %d, %q", results, metrics, r.Results, r.Metrics)
+		}
+	}
+	if a := finish(held[0], "bad"); !errors.Is(a.Err, ErrBadMetrics) || !strings.Contains(a.Err.Error(), "bad does not fit") {
+		t.Errorf("bad metrics: %+v", a)
+	}
+	want(0, "")
+	if r := s.q.Ready(); r.MustCommit {
+		t.Errorf("a refused result has changed %+v", r)
+	}
+	finish(held[0], "a")
+	want(1, ",a")
+	if found, ok := storedRound(t, s.q.Ready()); !ok || string(found.Metrics) != ",a" {
+		t.Errorf("stored %+v, %v", found, ok)
+	}
+	if a := finish(held[0], "bad"); a.Err != nil || a.Finishes[0] != AlreadyCounted {
+		t.Errorf("a repetition: %+v", a)
+	}
+	stale := held[1]
+	stale.Attempt = 9
+	if a := finish(stale, "x"); a.Finishes[0] != Stale {
+		t.Errorf("a stale finish: %+v", a)
+	}
+	want(1, ",a")
+	finish(held[2], "c")
+	if a := s.q.Apply(2, &PlainAsk{Connection: "p", Finished: true, Task: held[1].ID(), Metrics: []byte("bad")}); !errors.Is(a.Err, ErrBadMetrics) {
+		t.Errorf("bad metrics without a session: %+v", a)
+	}
+	s.q.Apply(2, &PlainAsk{Connection: "p", Finished: true, Task: held[1].ID(), Metrics: []byte("b")})
+	want(3, ",a,c,b")
+	if _, open := s.q.Round(); open {
+		t.Error("the round is open after its last finish")
+	}
+	if a := s.q.Apply(3, &BeginRound{Set: 1, Number: 8, Model: "set-4"}); a.Err != nil {
+		t.Fatal(a.Err)
+	}
+	want(0, "")
+	if a := finish(held[1], "late"); a.Finishes[0] != AlreadyCounted {
+		t.Errorf("a finish of the round before: %+v", a)
+	}
+	want(0, "")
+}
+
+func TestRoundContinuesAfterARestore(t *testing.T) {
+	s := newRounds(t, Options{Passes: 1}, 2)
+	tok := s.wantSet(s.ask(0, allKinds), 1).Token
+	s.q.Apply(2, &Request{Trainer: s.who[0].Ordinal, Incarnation: s.who[0].Incarnation, Seq: 9, Held: []Token{tok}, Finished: []Result{{Token: tok, Metrics: []byte("a")}}})
+	round, _ := s.q.Round()
+	restore := func(value []byte) *Queue {
+		q, err := Restore(s.q.Snapshot(1, 2), nil, s.tables, Options{Passes: 1, Merge: joinMetrics})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := q.RestoreRound(value, []byte(`{"path":"m","version":3}`)); err != nil {
+			t.Fatal(err)
+		}
+		return q
+	}
+	q := restore(round.Encode())
+	if r, open := q.Round(); !open || !reflect.DeepEqual(r, round) || string(r.Metrics) != ",a" || q.Model() != (Model{"m", 3}) {
+		t.Errorf("restored %+v, %v, model %+v; expected %+v", r, open, q.Model(), round)
+	}
+	later := round
+	later.Pass = 2
+	for name, value := range map[string][]byte{"no round": nil, "a round that the state does not have": later.Encode()} {
+		if r, open := restore(value).Round(); open || r.Number != 0 {
+			t.Errorf("%s: found %+v", name, r)
+		}
+	}
+	for _, value := range []string{"", "{}", "x\n"} {
+		if err := s.q.RestoreRound([]byte(value), nil); !errors.Is(err, ErrDamaged) {
+			t.Errorf("%q: expected %v, found %v", value, ErrDamaged, err)
+		}
+	}
+}
+
+func TestMetricThatIsNotFiniteIsNoted(t *testing.T) {
+	s := newRounds(t, Options{Passes: 1}, 2)
+	tok := s.wantSet(s.ask(0, allKinds), 1).Token
+	other := tok
+	other.Position = 9
+	for _, ev := range []Event{&RefuseMetric{Token: other, Name: "x"}, &RefuseMetric{Task: 1, Name: "x"}, &RefuseMetric{Token: tok}} {
+		s.q.Apply(2, ev)
+		if r, _ := s.q.Round(); r.NotFinite != "" {
+			t.Errorf("%+v: found %q", ev, r.NotFinite)
+		}
+	}
+	s.q.Apply(2, &RefuseMetric{Task: tok.ID(), Name: "loss"})
+	s.q.Apply(2, &RefuseMetric{Token: tok, Name: "accuracy"})
+	if r, _ := s.q.Round(); r.NotFinite != "loss" {
+		t.Errorf("found %q, expected the first", r.NotFinite)
+	}
+	if found := s.q.PendingTasks(); len(found) != 1 || found[0].Token != tok || len(found[0].Holders) != 1 {
+		t.Errorf("the task stays dispatched: %+v", found)
+	}
+}
+
+func TestHeldJobEndsByEvent(t *testing.T) {
+	s := newSets(t, Options{Passes: 1, HoldEnd: true}, 1, setOf{SetSpec{}, 1}, setOf{heldOut, 1})
+	if s.q.PassesDone() || s.q.ClosedPasses() != 0 {
+		t.Error("passes done before the first finish")
+	}
+	tok := s.wantSet(s.ask(0, trainOnly), 0).Token
+	if a := s.ask(0, trainOnly, Result{Token: tok, Model: Model{"models/1", 4}}); a.Kind != AnswerWait {
+		t.Fatalf("the end is held: %+v", a)
+	}
+	if !s.q.PassesDone() || s.q.ClosedPasses() != 1 || s.q.Model() != (Model{"models/1", 4}) {
+		t.Errorf("done %v, %d passes, model %+v", s.q.PassesDone(), s.q.ClosedPasses(), s.q.Model())
+	}
+	s.q.Ready()
+	end := &EndJob{Reason: "target-reached: accuracy is 1", With: StoreKeys{Writes: []Write{{Key: "/evaluation", Value: []byte("x")}}}}
+	if a := s.q.Apply(2, end); a.Err != nil {
+		t.Fatal(a.Err)
+	}
+	if status, reason := s.q.Status(); status != Ended || reason != end.Reason {
+		t.Errorf("status %v, %q", status, reason)
+	}
+	if r := s.q.Ready(); len(r.Writes) == 0 || r.Writes[0].Key != "/evaluation" || fmt.Sprint(r.Effects[0]) != fmt.Sprint(JobEnded{Ended, end.Reason}) {
+		t.Errorf("%+v", r)
+	}
+	if a := s.q.Apply(3, end); !errors.Is(a.Err, ErrJobOver) {
+		t.Errorf("a second end: %+v", a)
+	}
+	if a := s.ask(0, trainOnly); a.Kind != AnswerEnded {
+		t.Errorf("after the end: %+v", a)
+	}
+}
