@@ -85,7 +85,7 @@ var house = []room{
 	{dir: "master/netrpc", may: []string{"master", "recordio", "dataset", "taskqueue", "master/netrpc/wire"}},
 	{dir: "dataset/proxy", may: []string{"recordio", "dataset", "dataset/onwire", "internal/grpcserver", "proto"}},
 	{dir: "master/trainerclient", may: []string{"taskqueue", "taskqueue/onwire", "proto"}},
-	{dir: "master/grpcapi", may: []string{"master/evaluation/metric", "master", "taskqueue/onwire", "master/pscontrol", "dataset/onwire", "internal/grpcdial", "internal/grpcserver", "taskqueue", "proto"}},
+	{dir: "master/grpcapi", may: []string{"master", "master/evaluation", "master/evaluation/metric", "taskqueue/onwire", "master/pscontrol", "dataset/onwire", "internal/grpcdial", "internal/grpcserver", "taskqueue", "proto"}},
 	{dir: "master/httpapi", may: []string{"master", "ledger"}},
 	{dir: "pserver/checkpoint", may: []string{"internal/safetensors", "internal/failpoint", "pserver/floats", "pserver/model", "pserver/partition", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness"}},
 	{dir: "pserver", may: []string{"internal/failpoint", "internal/portsplit", "proto", "pserver/checkpoint", "pserver/checkpoint/storage", "pserver/control", "pserver/dataport", "pserver/persist", "pserver/shard", "pserver/wire"}},

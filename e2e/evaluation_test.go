@@ -3,6 +3,7 @@ package e2e
 import (
 	"fmt"
 	"math"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -91,4 +92,25 @@ func TestKilledMasterContinuesRounds(t *testing.T) {
 		t.Errorf("the last round has %v, the saved model accuracy %v", last.Figures, *result.Accuracy)
 	}
 	run(t, t.TempDir(), "verify", "--data-dir", filepath.Join(r.job.dir, "trainmaster-run", "001")).wants(t, 0)
+}
+
+// A run ends when its target is reached, and says so. The figures of its rounds are in a file.
+func TestTargetEndsARun(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	o := run(t, dir, "run", "--passes", "100", "--best-metric", "accuracy:max", "--target", "0.9", "--metrics-out", "figures", "-o", "json")
+	o.wants(t, 0)
+	var r local.Result
+	o.decode(t, &r)
+	if !strings.HasPrefix(r.Reason, "target-reached: accuracy is ") || r.Passes >= 100 {
+		t.Errorf("found %+v, expected the target before pass 100", r)
+	}
+	list := evaluationsOf(t, r.Dir)
+	if last := list[len(list)-1]; last.Figures["accuracy"] < 0.9 || !last.Best {
+		t.Errorf("the last round has %+v, expected the target", last)
+	}
+	figures, err := os.ReadFile(filepath.Join(dir, "figures"))
+	if err != nil || strings.Count(string(figures), "accuracy=") != len(list) || strings.Count(string(figures), "loss=") != len(list) {
+		t.Errorf("%d rounds, found figures %q, %v", len(list), figures, err)
+	}
 }

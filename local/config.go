@@ -51,6 +51,8 @@ type Config struct {
 	Exchange  reference.Exchange
 	Protocol  trainer.Protocol // between trainers and masters; "": trainer.GRPC
 
+	Evaluation []string // flags of the masters for evaluation rounds
+
 	CheckpointEvery time.Duration     // default 2 s
 	OnTrainerLoss   string            // of a synchronous run: Rewind or Retrain; default Retrain, with Deterministic Rewind
 	Resume          bool              // continue the run in Dir

@@ -86,6 +86,7 @@ func (j *Job) define() {
 		for _, path := range j.evaluated() {
 			one.args = append(one.args, "--evaluation-data", path)
 		}
+		one.args = append(one.args, c.Evaluation...)
 		one.endCodes = []int{ExitSetAside} // the result has the tasks
 		if i == 0 {
 			j.master = one

@@ -78,19 +78,18 @@ func (j *Job) Run(ctx context.Context, watch func(ctx context.Context, endpoint 
 	}
 	defer etcd.Close()
 	j.endpoint = etcd.Endpoint()
-	setAside, tasks, err := j.runOn(ctx, etcd.Err(), watch)
+	ended, err := j.runOn(ctx, etcd.Err(), watch)
 	if err != nil {
 		return Result{}, err
 	}
-	result, err := j.result(ctx)
-	result.SetAside, result.Tasks = setAside, tasks
+	result, err := j.result(ctx, ended)
 	result.Elapsed = time.Since(began)
 	result.Seconds = result.Elapsed.Seconds()
 	return result, err
 }
 
 // runOn runs the processes on the etcd that was started. If that etcd fails, they are killed, and its failure is the error.
-func (j *Job) runOn(ctx context.Context, failed <-chan error, watch func(ctx context.Context, endpoint string)) (setAside SetAside, tasks int, err error) {
+func (j *Job) runOn(ctx context.Context, failed <-chan error, watch func(ctx context.Context, endpoint string)) (r Result, err error) {
 	ctx, stop := context.WithCancelCause(ctx)
 	defer stop(nil)
 	ended := make(chan struct{})
@@ -111,9 +110,9 @@ func (j *Job) runOn(ctx context.Context, failed <-chan error, watch func(ctx con
 		err = j.superviseNoted(ctx, watch)
 	}
 	if err == nil {
-		setAside, tasks, err = j.finished(ctx)
+		r, err = j.finished(ctx)
 	}
-	return setAside, tasks, j.reason(ctx, err)
+	return r, j.reason(ctx, err)
 }
 
 // reason returns why a run ended with err: the failure of etcd if there was one, since what else went wrong follows from it.

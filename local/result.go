@@ -18,7 +18,8 @@ type Result struct {
 	Loss        *float64      `json:"loss"`     // mean, on the same records as the accuracy
 	TestRecords int           `json:"test_records"`
 	Passes      int           `json:"passes"`
-	Tasks       int           `json:"tasks"` // of a pass
+	Reason      string        `json:"reason"` // why the job ended before its last pass; else empty
+	Tasks       int           `json:"tasks"`  // of a pass
 	Elapsed     time.Duration `json:"-"`
 	Seconds     float64       `json:"seconds"`
 	Restarts    int           `json:"restarts"`
@@ -36,8 +37,11 @@ func (j *Job) modelPath() string {
 }
 
 // result counts the restarts, and evaluates the model of built-in trainers.
-func (j *Job) result(ctx context.Context) (Result, error) {
-	r := Result{Passes: j.config.Passes, Dir: j.config.Dir}
+func (j *Job) result(ctx context.Context, r Result) (Result, error) {
+	r.Dir = j.config.Dir
+	if r.Reason == "" {
+		r.Passes = j.config.Passes
+	}
 	for _, p := range slices.Concat([]*process{j.master}, j.standbys, j.servers, j.trainers) {
 		if p != nil { // a resumed run that had ended starts no process
 			r.Restarts += int(p.restarts.Load())

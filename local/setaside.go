@@ -16,28 +16,30 @@ type SetAside struct {
 	Example string `json:"example,omitempty"` // the last error of one task
 }
 
-// finished reads the set-aside tasks and the number of tasks of a pass from etcd.
-func (j *Job) finished(ctx context.Context) (setAside SetAside, tasks int, err error) {
+// finished reads the end of the job from etcd: why it ended, its set-aside tasks and the number of tasks of a pass.
+func (j *Job) finished(ctx context.Context) (r Result, err error) {
 	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{j.endpoint}})
 	if err != nil {
-		return setAside, 0, err
+		return r, err
 	}
 	defer store.Close()
 	state, err := readState(ctx, store)
 	if err != nil {
-		return setAside, 0, err
+		return r, err
 	}
+	r.Reason = state.Reason
 	for _, s := range state.Sets {
 		if s.Kind == taskqueue.Training {
-			tasks = s.Tasks
+			r.Tasks, r.Passes = s.Tasks, int(s.Pass)
 			break
 		}
 	}
 	list, err := SetAsideTasks(ctx, store)
 	if err != nil || len(list) == 0 {
-		return setAside, tasks, err
+		return r, err
 	}
-	return SetAside{Tasks: len(list), Example: list[0].Error}, tasks, nil
+	r.SetAside = SetAside{Tasks: len(list), Example: list[0].Error}
+	return r, nil
 }
 
 // SetAsideTasks reads the set-aside tasks of a job, ordered by index.

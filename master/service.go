@@ -183,7 +183,7 @@ func (t *term) assignment(ctx context.Context, a taskqueue.Answer) (Reply, error
 			r.Assignment.Stamps[i] = dataset.Stamp{Size: f.Size, ModTime: f.ModTime, ETag: f.ETag}
 		}
 	case taskqueue.AnswerEnded:
-		return r, fmt.Errorf("%w: all passes are done", ErrJobFinished)
+		return r, fmt.Errorf("%w: %s", ErrJobFinished, cmp.Or(a.Reason, "all passes are done"))
 	case taskqueue.AnswerFailed:
 		return r, t.failure(ctx)
 	case taskqueue.AnswerRejoin:

@@ -33,6 +33,7 @@ type Answer struct {
 	Index       int
 	Set         int
 	Base        int64   // of the task: the record to begin with
+	Reason      string  // of AnswerEnded; "": the passes are done
 	Round       *Round  // of an evaluation task, without its metrics
 	WaitFor     WaitFor // of AnswerWait
 	Place       StepPlace

@@ -107,7 +107,7 @@ func (q *Queue) ask(t *trainer, seq uint64, accepts Kinds, a *Answer) {
 	}
 	switch q.status {
 	case Ended:
-		a.Kind = AnswerEnded
+		a.Kind, a.Reason = AnswerEnded, q.reason
 		return
 	case Failed:
 		a.Kind = AnswerFailed

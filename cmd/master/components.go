@@ -19,7 +19,7 @@ func (s *daemonSettings) components(config *master.Config, servers pscontrol.Con
 		s.control(config, servers)
 	}
 	if len(s.evaluation.data) > 0 {
-		evaluates := s.evaluation.component(config, leader, config.Log)
+		evaluates := s.evaluation.component(config, leader, config.Log, s.metrics)
 		config.Components = append(config.Components, evaluates)
 		config.Evaluate = evaluates.Evaluate
 	}

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"net"
 	"net/http"
 	"net/netip"
@@ -45,6 +46,7 @@ type daemonSettings struct {
 	config     master.Config
 	servers    pscontrol.Config // the settings of parameter servers
 	evaluation evaluationFlags
+	metrics    io.Writer // of --metrics-out; nil: none
 	passMode   *string
 	update     *string
 	lostTask   *string
@@ -115,9 +117,14 @@ func addDaemon(cmd *cobra.Command) {
 		if err := s.validate(cmd); err != nil {
 			return err
 		}
-		s.failed = make(chan error, 1)
+		metrics, closeMetrics, err := s.evaluation.openMetrics(cmd)
+		if err != nil {
+			return err
+		}
+		s.metrics, s.failed = metrics, make(chan error, 1)
 		log := cli.NewLogger(cmd).WithField("job", s.etcd.Job)
-		return orFailed(func() error { return unlessStopped(cmd.Context(), log, s.run(cmd.Context(), log)) }, s.failed)
+		err = orFailed(func() error { return unlessStopped(cmd.Context(), log, s.run(cmd.Context(), log)) }, s.failed)
+		return cmp.Or(err, closeMetrics())
 	}
 }
 

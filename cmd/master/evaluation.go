@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"math"
+	"os"
 	"strconv"
 
 	"github.com/sirupsen/logrus"
@@ -27,7 +28,31 @@ import (
 type evaluationFlags struct {
 	data                []string
 	every, best, target string
+	metricsOut          string
 	config              evaluation.Config
+}
+
+// args returns the flags for a master, except the data and the output.
+func (e *evaluationFlags) args() []string {
+	return []string{
+		"--evaluate-every", e.every, "--best-metric", e.best, "--target", e.target, "--keep-best", strconv.Itoa(e.config.KeepBest),
+		"--patience", strconv.Itoa(e.config.Patience), "--diverged-factor", strconv.FormatFloat(e.config.Diverged, 'g', -1, 64),
+	}
+}
+
+// openMetrics opens the file of --metrics-out, to append to it; nil: there is none.
+func (e *evaluationFlags) openMetrics(cmd *cobra.Command) (w io.Writer, closeFile func() error, err error) {
+	switch e.metricsOut {
+	case "":
+		return nil, func() error { return nil }, nil
+	case "-":
+		return cmd.OutOrStdout(), func() error { return nil }, nil
+	}
+	file, err := os.OpenFile(e.metricsOut, os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o644)
+	if err != nil {
+		return nil, nil, cli.UsageErrorf("--metrics-out: %w", err)
+	}
+	return file, file.Close, nil
 }
 
 // add gives cmd the flags.
@@ -45,6 +70,7 @@ func (e *evaluationFlags) addRules(cmd *cobra.Command) {
 	flags.IntVar(&e.config.KeepBest, "keep-best", 1, "number of best models whose checkpoint sets stay, at most 100")
 	flags.StringVar(&e.target, "target", "", "end the job when the figure of --best-metric reaches this `number`")
 	flags.IntVar(&e.config.Patience, "patience", 0, "end the job after this number of `rounds` without a better figure (0: never)")
+	flags.StringVar(&e.metricsOut, "metrics-out", "", "`file` that receives the figures of each round as lines of name=value (-: standard output)")
 	flags.Float64Var(&e.config.Diverged, "diverged-factor", 0, "fail the job when the loss of a round exceeds this `factor` times the lowest loss (0: never)")
 }
 
@@ -76,8 +102,8 @@ func (e *evaluationFlags) check(cmd *cobra.Command) (err error) {
 }
 
 // component returns the component that evaluates the job of a master. leader returns the master.
-func (e *evaluationFlags) component(config *master.Config, leader func() *master.Master, log *logrus.Entry) *rounds.Rounds {
-	c := rounds.Config{Evaluation: e.config, Store: config.Store, Log: log, Register: func(ctx context.Context) error {
+func (e *evaluationFlags) component(config *master.Config, leader func() *master.Master, log *logrus.Entry, metrics io.Writer) *rounds.Rounds {
+	c := rounds.Config{Evaluation: e.config, Store: config.Store, Log: log, Metrics: metrics, Register: func(ctx context.Context) error {
 		err := leader().ReportSet(ctx, taskqueue.SetSpec{Kind: taskqueue.Evaluation}, e.data)
 		if errors.Is(err, taskqueue.ErrOtherDataset) {
 			err = fmt.Errorf("%w: --evaluation-data: %w", master.ErrOtherJob, err)

@@ -36,6 +36,7 @@ type runFlags struct {
 	update         *string
 	lostTask       *string
 	output         *string
+	evaluation     evaluationFlags
 	checkOptimizer func() error
 	checkExchange  func(synchronous bool) error
 }
@@ -77,6 +78,8 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
   master run --dataset mnist --data data/mnist --model mlp
   # a model on your own data
   master run --data data/digits --model mlp
+  # until the accuracy on the held-out records is 0.97, with the figures of each round in a file
+  master run --best-metric accuracy:max --target 0.97 --metrics-out figures.txt
   # your own trainers on your own data
   master run --data data/digits -- ./trainer
   # a synchronous run rolls back when a server is lost; continue it when all processes were killed
@@ -91,7 +94,11 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
 		if err := r.begin(cmd, args); err != nil {
 			return err
 		}
-		return runLocal(cmd.Context(), r.config, *r.output, cmd.OutOrStdout(), cmd.ErrOrStderr())
+		metrics, closeMetrics, err := r.evaluation.openMetrics(cmd)
+		if err != nil {
+			return err
+		}
+		return cmp.Or(runLocal(cmd.Context(), r.config, *r.output, cmd.OutOrStdout(), cmd.ErrOrStderr(), metrics), closeMetrics())
 	}
 	return cmd
 }
@@ -119,6 +126,7 @@ func (r *runFlags) add(cmd *cobra.Command) {
 	flags.IntVar(&c.Trainers, "trainers", usualTrainers, "number of trainers, at most 1000")
 	flags.Uint64Var(&c.Seed, "seed", 0, "of the order of passes and the initial parameters")
 	flags.DurationVar(&c.CheckpointEvery, "checkpoint-every", 2*time.Second, "time between checkpoints of the parameter servers")
+	r.evaluation.addRules(cmd)
 	r.lostTask = addTrainerLoss(cmd)
 	flags.BoolVar(&c.Journal, "journal", false, "have the trainers write one line of JSON per trained task to journal.jsonl")
 	flags.BoolVar(&c.Drillable, "drillable", false, "put a proxy between each master and etcd, for the drills partition and slow-store")
@@ -141,7 +149,7 @@ func (r *runFlags) begin(cmd *cobra.Command, args []string) (err error) {
 			return err
 		}
 	}
-	if err := cmp.Or(r.checkNumbers(cmd), r.checkOptimizer(), r.checkExchange(*r.update == "sync")); err != nil {
+	if err := cmp.Or(r.checkNumbers(cmd), r.evaluation.check(cmd), r.checkSteps(cmd), r.checkOptimizer(), r.checkExchange(*r.update == "sync")); err != nil {
 		return err
 	}
 	if err := r.complete(cmd); err != nil {
@@ -186,12 +194,21 @@ func (r *runFlags) checkNumbers(cmd *cobra.Command) error {
 	return nil
 }
 
+// checkSteps refuses an interval of steps in a run that does not count them.
+func (r *runFlags) checkSteps(cmd *cobra.Command) error {
+	if r.evaluation.config.Every.Steps > 0 && *r.update != "sync" {
+		return cli.SettingErrorf(cmd, "evaluate-every", "expected no steps without --update-mode sync: the master counts them in synchronous mode only")
+	}
+	return nil
+}
+
 // complete copies the flags into the configuration and lets the packages that use it check it.
 func (r *runFlags) complete(cmd *cobra.Command) error {
 	c := &r.config
 	if c.Dataset, c.MNIST = *r.dataset, r.data; *r.dataset != model.MNIST && r.data != "" {
 		c.Data, c.Dataset, c.MNIST = r.data, "", ""
 	}
+	c.Evaluation = r.evaluation.args()
 	c.Model, c.Sync, c.WireDType = *r.kind, *r.update == "sync", *r.dtype
 	c.Protocol = trainer.Protocol(*r.protocol)
 	if c.Model == autoModel {
@@ -222,7 +239,8 @@ const (
 const autoModel = "auto"
 
 // runLocal runs the job with progress on errOut and the result on out.
-func runLocal(ctx context.Context, c local.Config, format string, out, errOut io.Writer) error {
+// metrics receives the figures of evaluation rounds; nil: none are written.
+func runLocal(ctx context.Context, c local.Config, format string, out, errOut, metrics io.Writer) error {
 	if len(c.Command) == 0 {
 		fmt.Fprintf(errOut, "Training %s on %s with %s and %s, in %s\n", c.Model, c.DataName(), cli.Counted(c.Trainers, "trainer"), cli.Counted(c.Servers, "parameter server"), c.Dir)
 	} else {
@@ -242,7 +260,7 @@ func runLocal(ctx context.Context, c local.Config, format string, out, errOut io
 		if len(c.Command) > 0 {
 			trainerLog = filepath.Join(c.Dir, "logs", "trainer-0.log")
 		}
-		admin.WatchJob(ctx, etcdstore.Config{Endpoints: []string{endpoint}}, view.NewProgress(errOut, trainerLog))
+		admin.WatchJob(ctx, etcdstore.Config{Endpoints: []string{endpoint}}, view.NewProgress(errOut, trainerLog, metrics))
 	})
 	if err != nil {
 		return runError(ctx, c.Dir, err)

@@ -32,7 +32,7 @@ func TestWatchJob(t *testing.T) {
 	var watching sync.WaitGroup
 	out := make(lineChannel, 1000)
 	watching.Go(func() {
-		admin.WatchJob(ctx, etcdstore.Config{Endpoints: []string{etcdtest.Endpoint(t)}, Job: l.job}, view.NewProgress(out, ""))
+		admin.WatchJob(ctx, etcdstore.Config{Endpoints: []string{etcdtest.Endpoint(t)}, Job: l.job}, view.NewProgress(out, "", nil))
 	})
 	defer watching.Wait()
 	defer cancel()
@@ -71,7 +71,7 @@ func TestProgressEndsWithWholeJob(t *testing.T) {
 	}
 	l.stop()
 	out := make(lineChannel, 10)
-	p := view.NewProgress(out, "")
+	p := view.NewProgress(out, "", nil)
 	p.Show(&pb.StatusReply{Datasets: []*pb.DatasetStatus{{Pass: 1, Passes: 2, Tasks: 3}}})
 	if first := <-out; !strings.HasPrefix(first, "pass 1/2 ") {
 		t.Errorf("the first line is %q", first)

@@ -6,11 +6,13 @@ import (
 	"errors"
 	"math"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
 	"trainmaster/master"
+	"trainmaster/master/evaluation"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/taskqueue"
 	"trainmaster/taskqueue/onwire"
@@ -163,11 +165,8 @@ const prefetchPause = time.Second
 func (c *coordinator) taskSpec(r master.Reply, waits bool, err error) (*pb.TaskSpec, error) {
 	spec := &pb.TaskSpec{Commit: r.Commit, CommitProof: r.CommitProof}
 	switch {
-	case errors.Is(err, master.ErrJobFinished):
-		spec.Task = &pb.TaskSpec_End{End: &pb.EndTaskSpec{Reason: pb.EndTaskSpec_REASON_PASSES_DONE}}
-		return spec, nil
-	case errors.Is(err, master.ErrJobFailed):
-		spec.Task = &pb.TaskSpec_End{End: &pb.EndTaskSpec{Reason: pb.EndTaskSpec_REASON_FAILED, Text: err.Error()}}
+	case errors.Is(err, master.ErrJobFinished), errors.Is(err, master.ErrJobFailed):
+		spec.Task = &pb.TaskSpec_End{End: endSpec(err)}
 		return spec, nil
 	case err != nil:
 		return nil, err
@@ -192,6 +191,26 @@ func (c *coordinator) taskSpec(r master.Reply, waits bool, err error) (*pb.TaskS
 		spec.Task = &pb.TaskSpec_TrainingTask{TrainingTask: &pb.TrainingTaskSpec{Data: data}}
 	}
 	return spec, nil
+}
+
+// endSpec translates the end of a job. A decision about an evaluation round has its name before its reason.
+func endSpec(err error) *pb.EndTaskSpec {
+	end := &pb.EndTaskSpec{Reason: pb.EndTaskSpec_REASON_PASSES_DONE}
+	kind := master.ErrJobFinished
+	if errors.Is(err, master.ErrJobFailed) {
+		kind, end.Reason, end.Text = master.ErrJobFailed, pb.EndTaskSpec_REASON_FAILED, err.Error()
+	}
+	cause, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), kind.Error()+": "), ":")
+	//guard:reason-of-the-end
+	if reason, ok := endReasons[cause]; ok {
+		end.Reason, end.Text = reason, err.Error()
+	}
+	return end
+}
+
+var endReasons = map[string]pb.EndTaskSpec_Reason{
+	string(evaluation.TargetReached): pb.EndTaskSpec_REASON_TARGET_REACHED, string(evaluation.NoProgress): pb.EndTaskSpec_REASON_NO_PROGRESS,
+	string(evaluation.Diverged): pb.EndTaskSpec_REASON_DIVERGED,
 }
 
 // dataSpec says where the records of a task come from.

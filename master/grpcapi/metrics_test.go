@@ -7,6 +7,7 @@ import (
 	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"testing"
 
 	"google.golang.org/grpc/codes"
@@ -140,5 +141,31 @@ func TestInvalidMetricsAreRefused(t *testing.T) {
 	wants(t, err, codes.InvalidArgument, "BAD_METRICS", `metric "m"`)
 	if found := current(); found.Results != 1 {
 		t.Errorf("%d results, expected 1", found.Results)
+	}
+}
+
+// A trainer receives the reason of a job that ends early.
+func TestReasonOfAnEarlyEnd(t *testing.T) {
+	for text, c := range map[string]struct {
+		failed bool
+		want   pb.EndTaskSpec_Reason
+	}{
+		"target-reached: accuracy is 1": {false, pb.EndTaskSpec_REASON_TARGET_REACHED},
+		"no-progress: 3 rounds":         {false, pb.EndTaskSpec_REASON_NO_PROGRESS},
+		"diverged: loss is 9":           {true, pb.EndTaskSpec_REASON_DIVERGED},
+		"a disk is gone":                {true, pb.EndTaskSpec_REASON_FAILED},
+		"":                              {false, pb.EndTaskSpec_REASON_PASSES_DONE},
+	} {
+		e := evaluation{make(chan component.Term, 1)}
+		s := serve(t, 3, master.Config{Components: []component.Component{e}})
+		p := s.plain(t, 1)
+		id := p.get().GetTaskId() // the master stays for a trainer with a task
+		if _, err := (<-e.term).Submit(t.Context(), &taskqueue.EndJob{Failed: c.failed, Reason: text}); err != nil {
+			t.Fatal(err)
+		}
+		end := p.push(&pb.TaskResult{TaskId: id, Ask: &pb.TrainerInfo{TrainerId: 1}}).GetNext().GetEnd()
+		if end.GetReason() != c.want || c.want != pb.EndTaskSpec_REASON_PASSES_DONE && !strings.Contains(end.GetText(), text) {
+			t.Errorf("%q: found %v, expected %v", text, end, c.want)
+		}
 	}
 }

@@ -204,9 +204,25 @@ func (r *Rounds) log(decisions []evaluation.Decision, closed *evaluation.Closed)
 			for _, f := range closed.Figures {
 				fields[f.Name] = f.Value
 			}
+			if err := r.writeFigures(closed); err != nil {
+				r.config.Log.WithError(err).Warn("figures not written")
+			}
 		}
 		r.config.Log.WithFields(fields).Info(actions[d.Action])
 	}
+}
+
+// writeFigures writes the figures of a round that has ended.
+func (r *Rounds) writeFigures(closed *evaluation.Closed) error {
+	if r.config.Metrics == nil {
+		return nil
+	}
+	var lines bytes.Buffer
+	for _, f := range closed.Figures {
+		fmt.Fprintf(&lines, "%s=%v\n", f.Name, f.Value)
+	}
+	_, err := r.config.Metrics.Write(lines.Bytes())
+	return err
 }
 
 var actions = map[evaluation.Action]string{

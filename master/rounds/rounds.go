@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"sync"
 	"time"
 
@@ -22,6 +23,7 @@ type Config struct {
 	Set        string                      // name of the evaluation dataset; default "evaluation"
 	Register   func(context.Context) error // registers the evaluation dataset. It is repeated until it succeeds
 	Models     Models                      // nil: the newest model of a training result
+	Metrics    io.Writer                   // receives the figures of each round that this master ends, as lines of name=value. nil: none
 	Store      store.Store
 	Log        *logrus.Entry // default: the standard logger
 }

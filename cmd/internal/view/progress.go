@@ -3,6 +3,8 @@ package view
 import (
 	"fmt"
 	"io"
+	"maps"
+	"slices"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
@@ -26,15 +28,17 @@ type Progress struct {
 
 	registering time.Time // since when
 	rounds      uint64    // evaluation rounds that were shown
+	metrics     io.Writer // receives their figures as lines of name=value; nil: none are written
 
 	trainerLog string    // of own trainers; "": trainers are built in
 	idle       time.Time // since when tasks wait and no trainer has a task
 	warned     bool      // of that
 }
 
-// NewProgress returns a progress that writes to out. trainerLog is the log of a trainer with a command of its own; "": trainers are built in.
-func NewProgress(out io.Writer, trainerLog string) *Progress {
-	p := &Progress{out: out, trainerLog: trainerLog}
+// NewProgress returns a progress that writes to out. trainerLog is the log of a trainer with a command of its own; "": trainers are built in. metrics
+// receives the figures of evaluation rounds; it may be nil.
+func NewProgress(out io.Writer, trainerLog string, metrics io.Writer) *Progress {
+	p := &Progress{out: out, trainerLog: trainerLog, metrics: metrics}
 	if cli.IsTerminal(out) {
 		p.bar = newBar(out)
 	}
@@ -153,6 +157,11 @@ func (p *Progress) ShowRound(e Evaluation) {
 		_ = p.bar.Clear() // a terminal that went away
 	}
 	fmt.Fprintln(p.out, e.line())
+	if p.metrics != nil {
+		for _, name := range slices.Sorted(maps.Keys(e.Figures)) {
+			fmt.Fprintf(p.metrics, "%s=%v\n", name, e.Figures[name])
+		}
+	}
 }
 
 // Finish ends the output: a bar stays if the job has ended, and is removed if it has not.

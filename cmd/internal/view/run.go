@@ -25,6 +25,9 @@ func RunTable(w io.Writer, r local.Result) {
 	if r.Loss != nil {
 		fmt.Fprintf(w, "test loss\t%.4f\n", *r.Loss)
 	}
+	if r.Reason != "" {
+		fmt.Fprintf(w, "ended early\t%s\n", r.Reason)
+	}
 	fmt.Fprintf(w, "passes\t%d in %s\n", r.Passes, r.Elapsed.Round(100*time.Millisecond))
 	if own {
 		fmt.Fprintf(w, "tasks\t%d in each pass\n", r.Tasks)

@@ -86,6 +86,12 @@ const (
 	EndTaskSpec_REASON_UNSPECIFIED EndTaskSpec_Reason = 0
 	EndTaskSpec_REASON_PASSES_DONE EndTaskSpec_Reason = 1
 	EndTaskSpec_REASON_FAILED      EndTaskSpec_Reason = 2
+	// A figure has reached --target of the master.
+	EndTaskSpec_REASON_TARGET_REACHED EndTaskSpec_Reason = 3
+	// --patience rounds had no better figure.
+	EndTaskSpec_REASON_NO_PROGRESS EndTaskSpec_Reason = 4
+	// A metric is not finite, or the loss exceeds --diverged-factor times the lowest loss. The job has failed.
+	EndTaskSpec_REASON_DIVERGED EndTaskSpec_Reason = 5
 )
 
 // Enum value maps for EndTaskSpec_Reason.
@@ -94,11 +100,17 @@ var (
 		0: "REASON_UNSPECIFIED",
 		1: "REASON_PASSES_DONE",
 		2: "REASON_FAILED",
+		3: "REASON_TARGET_REACHED",
+		4: "REASON_NO_PROGRESS",
+		5: "REASON_DIVERGED",
 	}
 	EndTaskSpec_Reason_value = map[string]int32{
-		"REASON_UNSPECIFIED": 0,
-		"REASON_PASSES_DONE": 1,
-		"REASON_FAILED":      2,
+		"REASON_UNSPECIFIED":    0,
+		"REASON_PASSES_DONE":    1,
+		"REASON_FAILED":         2,
+		"REASON_TARGET_REACHED": 3,
+		"REASON_NO_PROGRESS":    4,
+		"REASON_DIVERGED":       5,
 	}
 )
 
@@ -1079,7 +1091,7 @@ func (x *WaitTaskSpec) GetReason() WaitTaskSpec_Reason {
 type EndTaskSpec struct {
 	state  protoimpl.MessageState `protogen:"open.v1"`
 	Reason EndTaskSpec_Reason     `protobuf:"varint,1,opt,name=reason,proto3,enum=trainmaster.v1.EndTaskSpec_Reason" json:"reason,omitempty"`
-	// Why the job has failed.
+	// Why the job has failed, or has ended before its last pass.
 	Text          string `protobuf:"bytes,2,opt,name=text,proto3" json:"text,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -3326,14 +3338,17 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\rREASON_COMMIT\x10\x02\x12\x13\n" +
 	"\x0fREASON_ROLLBACK\x10\x03\x12\x0e\n" +
 	"\n" +
-	"REASON_CUT\x10\x04\"\xaa\x01\n" +
+	"REASON_CUT\x10\x04\"\xf3\x01\n" +
 	"\vEndTaskSpec\x12:\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\".trainmaster.v1.EndTaskSpec.ReasonR\x06reason\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\"K\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"\x93\x01\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12REASON_PASSES_DONE\x10\x01\x12\x11\n" +
-	"\rREASON_FAILED\x10\x02\"\xc8\x03\n" +
+	"\rREASON_FAILED\x10\x02\x12\x19\n" +
+	"\x15REASON_TARGET_REACHED\x10\x03\x12\x16\n" +
+	"\x12REASON_NO_PROGRESS\x10\x04\x12\x13\n" +
+	"\x0fREASON_DIVERGED\x10\x05\"\xc8\x03\n" +
 	"\n" +
 	"TaskResult\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x03R\x06taskId\x12\x19\n" +
