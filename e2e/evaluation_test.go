@@ -94,7 +94,7 @@ func TestKilledMasterContinuesRounds(t *testing.T) {
 	run(t, t.TempDir(), "verify", "--data-dir", filepath.Join(r.job.dir, "trainmaster-run", "001")).wants(t, 0)
 }
 
-// A run ends when its target is reached, and says so. The figures of its rounds are in a file.
+// A run ends when its target is reached, with the reason. The figures of its rounds are in a file.
 func TestTargetEndsARun(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()

@@ -1,13 +1,16 @@
 package master
 
 import (
+	"bytes"
 	"errors"
 	"strings"
 	"testing"
 	"time"
 
 	"trainmaster/master/evaluation"
+	"trainmaster/master/evaluation/metric"
 	"trainmaster/master/pscontrol"
+	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 )
 
@@ -63,4 +66,57 @@ func TestNamesOfSets(t *testing.T) {
 			t.Errorf("%q: found %d, %v, expected %d", name, n, ok, want)
 		}
 	}
+}
+
+func TestRefusedCommitKeepsRound(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		m, stop, _ := leads(t, store, Config{}, nil)
+		defer stop()
+		register(t, m, 4)
+		table := taskqueue.NewTable(2)
+		chunks := []recordio.Index{{Size: 100, Records: 10, Layout: 1}, {Offset: recordio.HeaderSize + 100, Size: 100, Records: 10, Layout: 1}}
+		if err := table.Add(taskqueue.File{Path: "/data/b", Size: 2 * (recordio.HeaderSize + 100)}, chunks); err != nil {
+			t.Fatal(err)
+		}
+		lead, err := m.leading()
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = errors.Join(m.register(t.Context(), lead, taskqueue.SetSpec{Name: "evaluation", Kind: taskqueue.Evaluation}, table, [32]byte{9}),
+			m.send(t.Context(), &taskqueue.BeginRound{Set: 1, Number: 3, Model: "models/1"}))
+		if err != nil {
+			t.Fatal(err)
+		}
+		var set metric.Set
+		if err := set.AddSum("clicks", 2); err != nil {
+			t.Fatal(err)
+		}
+		ask := &taskqueue.PlainAsk{Connection: "a", Want: true, Accepts: taskqueue.KindsOf(taskqueue.Evaluation)}
+		finish := func() error {
+			reply, err := m.PlainAsk(t.Context(), ask)
+			if err != nil {
+				return err
+			}
+			ask.Trainer, ask.Incarnation = reply.Ordinal, reply.Incarnation
+			if reply.Assignment != nil {
+				ask.Finished, ask.Task, ask.Metrics = true, reply.Assignment.Task.Token.ID(), set.Encode()
+			}
+			return nil
+		}
+		for range 2 { // takes a task, and finishes it
+			if err := finish(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		store.set(time.Millisecond, errors.New("etcd is full"))
+		if err := finish(); err == nil {
+			t.Fatal("expected an error of the store")
+		}
+		store.set(time.Millisecond, nil)
+		var round taskqueue.Round
+		if err := m.inspect(t.Context(), func(q *taskqueue.Queue) { round, _ = q.Round() }); err != nil || round.Number != 3 || round.Results != 1 || !bytes.Equal(round.Metrics, set.Encode()) {
+			t.Errorf("found %+v, %v, expected round 3 with one result", round, err)
+		}
+	})
 }

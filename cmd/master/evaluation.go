@@ -158,7 +158,7 @@ func evaluationsCommand() *cobra.Command {
 		Long: fmt.Sprintf(`Evaluations lists the evaluation rounds of a job with their models and figures, from etcd: no master has to run. The newest
 %d rounds are kept. Times are of the clock of the master's machine.`, rounds.KeptRecords),
 		Example: `  master evaluations
-  master evaluations --data-dir trainmaster-run/001 -o json | jq '.[] | {round, accuracy: .figures.accuracy}'`,
+  master evaluations --data-dir trainmaster-run/001 -o json | jq '.[].figures.accuracy'`,
 		Args: cobra.NoArgs,
 	}
 	etcd := cli.AddEtcdFlags(cmd)

@@ -147,6 +147,7 @@ func (s *state) readRound(ctx context.Context) (err error) {
 			return fmt.Errorf("read %s: %w", key, err)
 		}
 	}
+	//guard:round-restored
 	return s.queue.RestoreRound(s.round, s.model)
 }
 

@@ -240,7 +240,7 @@ func (s *state) decode(stored []byte, tables []*taskqueue.Table) (*taskqueue.Que
 	}
 	//guard:step-restored
 	err = q.RestoreStep(s.step)
-	//guard:round-restored
+	//guard:round-after-refusal
 	err = errors.Join(err, q.RestoreRound(s.round, s.model))
 	return q, err
 }

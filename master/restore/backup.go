@@ -17,6 +17,7 @@ import (
 	"trainmaster/internal/usage"
 	"trainmaster/ledger"
 	"trainmaster/master/committer"
+	"trainmaster/master/evaluation"
 	"trainmaster/master/pscontrol"
 	"trainmaster/master/snapshot"
 	"trainmaster/pserver/checkpoint"
@@ -68,7 +69,7 @@ func (b *Backup) Save(ctx context.Context, path string, folder *checkpoint.Store
 func (b *Backup) read(ctx context.Context) error {
 	var err error
 	var revision int64
-	if b.values, revision, err = b.Store.ReadAll(ctx, jobKey, taskqueue.StateKey, taskqueue.AsidePrefix, taskqueue.RosterPrefix, psDesiredKey, taskqueue.SecretKey, taskqueue.StepKey, pscontrol.LatestSetKey); err != nil {
+	if b.values, revision, err = b.Store.ReadAll(ctx, jobKey, taskqueue.StateKey, taskqueue.AsidePrefix, taskqueue.RosterPrefix, psDesiredKey, taskqueue.SecretKey, taskqueue.StepKey, pscontrol.LatestSetKey, evaluation.Key, evaluation.Key+"/"); err != nil {
 		return err
 	}
 	if b.values[taskqueue.StateKey] == nil {

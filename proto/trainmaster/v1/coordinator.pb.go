@@ -88,7 +88,7 @@ const (
 	EndTaskSpec_REASON_FAILED      EndTaskSpec_Reason = 2
 	// A figure has reached --target of the master.
 	EndTaskSpec_REASON_TARGET_REACHED EndTaskSpec_Reason = 3
-	// --patience rounds had no better figure.
+	// The last rounds had no better figure.
 	EndTaskSpec_REASON_NO_PROGRESS EndTaskSpec_Reason = 4
 	// A metric is not finite, or the loss exceeds --diverged-factor times the lowest loss. The job has failed.
 	EndTaskSpec_REASON_DIVERGED EndTaskSpec_Reason = 5
