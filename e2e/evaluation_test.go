@@ -40,7 +40,7 @@ func wantRounds(t testing.TB, list []evaluated, tasks int) {
 
 // A run prints the figures of its rounds. The last round has the figures of the saved model.
 func TestEvaluationOfARun(t *testing.T) {
-	for _, flags := range [][]string{{}, {"--update-mode", "sync"}, {"--dataset", "flights"}} {
+	for _, flags := range [][]string{{}, {"--protocol", "netrpc"}, {"--update-mode", "sync"}, {"--dataset", "flights"}} {
 		t.Run(strings.Join(flags, " "), func(t *testing.T) {
 			t.Parallel()
 			o := run(t, t.TempDir(), append([]string{"run", "--passes", "4", "-o", "json"}, flags...)...)

@@ -75,6 +75,7 @@ type Client struct {
 	stamps  map[taskqueue.Token][]dataset.Stamp
 	rounds  map[taskqueue.Token]taskqueue.Round // of evaluation tasks
 	metrics map[taskqueue.Token][]byte          // of evaluation tasks that are measured
+	models  map[taskqueue.Token]taskqueue.Model // that are stored after training tasks
 	wait    taskqueue.WaitFor                   // of the last reply
 	held    heldTasks                           // empty in a job of explicit commits: a lost task ends the session there
 
@@ -116,7 +117,7 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 	}
 	c := &Client{config: config, link: l, who: reply.Trainer, sync: reply.Sync, session: session.New(reply), stamps: map[taskqueue.Token][]dataset.Stamp{}}
 	c.files.stores = cmp.Or(config.Stores, dataset.DefaultStores)
-	c.rounds, c.metrics = map[taskqueue.Token]taskqueue.Round{}, map[taskqueue.Token][]byte{}
+	c.rounds, c.metrics, c.models = map[taskqueue.Token]taskqueue.Round{}, map[taskqueue.Token][]byte{}, map[taskqueue.Token]taskqueue.Model{}
 	c.session.Accepts = config.Accepts
 	if reply.Explicit {
 		c.explicit = session.NewSteps()
@@ -245,7 +246,7 @@ func (c *Client) Fail(ctx context.Context, task *taskqueue.Task, reason error) e
 func (c *Client) recordOutcome(task *taskqueue.Task, reason, notFinite string) {
 	r := taskqueue.Result{Token: task.Token, Error: reason, Step: c.explicit.Finish(task.Token), NotFinite: notFinite}
 	if reason == "" {
-		r.Metrics = c.metrics[task.Token]
+		r.Metrics, r.Model = c.metrics[task.Token], c.models[task.Token]
 	}
 	c.session.Report(r)
 	c.held.end(task.Token)
@@ -258,6 +259,7 @@ func (c *Client) forget(token taskqueue.Token) {
 	delete(c.stamps, token)
 	delete(c.rounds, token)
 	delete(c.metrics, token)
+	delete(c.models, token)
 }
 
 // send sends the next request; collect takes its outcome.

@@ -25,3 +25,7 @@ func (c *Client) Round(task *taskqueue.Task) taskqueue.Round {
 // Measured takes the metrics of an evaluation task. The next call of Next reports them with the finished task. Set.Encode in
 // trainmaster/master/evaluation/metric makes the bytes.
 func (c *Client) Measured(task *taskqueue.Task, metrics []byte) { c.metrics[task.Token] = metrics }
+
+// Stored names where the trainer has stored its model after a training task. The next call of Next reports it with the finished task.
+// Without parameter servers, an evaluation round evaluates the newest of these models.
+func (c *Client) Stored(task *taskqueue.Task, model taskqueue.Model) { c.models[task.Token] = model }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -18,6 +19,7 @@ import (
 	"trainmaster/internal/grpcserver"
 	"trainmaster/master/netrpc/wire"
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/taskqueue"
 	"trainmaster/trainer/session"
 )
 
@@ -66,6 +68,11 @@ func (o *overGRPC) dropWork() {
 func (o *overGRPC) next(ctx context.Context, r *wire.NextRequest, reply *wire.NextReply) (err error) {
 	o.working.Lock()
 	defer o.working.Unlock()
+	parts := session.Parts(r)
+	//guard:large-metrics-by-call
+	if slices.ContainsFunc(r.Finished, func(f taskqueue.Result) bool { return len(f.Metrics) > maxStreamedMetrics }) {
+		return o.callParts(ctx, parts, reply)
+	}
 	if o.work == nil {
 		var streaming context.Context
 		streaming, o.endWork = context.WithCancel(context.WithoutCancel(ctx))
@@ -80,12 +87,30 @@ func (o *overGRPC) next(ctx context.Context, r *wire.NextRequest, reply *wire.Ne
 		}
 	}
 	stop := context.AfterFunc(ctx, o.endWork)
-	err = o.exchange(session.Parts(r), reply)
+	err = o.exchange(parts, reply)
 	stop()
 	if ctx.Err() != nil {
 		o.dropWork()
 	}
 	return err
+}
+
+// maxStreamedMetrics is the maximum size of metrics in a request on the stream. The master accepts requests of 64 KiB there, and calls of 4 MiB.
+const maxStreamedMetrics = 32 << 10
+
+// callParts makes the parts of a request with finishes as calls, in their order.
+func (o *overGRPC) callParts(ctx context.Context, parts []*wire.NextRequest, reply *wire.NextReply) error {
+	reply.Task.Index = -1
+	for _, part := range parts {
+		result, err := o.api.PushResult(ctx, workRequest(0, part).GetPushResult())
+		if err != nil {
+			return err
+		}
+		if err := applyWorkReply(&pb.WorkReply{Content: &pb.WorkReply_Result{Result: result}}, reply); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // exchange sends the parts of a request in their order, and applies the answers to reply.

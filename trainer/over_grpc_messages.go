@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"slices"
@@ -116,7 +117,7 @@ func progressToProto(p taskqueue.Progress) *pb.TrainerProgress {
 
 func tokenToProto(t taskqueue.Token) *pb.Token {
 	return &pb.Token{
-		Epoch: t.Epoch, Kind: pb.TaskKind(t.Kind) + pb.TaskKind_TASK_KIND_TRAINING, Dataset: uint32(t.Dataset), Pass: uint32(t.Pass),
+		Epoch: t.Epoch, Kind: kindToProto(t.Kind), Dataset: uint32(t.Dataset), Pass: uint32(t.Pass),
 		Position: uint64(t.Position), Attempt: uint32(t.Attempt),
 	}
 }
@@ -126,6 +127,19 @@ func tokensToProto(list []taskqueue.Token) (out []*pb.Token) {
 		out = append(out, tokenToProto(t))
 	}
 	return out
+}
+
+func kindsToProto(kinds taskqueue.Kinds) (out []pb.TaskKind) {
+	for _, k := range []taskqueue.Kind{taskqueue.Training, taskqueue.Evaluation, taskqueue.Prediction} {
+		if kinds&taskqueue.KindsOf(k) != 0 {
+			out = append(out, kindToProto(k))
+		}
+	}
+	return out
+}
+
+func kindToProto(k taskqueue.Kind) pb.TaskKind {
+	return pb.TaskKind(k) + pb.TaskKind_TASK_KIND_TRAINING
 }
 
 func tokenOf(in *pb.Token) taskqueue.Token {
@@ -141,14 +155,17 @@ func workRequest(id uint64, r *wire.NextRequest) *pb.WorkRequest {
 		Session: sessionToProto(r.Trainer), Seq: r.Seq, Ack: r.Ack, Held: tokensToProto(r.Held), SeenCommit: r.SeenCommit, SeenProof: r.SeenProof,
 		JobId: r.JobID[:], Epoch: r.Epoch, Progress: progressToProto(r.Progress),
 	}
+	accepts := kindsToProto(r.Accepts)
 	if len(r.Finished) == 0 {
-		return &pb.WorkRequest{Id: id, Call: &pb.WorkRequest_GetTask{GetTask: &pb.TrainerInfo{Request: request}}}
+		return &pb.WorkRequest{Id: id, Call: &pb.WorkRequest_GetTask{GetTask: &pb.TrainerInfo{Request: request, Accepts: accepts}}}
 	}
+	f := r.Finished[0]
 	result := &pb.TaskResult{
-		TaskId: int64(r.Finished[0].Token.ID()), Token: tokenToProto(r.Finished[0].Token), Error: r.Finished[0].Error, Step: r.Finished[0].Step, Request: request,
+		TaskId: int64(f.Token.ID()), Token: tokenToProto(f.Token), Error: f.Error, Step: f.Step, Request: request,
+		EncodedMetrics: f.Metrics, NotFiniteMetric: f.NotFinite, ModelPath: f.Model.Path, ModelId: int64(f.Model.Version),
 	}
 	if r.Want {
-		result.Ask = &pb.TrainerInfo{}
+		result.Ask = &pb.TrainerInfo{Accepts: accepts}
 	}
 	return &pb.WorkRequest{Id: id, Call: &pb.WorkRequest_PushResult{PushResult: result}}
 }
@@ -179,17 +196,24 @@ func applyWorkReply(in *pb.WorkReply, reply *wire.NextReply) error {
 	reply.Commit, reply.CommitProof = spec.GetCommit(), spec.GetCommitProof()
 	switch task := spec.GetTask().(type) {
 	case *pb.TaskSpec_End:
-		if task.End.GetReason() == pb.EndTaskSpec_REASON_FAILED {
+		switch task.End.GetReason() {
+		//guard:diverged-job-failed
+		case pb.EndTaskSpec_REASON_FAILED, pb.EndTaskSpec_REASON_DIVERGED:
 			return wire.Refusal(wire.ErrJobFailed, task.End.GetText())
+		default:
+			return wire.Refusal(wire.ErrJobFinished, cmp.Or(task.End.GetText(), "the job has ended"))
 		}
-		return wire.Refusal(wire.ErrJobFinished, "the job has ended")
 	case *pb.TaskSpec_Wait:
 		reply.WaitFor = waits[task.Wait.GetReason()]
 		return nil
 	case *pb.TaskSpec_TrainingTask:
 		return applyFiles(spec, filesOf(task.TrainingTask.GetData()), reply)
+	case *pb.TaskSpec_EvaluationSpec:
+		e, token := task.EvaluationSpec, tokenOf(spec.GetToken())
+		reply.Round = taskqueue.Round{Number: e.GetRound(), Set: token.Dataset, Pass: token.Pass, Version: e.GetModelVersion(), Model: e.GetModel().GetModelPath()}
+		return applyFiles(spec, filesOf(e.GetData()), reply)
 	}
-	return wire.Refusal(nil, fmt.Sprintf("task %d: expected a training task, found another kind: update this trainer", spec.GetTaskId()))
+	return wire.Refusal(nil, fmt.Sprintf("task %d: expected a training or evaluation task, found another kind: update this trainer", spec.GetTaskId()))
 }
 
 // filesOf returns the files of a task. A trainer reads them itself, also if the job has a data proxy.

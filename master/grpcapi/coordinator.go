@@ -53,12 +53,15 @@ func (c *coordinator) PushResult(ctx context.Context, in *pb.TaskResult) (*pb.Pu
 	if err != nil {
 		return nil, c.refuseMetric(ctx, in, err)
 	}
-	stored := taskqueue.Model{Path: in.GetModelPath(), Version: uint64(max(in.GetModelId(), 0))}
+	result := taskqueue.Result{
+		Token: tokenOf(in.GetToken()), Error: in.GetError(), Step: in.GetStep(), Metrics: metrics, NotFinite: in.GetNotFiniteMetric(),
+		Model: taskqueue.Model{Path: in.GetModelPath(), Version: uint64(max(in.GetModelId(), 0))},
+	}
 	if c.log.Logger.IsLevelEnabled(logrus.DebugLevel) {
 		c.log.WithFields(logrus.Fields{"task": in.GetTaskId(), "model": in.GetModelId(), "path": in.GetModelPath(), "loss": in.GetLoss(), "accuracy": in.GetAccuracy(), "stat": in.GetStat()}).Debug("result of a task")
 	}
 	if in.GetRequest() != nil {
-		ev, err := requestOf(in.GetRequest(), in.GetAsk(), []taskqueue.Result{{Token: tokenOf(in.GetToken()), Error: in.GetError(), Step: in.GetStep(), Metrics: metrics, Model: stored}})
+		ev, err := requestOf(in.GetRequest(), in.GetAsk(), []taskqueue.Result{result})
 		if err != nil {
 			return nil, err
 		}
@@ -68,7 +71,7 @@ func (c *coordinator) PushResult(ctx context.Context, in *pb.TaskResult) (*pb.Pu
 	}
 	ask := in.GetAsk()
 	ev := &taskqueue.PlainAsk{
-		Finished: true, Task: taskqueue.TaskID(in.GetTaskId()), Token: tokenOf(in.GetToken()), Error: in.GetError(), Metrics: metrics, Model: stored,
+		Finished: true, Task: taskqueue.TaskID(in.GetTaskId()), Token: result.Token, Error: result.Error, Metrics: metrics, Model: result.Model, NotFinite: result.NotFinite,
 		Want: ask != nil, Accepts: kindsOf(ask.GetAccepts()),
 	}
 	if ask == nil { // the number of the task is enough: the result does not name its trainer, and must not wait for a call of another one
@@ -184,7 +187,7 @@ func (c *coordinator) taskSpec(r master.Reply, waits bool, err error) (*pb.TaskS
 	data := c.dataSpec(filesToProto(r.Assignment.Ranges(), r.Assignment.Task.Chunks))
 	switch token.Kind {
 	case taskqueue.Evaluation:
-		spec.Task = &pb.TaskSpec_EvaluationSpec{EvaluationSpec: &pb.EvaluationTaskSpec{Model: modelOf(r.Assignment.Round), Data: data}}
+		spec.Task = &pb.TaskSpec_EvaluationSpec{EvaluationSpec: evaluationSpec(r.Assignment.Round, data)}
 	case taskqueue.Prediction:
 		spec.Task = &pb.TaskSpec_PredictionSpec{PredictionSpec: &pb.PredictionTaskSpec{Data: data}}
 	default:
@@ -224,12 +227,16 @@ func (c *coordinator) dataSpec(files *pb.DataFilesSpec) *pb.DataSpec {
 	return &pb.DataSpec{Data: &pb.DataSpec_Stream{Stream: &pb.DataStreamSpec{DataProxyLocation: c.dataProxy, Files: files}}}
 }
 
-// modelOf returns the model of a round; nil: the trainer evaluates its own.
-func modelOf(round *taskqueue.Round) *pb.ModelSpec {
-	if round == nil || round.Model == "" {
-		return nil
+// evaluationSpec describes an evaluation task. Without a model in the round, the trainer evaluates its own.
+func evaluationSpec(round *taskqueue.Round, data *pb.DataSpec) *pb.EvaluationTaskSpec {
+	spec := &pb.EvaluationTaskSpec{Data: data}
+	if round != nil {
+		spec.Round, spec.ModelVersion = round.Number, round.Version
+		if round.Model != "" {
+			spec.Model = &pb.ModelSpec{ModelPath: round.Model}
+		}
 	}
-	return &pb.ModelSpec{ModelPath: round.Model}
+	return spec
 }
 
 var waitReasons = map[taskqueue.WaitFor]pb.WaitTaskSpec_Reason{

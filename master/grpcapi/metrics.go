@@ -28,6 +28,12 @@ func metricsOf(in *pb.TaskResult) ([]byte, error) {
 	if n := len(in.GetMetrics()); n > metric.MaxMetrics {
 		return nil, badArgument("metrics", "expected at most %d, found %d", metric.MaxMetrics, n)
 	}
+	if b := in.GetEncodedMetrics(); len(b) > 0 {
+		if len(in.GetMetrics()) > 0 {
+			return nil, badArgument("encoded_metrics", "expected none in a result with metrics, found %d bytes", len(b))
+		}
+		return b, nil // the merge checks them
+	}
 	var set metric.Set
 	names := map[string]bool{}
 	for _, m := range in.GetMetrics() {

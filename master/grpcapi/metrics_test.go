@@ -120,6 +120,7 @@ func TestInvalidMetricsAreRefused(t *testing.T) {
 		"too many":    {"metrics", &pb.TaskResult{Metrics: make([]*pb.Metric, 65)}},
 		"long path":   {"model_path", &pb.TaskResult{ModelPath: string(make([]byte, 1025))}},
 		"NaN":         {"metrics[m]", &pb.TaskResult{Metrics: []*pb.Metric{mean("m", math.NaN(), 1)}}},
+		"two forms":   {"encoded_metrics", &pb.TaskResult{Metrics: []*pb.Metric{mean("m", 1, 1)}, EncodedMetrics: []byte{1, 0}}},
 		"NaN of loss": {"loss", &pb.TaskResult{Loss: new(math.NaN()), Stat: &pb.RunStats{Records: 1}}},
 	} {
 		c.result.TaskId = id
@@ -139,8 +140,19 @@ func TestInvalidMetricsAreRefused(t *testing.T) {
 	}
 	_, err = p.client.PushResult(t.Context(), &pb.TaskResult{TaskId: other.GetTaskId(), Metrics: []*pb.Metric{{Name: "m", Value: &pb.Metric_Sum{Sum: 1}}}})
 	wants(t, err, codes.InvalidArgument, "BAD_METRICS", `metric "m"`)
+	_, err = p.client.PushResult(t.Context(), &pb.TaskResult{TaskId: other.GetTaskId(), EncodedMetrics: []byte("not metrics")})
+	wants(t, err, codes.InvalidArgument, "BAD_METRICS", "metrics of a newer version")
 	if found := current(); found.Results != 1 {
 		t.Errorf("%d results, expected 1", found.Results)
+	}
+}
+
+// The metric of a failed task is noted, and the task returns.
+func TestMetricOfAFailedTaskIsNoted(t *testing.T) {
+	p, spec, current := evaluating(t)
+	reply := p.push(&pb.TaskResult{TaskId: spec.GetTaskId(), Error: "loss is NaN", NotFiniteMetric: "loss"})
+	if found := current(); found.NotFinite != "loss" || found.Results != 0 || reply.GetStatus() != pb.PushResultResponse_STATUS_RETURNED {
+		t.Errorf("found %v and round %+v, expected a returned task and the metric loss", reply, found)
 	}
 }
 

@@ -47,7 +47,7 @@ func (s *Session) Report(r taskqueue.Result) {
 	s.Drop(r.Token)
 	//guard:reason-is-text
 	r.Error = strings.ToValidUTF8(r.Error[:min(len(r.Error), maxReason)], "?") // a message over gRPC has no other bytes
-	r.NotFinite, r.Model.Path = strings.ToValidUTF8(r.NotFinite, "?"), strings.ToValidUTF8(r.Model.Path, "?")
+	r.NotFinite = strings.ToValidUTF8(r.NotFinite, "?")
 	s.results = append(s.results, r)
 }
 

@@ -65,7 +65,7 @@ type AdminClient interface {
 	// Scale changes the number of parameter servers of a running job. It returns the progress immediately. With 0 servers, it
 	// only returns the progress.
 	Scale(ctx context.Context, in *ScaleRequest, opts ...grpc.CallOption) (*ScaleReply, error)
-	// Evaluate begins an evaluation round of the current model. If a round is open, the next one begins after it. It returns when the
+	// Evaluate begins an evaluation round of the current model. If a round is open, the next round begins after it. It returns when the
 	// request is stored.
 	Evaluate(ctx context.Context, in *EvaluateRequest, opts ...grpc.CallOption) (*EvaluateReply, error)
 	// DropTask drops a task that is set aside: it stays set aside permanently.
@@ -235,7 +235,7 @@ type AdminServer interface {
 	// Scale changes the number of parameter servers of a running job. It returns the progress immediately. With 0 servers, it
 	// only returns the progress.
 	Scale(context.Context, *ScaleRequest) (*ScaleReply, error)
-	// Evaluate begins an evaluation round of the current model. If a round is open, the next one begins after it. It returns when the
+	// Evaluate begins an evaluation round of the current model. If a round is open, the next round begins after it. It returns when the
 	// request is stored.
 	Evaluate(context.Context, *EvaluateRequest) (*EvaluateReply, error)
 	// DropTask drops a task that is set aside: it stays set aside permanently.

@@ -832,8 +832,12 @@ func (x *TrainingTaskSpec) GetHyperParameter() *HyperParameter {
 type EvaluationTaskSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Absent: the trainer evaluates its own model.
-	Model         *ModelSpec `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
-	Data          *DataSpec  `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	Model *ModelSpec `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
+	Data  *DataSpec  `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
+	// Number of the round, from 1. All tasks of a round have one model.
+	Round uint64 `protobuf:"varint,16,opt,name=round,proto3" json:"round,omitempty"`
+	// Version of the parameters of the model.
+	ModelVersion  uint64 `protobuf:"varint,17,opt,name=model_version,json=modelVersion,proto3" json:"model_version,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -880,6 +884,20 @@ func (x *EvaluationTaskSpec) GetData() *DataSpec {
 		return x.Data
 	}
 	return nil
+}
+
+func (x *EvaluationTaskSpec) GetRound() uint64 {
+	if x != nil {
+		return x.Round
+	}
+	return 0
+}
+
+func (x *EvaluationTaskSpec) GetModelVersion() uint64 {
+	if x != nil {
+		return x.ModelVersion
+	}
+	return 0
 }
 
 type PredictionTaskSpec struct {
@@ -1164,9 +1182,13 @@ type TaskResult struct {
 	// The step, from 1, that applied the last record of the task; in jobs with explicit commits only.
 	Step uint64 `protobuf:"varint,20,opt,name=step,proto3" json:"step,omitempty"`
 	// Asks for the next task in the same call. With `request`, an empty message is enough.
-	Ask           *TrainerInfo `protobuf:"bytes,21,opt,name=ask,proto3" json:"ask,omitempty"`
-	unknownFields protoimpl.UnknownFields
-	sizeCache     protoimpl.SizeCache
+	Ask *TrainerInfo `protobuf:"bytes,21,opt,name=ask,proto3" json:"ask,omitempty"`
+	// Instead of `metrics`: sums that were not rounded, in the bytes of docs/formats/evaluation.md. Loss and accuracy are no metrics then.
+	EncodedMetrics []byte `protobuf:"bytes,22,opt,name=encoded_metrics,json=encodedMetrics,proto3" json:"encoded_metrics,omitempty"`
+	// Of a failed evaluation task: name of a metric that is NaN or infinite. It is noted in the round.
+	NotFiniteMetric string `protobuf:"bytes,23,opt,name=not_finite_metric,json=notFiniteMetric,proto3" json:"not_finite_metric,omitempty"`
+	unknownFields   protoimpl.UnknownFields
+	sizeCache       protoimpl.SizeCache
 }
 
 func (x *TaskResult) Reset() {
@@ -1281,6 +1303,20 @@ func (x *TaskResult) GetAsk() *TrainerInfo {
 		return x.Ask
 	}
 	return nil
+}
+
+func (x *TaskResult) GetEncodedMetrics() []byte {
+	if x != nil {
+		return x.EncodedMetrics
+	}
+	return nil
+}
+
+func (x *TaskResult) GetNotFiniteMetric() string {
+	if x != nil {
+		return x.NotFiniteMetric
+	}
+	return ""
 }
 
 // Metric is a partial result of an evaluation. A NaN or an infinity is INVALID_ARGUMENT, and the task stays dispatched.
@@ -3305,10 +3341,12 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\x10TrainingTaskSpec\x12/\n" +
 	"\x05model\x18\x01 \x01(\v2\x19.trainmaster.v1.ModelSpecR\x05model\x12,\n" +
 	"\x04data\x18\x02 \x01(\v2\x18.trainmaster.v1.DataSpecR\x04data\x12G\n" +
-	"\x0fhyper_parameter\x18\x03 \x01(\v2\x1e.trainmaster.v1.HyperParameterR\x0ehyperParameter\"s\n" +
+	"\x0fhyper_parameter\x18\x03 \x01(\v2\x1e.trainmaster.v1.HyperParameterR\x0ehyperParameter\"\xae\x01\n" +
 	"\x12EvaluationTaskSpec\x12/\n" +
 	"\x05model\x18\x01 \x01(\v2\x19.trainmaster.v1.ModelSpecR\x05model\x12,\n" +
-	"\x04data\x18\x02 \x01(\v2\x18.trainmaster.v1.DataSpecR\x04data\"s\n" +
+	"\x04data\x18\x02 \x01(\v2\x18.trainmaster.v1.DataSpecR\x04data\x12\x14\n" +
+	"\x05round\x18\x10 \x01(\x04R\x05round\x12#\n" +
+	"\rmodel_version\x18\x11 \x01(\x04R\fmodelVersion\"s\n" +
 	"\x12PredictionTaskSpec\x12/\n" +
 	"\x05model\x18\x01 \x01(\v2\x19.trainmaster.v1.ModelSpecR\x05model\x12,\n" +
 	"\x04data\x18\x02 \x01(\v2\x18.trainmaster.v1.DataSpecR\x04data\"I\n" +
@@ -3348,7 +3386,7 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\rREASON_FAILED\x10\x02\x12\x19\n" +
 	"\x15REASON_TARGET_REACHED\x10\x03\x12\x16\n" +
 	"\x12REASON_NO_PROGRESS\x10\x04\x12\x13\n" +
-	"\x0fREASON_DIVERGED\x10\x05\"\xc8\x03\n" +
+	"\x0fREASON_DIVERGED\x10\x05\"\x9d\x04\n" +
 	"\n" +
 	"TaskResult\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x03R\x06taskId\x12\x19\n" +
@@ -3363,7 +3401,9 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\ametrics\x18\x12 \x03(\v2\x16.trainmaster.v1.MetricR\ametrics\x121\n" +
 	"\arequest\x18\x13 \x01(\v2\x17.trainmaster.v1.RequestR\arequest\x12\x12\n" +
 	"\x04step\x18\x14 \x01(\x04R\x04step\x12-\n" +
-	"\x03ask\x18\x15 \x01(\v2\x1b.trainmaster.v1.TrainerInfoR\x03askB\a\n" +
+	"\x03ask\x18\x15 \x01(\v2\x1b.trainmaster.v1.TrainerInfoR\x03ask\x12'\n" +
+	"\x0fencoded_metrics\x18\x16 \x01(\fR\x0eencodedMetrics\x12*\n" +
+	"\x11not_finite_metric\x18\x17 \x01(\tR\x0fnotFiniteMetricB\a\n" +
 	"\x05_lossB\v\n" +
 	"\t_accuracy\"\xee\x01\n" +
 	"\x06Metric\x12\x12\n" +
