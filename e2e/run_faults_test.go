@@ -49,7 +49,7 @@ func TestRunRestartsHungServer(t *testing.T) {
 // A file of the dataset is removed during a run. The progress and the result report the tasks that are set aside.
 func TestRunReportsMissingFile(t *testing.T) {
 	t.Parallel()
-	r := startRun(t, "--passes", fmt.Sprint(passesOf(100, 25)), "-o", "json")
+	r := startRun(t, "--passes", fmt.Sprint(passesOf(40, 25)), "-o", "json")
 	shards, err := filepath.Glob(filepath.Join(r.job.dir, "trainmaster-run", "001", "data", "digits-00001-of-*"))
 	if err != nil || len(shards) != 1 {
 		t.Fatalf("the shards are %v, %v", shards, err)

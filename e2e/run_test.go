@@ -72,7 +72,7 @@ func TestRun(t *testing.T) {
 				t.Errorf("accuracy of the saved model: expected %[2]v, found %.4[1]f", own, *r.Accuracy)
 			}
 		})
-		if *someRaced {
+		if *someRaced && c.model != "softmax" { // mlp has the same modes
 			t.Run(name+" for a pass", func(t *testing.T) {
 				t.Parallel()
 				withRacedProgram(t)

@@ -1,6 +1,5 @@
-// Command testreport runs `go test -json` with its arguments, or several of them at the same time, which the word "and" separates. No
-// package may be in two of them. It prints a line for each package, the output of failed tests,
-// the skipped tests with the reasons, and a closing line
+// Command testreport runs `go test -json` with its arguments, or several of them at the same time, which the word "and" separates. It
+// prints a line for each package, the output of failed tests, the skipped tests with the reasons, and a closing line
 //
 //	N passed, N failed, N skipped
 //
@@ -36,7 +35,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	broken := make([]error, len(commands))
 	var running sync.WaitGroup
 	for i, command := range commands {
-		running.Go(func() { broken[i] = report.test(command, stderr) })
+		running.Go(func() { broken[i] = report.test(i, command, stderr) })
 	}
 	running.Wait()
 	report.close()
@@ -65,7 +64,7 @@ func split(args []string) (commands [][]string) {
 }
 
 // test runs a go test. It returns an error if the command failed without a failed test, or if its output is incomplete.
-func (r *report) test(args []string, stderr io.Writer) error {
+func (r *report) test(number int, args []string, stderr io.Writer) error {
 	cmd := exec.Command("go", append([]string{"test", "-json"}, args...)...)
 	var said strings.Builder
 	cmd.Stderr = &said
@@ -76,7 +75,7 @@ func (r *report) test(args []string, stderr io.Writer) error {
 	if err != nil {
 		return fmt.Errorf("go test: %w", err)
 	}
-	failed, readErr := r.read(events)
+	failed, readErr := r.read(number, events)
 	testErr := cmd.Wait()
 	r.mu.Lock()
 	defer r.mu.Unlock()

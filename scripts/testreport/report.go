@@ -21,8 +21,17 @@ type event struct {
 	FailedBuild string
 }
 
+// pkg is a package in one of the go tests.
+type pkg struct {
+	command int
+	path    string
+}
+
 // test names a test of a package; the package's own output goes under the name "".
-type test struct{ pkg, name string }
+type test struct {
+	pkg
+	name string
+}
 
 type skip struct {
 	test
@@ -38,20 +47,20 @@ type report struct {
 	skips  []skip
 	output map[test][]string // of tests that have not passed, or not yet
 	builds map[string][]string
-	broken map[string][]test // package -> its failed tests, in the order of their ends
+	broken map[pkg][]test // package -> its failed tests, in the order of their ends
 }
 
 func newReport(out io.Writer) *report {
-	return &report{out: out, output: map[test][]string{}, builds: map[string][]string{}, broken: map[string][]test{}}
+	return &report{out: out, output: map[test][]string{}, builds: map[string][]string{}, broken: map[pkg][]test{}}
 }
 
-// read reads the events of a go test, and returns the number of its failures.
-func (r *report) read(events io.Reader) (failed int, err error) {
+// read reads the events of a go test, and returns the number of its failures. command is the number of the go test.
+func (r *report) read(command int, events io.Reader) (failed int, err error) {
 	lines := bufio.NewReader(events)
 	for {
 		line, err := lines.ReadBytes('\n')
 		if len(line) > 0 {
-			failed += r.handle(line)
+			failed += r.handle(command, line)
 		}
 		if err == io.EOF {
 			return failed, nil
@@ -62,7 +71,7 @@ func (r *report) read(events io.Reader) (failed int, err error) {
 	}
 }
 
-func (r *report) handle(line []byte) (failed int) {
+func (r *report) handle(command int, line []byte) (failed int) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	before := r.failed
@@ -70,13 +79,13 @@ func (r *report) handle(line []byte) (failed int) {
 	if json.Unmarshal(line, &e) != nil {
 		fmt.Fprintf(r.out, "%s", line) // printed by go, not by a test
 	} else {
-		r.add(e)
+		r.add(command, e)
 	}
 	return r.failed - before
 }
 
-func (r *report) add(e event) {
-	t := test{e.Package, e.Test}
+func (r *report) add(command int, e event) {
+	t := test{pkg{command, e.Package}, e.Test}
 	switch e.Action {
 	case "build-output":
 		r.builds[e.ImportPath] = append(r.builds[e.ImportPath], e.Output)
@@ -86,7 +95,7 @@ func (r *report) add(e event) {
 		}
 	case "pass", "fail", "skip":
 		if e.Test == "" {
-			r.endPackage(e)
+			r.endPackage(t.pkg, e)
 		} else {
 			r.endTest(e.Action, t)
 		}
@@ -108,7 +117,7 @@ func (r *report) endTest(action string, t test) {
 	}
 }
 
-func (r *report) endPackage(e event) {
+func (r *report) endPackage(p pkg, e event) {
 	switch e.Action {
 	case "pass":
 		fmt.Fprintf(r.out, "ok    %-50s %6.1f s\n", e.Package, e.Elapsed)
@@ -116,7 +125,7 @@ func (r *report) endPackage(e event) {
 		fmt.Fprintf(r.out, "-     %-50s no tests\n", e.Package)
 	case "fail":
 		fmt.Fprintf(r.out, "FAIL  %-50s %6.1f s\n", e.Package, e.Elapsed)
-		broken := r.broken[e.Package]
+		broken := r.broken[p]
 		if len(broken) == 0 {
 			r.failed++
 		}
@@ -126,20 +135,20 @@ func (r *report) endPackage(e event) {
 		for _, t := range broken {
 			r.print(t)
 		}
-		r.print(test{e.Package, ""})
-		r.printUnfinished(e.Package)
+		r.print(test{p, ""})
+		r.printUnfinished(p)
 	}
 	for t := range r.output {
-		if t.pkg == e.Package {
+		if t.pkg == p {
 			delete(r.output, t)
 		}
 	}
 }
 
 // printUnfinished prints the tests that were running when the package crashed or ran out of time.
-func (r *report) printUnfinished(pkg string) {
+func (r *report) printUnfinished(p pkg) {
 	for t := range r.output {
-		if t.pkg == pkg {
+		if t.pkg == p {
 			r.print(t)
 		}
 	}
@@ -169,7 +178,7 @@ func (r *report) close() {
 		fmt.Fprintln(r.out, "\nskipped:")
 	}
 	for _, s := range r.skips {
-		fmt.Fprintf(r.out, "  %s %s: %s\n", s.pkg, s.name, s.reason)
+		fmt.Fprintf(r.out, "  %s %s: %s\n", s.path, s.name, s.reason)
 	}
 	fmt.Fprintf(r.out, "\n%d passed, %d failed, %d skipped\n", r.passed, r.failed, r.skipped)
 }
