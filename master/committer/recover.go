@@ -142,10 +142,11 @@ func (s *state) readStep(ctx context.Context) error {
 
 // readRound reads the newest evaluation round and model.
 func (s *state) readRound(ctx context.Context) (err error) {
-	for key, into := range map[string]*[]byte{taskqueue.RoundKey: &s.round, taskqueue.ModelKey: &s.model} {
-		if *into, _, err = s.store.Value(ctx, key); err != nil {
-			return fmt.Errorf("read %s: %w", key, err)
-		}
+	if s.round, _, err = s.store.Value(ctx, taskqueue.RoundKey); err != nil {
+		return fmt.Errorf("read %s: %w", taskqueue.RoundKey, err)
+	}
+	if s.model, _, err = s.store.Value(ctx, taskqueue.ModelKey); err != nil {
+		return fmt.Errorf("read %s: %w", taskqueue.ModelKey, err)
 	}
 	//guard:round-restored
 	return s.queue.RestoreRound(s.round, s.model)

@@ -22,11 +22,14 @@ import (
 )
 
 func main() {
-	if err := setEnvironment("/dev/shm"); err != nil {
+	end, err := setEnvironment("/dev/shm")
+	if err != nil {
 		fmt.Fprintf(os.Stderr, "testreport: %v\n", err)
 		os.Exit(1)
 	}
-	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+	code := run(os.Args[1:], os.Stdout, os.Stderr)
+	end()
+	os.Exit(code)
 }
 
 func run(args []string, stdout, stderr io.Writer) int {

@@ -2,6 +2,7 @@ package main
 
 import (
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -182,14 +183,29 @@ func TestEnvironment(t *testing.T) {
 			}
 			t.Setenv("TMPDIR", tt.tmp)
 			t.Setenv("GOTMPDIR", "")
-			t.Setenv("GORACE", tt.race)
-			if err := setEnvironment(tt.memory); err != nil {
+			own := filepath.Join(t.TempDir(), "env")
+			if err := os.WriteFile(own, []byte("GOPRIVATE=example.org"), 0o600); err != nil {
 				t.Fatal(err)
 			}
-			for name, want := range map[string]string{"TMPDIR": tt.wantTmp, "GOTMPDIR": tt.wantBuilding, "GORACE": tt.wantRace} {
+			t.Setenv("GOENV", own)
+			t.Setenv("GORACE", tt.race)
+			end, err := setEnvironment(tt.memory)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for name, want := range map[string]string{"TMPDIR": tt.wantTmp, "GOTMPDIR": "", "GORACE": tt.wantRace} {
 				if got := os.Getenv(name); got != want {
 					t.Errorf("%s is %q, expected %q", name, got, want)
 				}
+			}
+			out, err := exec.Command("go", "env", "GOTMPDIR", "GOPRIVATE").Output()
+			if err != nil || string(out) != tt.wantBuilding+"\nexample.org\n" {
+				t.Errorf("go builds in %q, %v; expected %s, and the other settings of the user", out, err, tt.wantBuilding)
+			}
+			file := os.Getenv("GOENV")
+			end()
+			if _, err := os.Stat(file); os.IsNotExist(err) != (file != own) {
+				t.Errorf("%s: found %v after the tests", file, err)
 			}
 		})
 	}
