@@ -16,9 +16,16 @@ var ErrTooOften = errors.New("too many rollbacks or restores of the job")
 // MaxEpoch is the last epoch of a job with cuts, and of a job that can be restored: a frame to a parameter server has 16 bits for it.
 const MaxEpoch = math.MaxUint16
 
+// AsStored are options for a queue that is restored to be read: the job has not ended if its state has not.
+//
+//guard:held-job-read-as-stored
+var AsStored = Options{HoldEnd: true}
+
 // BackupOptions are for a queue that is restored to be revived, not to serve: no limit of
-// theirs sets a task aside or pauses the job.
-var BackupOptions = Options{MaxFailures: math.MaxInt32, MaxSetAside: math.MaxInt32}
+// theirs sets a task aside or pauses the job. As with AsStored, the job has not ended if its state has not.
+//
+//guard:held-job-revived
+var BackupOptions = Options{MaxFailures: math.MaxInt32, MaxSetAside: math.MaxInt32, HoldEnd: true}
 
 // CountCut applies the commit of a cut to a queue at that cut: see the diagram of cuts. The queue is restored from the state
 // that is stored with a set of checkpoints. The leader recorded that state while all members were quiesced.

@@ -225,3 +225,20 @@ func TestHeldJobEndsByEvent(t *testing.T) {
 		t.Errorf("after the end: %+v", a)
 	}
 }
+
+// A job that waits for its last round has not ended, also for a reader and after a restore.
+func TestHeldJobIsReadAsStored(t *testing.T) {
+	s := newSets(t, Options{Passes: 1, HoldEnd: true}, 1, setOf{SetSpec{}, 1}, setOf{heldOut, 1})
+	s.ask(0, trainOnly, Result{Token: s.wantSet(s.ask(0, trainOnly), 0).Token})
+	s.q.Ready()
+	state := s.q.Snapshot(1, 2)
+	for name, options := range map[string]Options{"read": AsStored, "restored": BackupOptions} {
+		q, err := Restore(state, s.q.encodedRoster(), []*Table{nil, nil}, options)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if status, reason := q.Status(); status != Running {
+			t.Errorf("%s: found %v %q, expected %v", name, status, reason, Running)
+		}
+	}
+}

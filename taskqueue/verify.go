@@ -297,7 +297,7 @@ func (v *Verifier) CrossCheck(state *Snapshot) error {
 	if v.last > state.Commit {
 		return fmt.Errorf("expected a state of commit %d or later, as in the ledger, found commit %d", v.last, state.Commit)
 	}
-	q, err := Restore(state, nil, make([]*Table, len(state.Sets)), Options{})
+	q, err := Restore(state, nil, make([]*Table, len(state.Sets)), AsStored)
 	if err != nil {
 		return err
 	}

@@ -50,6 +50,7 @@ type check struct {
 	retried          int                        // number of tasks that an operator retried
 	charged          map[taskqueue.Ordinal]bool // trainers with a timeout or a failure in this commit
 	stepBook         *stepBook
+	rounds           *roundBook
 	named            *checkpoint.Set           // checkpoint set that this commit names, or nil
 	epochs           map[uint32]map[sample]int // committed records at the start of each epoch
 	fenced           map[string]bool           // ids whose sessions a leader ends because they did not stop for a cut
@@ -130,7 +131,7 @@ func newCheck(w *world) *check {
 	return &check{
 		world: w, ctx: context.Background(), state: &stored{Snapshot: &taskqueue.Snapshot{}}, terms: map[int64]string{}, begin: map[int64]taskqueue.Clock{}, heard: map[int64]*termState{},
 		verifier: taskqueue.NewVerifier(), tasks: map[taskPosition]*history{}, trained: map[delivery]bool{}, numbered: map[taskqueue.TaskID]taskqueue.Token{}, events: map[uint64][]byte{}, sessions: map[taskqueue.Ordinal]*sessionState{},
-		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{}, charged: map[taskqueue.Ordinal]bool{}, newest: map[taskqueue.Ordinal]*taskqueue.Request{}, fenced: map[string]bool{}, epochs: map[uint32]map[sample]int{}, stepBook: newStepBook(),
+		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{}, charged: map[taskqueue.Ordinal]bool{}, newest: map[taskqueue.Ordinal]*taskqueue.Request{}, fenced: map[string]bool{}, epochs: map[uint32]map[sample]int{}, stepBook: newStepBook(), rounds: newRoundBook(),
 	}
 }
 
@@ -185,6 +186,7 @@ func (c *check) wrote(req *pb.TxnRequest) {
 	}
 	c.columns(next)
 	c.keys(next)
+	c.rounds.written(c.world, req)
 	if c.stepped && c.world.failed == nil {
 		c.committedRecords(next)
 		c.stepped = false
@@ -322,6 +324,10 @@ func (c *check) applyEvents(before, next *stored, value []byte) {
 }
 
 func (c *check) event(before, next *stored, ev *taskqueue.LedgerEvent) {
+	if ev.Set > 0 {
+		c.rounds.event(c.world, next, ev)
+		return
+	}
 	p := taskPosition{ev.Pass, ev.Position}
 	switch ev.Kind {
 	case taskqueue.EventJoined:
@@ -583,10 +589,10 @@ func (c *check) leaves(who wire.Trainer) {
 // final checks the reports of a job that has ended.
 func (c *check) final() {
 	for _, r := range c.verifier.Report() {
-		if c.ended == taskqueue.Ended && !c.closed[r.Pass] {
+		if c.ended == taskqueue.Ended && r.Set == 0 && !c.closed[r.Pass] {
 			c.breaks("passes end", "the job ended with pass %d open", r.Pass)
 		}
-		if r.Missing != 0 || r.CountedTwice != 0 || c.closed[r.Pass] && r.CountedOnce+r.SetAside != r.Tasks {
+		if r.Missing != 0 || r.CountedTwice != 0 || (r.Set > 0 || c.closed[r.Pass]) && r.CountedOnce+r.SetAside != r.Tasks {
 			c.breaks("every task is counted once or set aside", "%+v", r)
 		}
 	}
@@ -594,6 +600,9 @@ func (c *check) final() {
 		c.latestIsLast()
 	}
 	c.ledger()
+	if c.world.heldOut != nil && c.ended == taskqueue.Ended {
+		c.rounds.final(c.world)
+	}
 	if passes := c.world.plan.options.Passes; c.ended == taskqueue.Ended && len(c.closed) != passes {
 		c.breaks("passes end", "%d of %d", len(c.closed), passes)
 	}

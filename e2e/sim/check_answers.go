@@ -70,6 +70,10 @@ func (c *check) verdict(r taskqueue.Result, status taskqueue.FinishStatus, at ti
 	if c.world.plan.exact && r.Token.Epoch != c.state.Epoch {
 		return // its own commit may have rolled it back
 	}
+	if c.world.heldOut != nil && r.Token.Dataset > 0 {
+		c.rounds.verdict(c.world, r, status)
+		return
+	}
 	h := c.tasks[taskPosition{r.Token.Pass, r.Token.Position}]
 	genuine := h != nil && h.attempts[r.Token.Attempt] != nil && r.Token.Epoch == c.state.Epoch && r.Token.Dataset == 0 && r.Token.Kind == 0
 	switch status {
@@ -92,6 +96,9 @@ func (c *check) verdict(r taskqueue.Result, status taskqueue.FinishStatus, at ti
 
 // taskAnswer checks that a request is answered with one task.
 func (c *check) taskAnswer(r *taskqueue.Request, tok taskqueue.Token) {
+	if tok.Dataset > 0 {
+		return // the token has the pass of the round
+	}
 	d := dispatch{taskPosition{tok.Pass, tok.Position}, tok.Attempt}
 	h := c.tasks[d.taskPosition]
 	if h == nil || h.attempts[d.attempt] == nil || h.attempts[d.attempt].trainer != r.Trainer {

@@ -98,7 +98,7 @@ func (c *check) openPass(next *stored, open taskqueue.OpenPass, live map[taskPos
 
 // keys checks that exactly the set-aside tasks are listed, and that the roster has no more keys than sessions.
 func (c *check) keys(next *stored) {
-	const prefix = taskqueue.AsidePrefix
+	prefix := taskqueue.AsidePrefix + "0/" // of the training dataset
 	listed := 0
 	roster := map[string]bool{}
 	for key := range c.world.etcd.keys {

@@ -12,6 +12,7 @@
 //   - the fenced transactions (etcdstore/fence)
 //   - the session, retries and pauses of a client (trainer/session)
 //   - the rows of parameter servers with the steps of each trainer, cuts and restores (pserver/table)
+//   - in an eighth of the histories, the rounds of evaluation (rounds.Rounds)
 //   - in a third of the histories, a sealer that moves ledger entries into files (ledger.Sealing); the
 //     files are values of the modelled etcd
 //
@@ -69,6 +70,9 @@
 // trainer receives it. Each version of an epoch is committed once, with the gradients that were
 // staged at the previous version. A mini-batch counts once, unless a rollback discards its step.
 // Any leader reports to each trainer whether the committed step contains its gradients.
+//
+// In histories of evaluation, a round begins in the transaction of its decision, after the end of the round before, and keeps its model. It
+// has the metrics of each counted task once. The job ends after a round of its last model.
 //
 // A failed history prints its seed, its last events and the command that replays it.
 package sim

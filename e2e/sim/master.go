@@ -275,6 +275,11 @@ func (n *node) lead(k *lock) error {
 			return append(parts, c.Checkpoints()...)
 		})
 	}
+	if n.world.heldOut != nil {
+		if err := n.evaluate(d); err != nil {
+			return err
+		}
+	}
 	if n.world.plan.sealing.Every > 0 {
 		n.seal(d, k)
 	}
@@ -480,7 +485,7 @@ func (n *node) serve(c *conn, request any, reply func(any, error)) {
 		c.who = r.Trainer
 		ev := &taskqueue.Request{
 			Trainer: r.Ordinal, Incarnation: r.Incarnation, Seq: r.Seq, Ack: r.Ack, Held: r.Held, Finished: r.Finished, Want: r.Want,
-			SeenCommit: r.SeenCommit, SeenProof: r.SeenProof, JobID: r.JobID, Epoch: r.Epoch,
+			SeenCommit: r.SeenCommit, SeenProof: r.SeenProof, JobID: r.JobID, Epoch: r.Epoch, Accepts: r.Accepts,
 		}
 		leads := n.driven
 		n.put(c, ev, func(a taskqueue.Answer, commit uint64, err error) {
@@ -489,7 +494,11 @@ func (n *node) serve(c *conn, request any, reply func(any, error)) {
 				out.Commit, out.CommitProof = leads.Proven()
 			}
 			if err == nil && a.Kind == taskqueue.AnswerTask {
-				out.Task = taskqueue.Task{Index: a.Index, Token: a.Token, Chunks: n.world.table.TaskChunks(a.Index)}
+				table := n.world.table
+				if a.Round != nil {
+					table, out.Round = n.world.heldOut.Table, *a.Round
+				}
+				out.Task = taskqueue.Task{Index: a.Index, Token: a.Token, Chunks: table.TaskChunks(a.Index)}
 			}
 			reply(out, replyError(a, err))
 		})

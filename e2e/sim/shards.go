@@ -264,17 +264,22 @@ func (n *node) control(d *committer.Committer, servers pscontrol.Servers, parts 
 		if err := part.Prepare(ctx, term); err != nil {
 			n.world.breaks("components can be prepared", "%s: %s: %v", n.name, part.Name(), err)
 		}
-		n.beside(func(p *process) {
-			link.process = p // the last part reads the store
-			n.components = append(n.components, p)
-			err := part.Run(context.WithValue(ctx, sleeper{}, p), term)
-			n.components = slices.DeleteFunc(n.components, func(other *process) bool { return other == p })
-			n.note("%s: %s stopped: %v", n.name, part.Name(), err)
-			if ctx.Err() == nil {
-				n.world.breaks("only the end of a term ends its components", "%s: %s: %v", n.name, part.Name(), err)
-			}
-		})
+		n.runPart(ctx, part, link, term)
 	}
+}
+
+// runPart runs a component in its own process until ctx ends. The last component of a link reads the store.
+func (n *node) runPart(ctx context.Context, part component.Component, link *link, term component.Term) {
+	n.beside(func(p *process) {
+		link.process = p
+		n.components = append(n.components, p)
+		err := part.Run(context.WithValue(ctx, sleeper{}, p), term)
+		n.components = slices.DeleteFunc(n.components, func(other *process) bool { return other == p })
+		n.note("%s: %s stopped: %v", n.name, part.Name(), err)
+		if ctx.Err() == nil {
+			n.world.breaks("only the end of a term ends its components", "%s: %s: %v", n.name, part.Name(), err)
+		}
+	})
 }
 
 // awaitAnswer blocks the process of a component until its request is answered.

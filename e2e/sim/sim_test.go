@@ -3,6 +3,7 @@ package sim
 import (
 	"errors"
 	"flag"
+	"math/bits"
 	"os"
 	"runtime"
 	"runtime/debug"
@@ -95,6 +96,29 @@ func TestHistoriesOfSynchronousSteps(t *testing.T) {
 	t.Logf("%d steps, %d of them sent by a later leader, %d rollbacks of steps", steps, resent, rollbacks)
 	if oneOf == 1 && (steps == 0 || resent == 0 || rollbacks == 0) {
 		t.Errorf("expected steps, resent steps and rollbacks, found %d, %d and %d", steps, resent, rollbacks)
+	}
+}
+
+// The histories include rounds that continue after a failover.
+func TestHistoriesOfEvaluation(t *testing.T) {
+	begun, results, continued := uint64(0), 0, 0
+	for seed := uint64(5); seed < 5+100*heldEvery; seed += heldEvery * uint64(oneOf) {
+		w, err := newWorld(seed, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.run(); err != nil {
+			t.Errorf("seed %d: %v\nreplay: go test ./e2e/sim -run TestHistories -sim.seed=%d -v", seed, err, seed)
+		}
+		begun += w.check.rounds.last
+		for _, counted := range w.check.rounds.counted {
+			results += bits.OnesCount64(counted)
+		}
+		continued += w.check.rounds.continued
+	}
+	t.Logf("%d rounds with %d results, %d of them in a later term than the first result of the round", begun, results, continued)
+	if oneOf == 1 && (begun == 0 || results == 0 || continued == 0) {
+		t.Errorf("expected rounds, results and results after a failover, found %d, %d and %d", begun, results, continued)
 	}
 }
 

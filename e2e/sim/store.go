@@ -125,9 +125,13 @@ type store struct {
 func (s *store) ClusterID(context.Context) (uint64, error) { return 7, nil }
 
 func (s *store) Parts(_ context.Context, reportID string, n int) ([][]byte, int64, error) {
+	part := s.link.world.part
+	if held := s.link.world.heldOut; held != nil && reportID == held.ReportID {
+		part = s.link.world.heldOutPart
+	}
 	parts := make([][]byte, n)
 	for i := range parts {
-		parts[i] = s.link.world.part
+		parts[i] = part
 	}
 	return parts, 0, nil
 }

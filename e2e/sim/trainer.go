@@ -76,6 +76,7 @@ type habit struct {
 	silent     bool             // it does not restart after a crash
 	plain      bool             // it uses plain connections
 	reuses     bool             // a plain client that reuses its reply variable
+	evaluates  bool             // it accepts evaluation tasks
 	byID       bool             // a plain client that names tasks by numbers, and repeats a finish on its next connection
 }
 
@@ -235,6 +236,9 @@ func (t *trainer) session(p *process) bool {
 	t.who, t.beat = joined.Trainer, nil
 	t.heartbeat(joined.Trainer)
 	w := &worker{trainer: t, p: p, session: session.New(joined)}
+	if t.habit.evaluates {
+		w.session.Accepts = taskqueue.KindsOf(taskqueue.Training, taskqueue.Evaluation)
+	}
 	if t.world.plan.cuts {
 		return t.sessionEnded(p, w.withCuts(joined.Epoch))
 	}
@@ -311,7 +315,9 @@ type worker struct {
 	session *session.Session
 	flight  *call
 	ready   *taskqueue.Task
-	base    int64 // base of ready
+	base    int64           // base of ready
+	round   taskqueue.Round // of ready
+	taken   taskqueue.Round // of the task that next has returned
 	waits   taskqueue.WaitFor
 	batches int // mini-batches of this session
 }
@@ -332,7 +338,7 @@ func (w *worker) collect() error {
 			w.waits = r.WaitFor
 			if task := w.session.Answered(r); task != nil {
 				w.note("%s: gets task %d, %v", w.name, task.Index, task.Token)
-				w.ready, w.base = task, r.Base
+				w.ready, w.base, w.round = task, r.Base, r.Round
 			}
 		case errors.Is(err, wire.ErrJobFinished), errors.Is(err, wire.ErrJobFailed), errors.Is(err, wire.ErrRejoin), errors.Is(err, wire.ErrRolledBack):
 			w.session.Settled()
@@ -358,7 +364,7 @@ func (w *worker) next() (*taskqueue.Task, error) {
 		}
 	}
 	task := w.ready
-	w.ready = nil
+	w.ready, w.taken = nil, w.round
 	w.send(true)
 	return task, nil
 }
@@ -371,9 +377,18 @@ func (w *worker) train(task *taskqueue.Task, nth int) {
 	}
 	w.hangs(w.p, task.Token, nth)
 	w.p.sleep(w.between(h.task[0], h.task[1]))
-	reason := w.poisoned(w.p, task.Index)
+	reason := w.poisoned(w.p, task.Index+task.Token.Dataset*w.world.plan.tasks) // only training tasks have poison
 	w.moving = nil
-	w.session.Finish(task.Token, reason, 0)
+	result := taskqueue.Result{Token: task.Token, Error: reason}
+	switch {
+	case w.world.plan.heldOut == 0 || reason != "":
+	case task.Token.Kind == taskqueue.Evaluation:
+		result.Metrics = w.measure(task)
+	default:
+		w.world.models++
+		result.Model = taskqueue.Model{Path: fmt.Sprintf("models/%d", w.world.models), Version: w.world.models}
+	}
+	w.session.Report(result)
 }
 
 // hangs blocks forever if the trainer hangs at its nth task.

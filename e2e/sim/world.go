@@ -13,6 +13,7 @@ import (
 	"trainmaster/ledger"
 	"trainmaster/master"
 	"trainmaster/master/committer"
+	"trainmaster/master/evaluation"
 	"trainmaster/master/netrpc/wire"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
@@ -22,6 +23,7 @@ const (
 	exactEvery = 4 // seed%exactEvery == 0: explicit commits
 	cutsEvery  = 8 // seed%cutsEvery == 2: cuts
 	stepsEvery = 8 // seed%stepsEvery == 6: synchronous steps, and cuts
+	heldEvery  = 8 // seed%heldEvery == 5, evaluation rounds
 	masters    = 3
 	trainers   = 8
 )
@@ -67,8 +69,11 @@ type plan struct {
 	every     time.Duration
 	sync      bool // synchronous steps
 	backups   int
+	heldOut   int              // evaluation tasks; 0: the job is not evaluated
 	sealing   ledger.Config    // Every is 0: the ledger is not kept
 	away      [2]time.Duration // minimum and maximum downtime of a server
+
+	evaluateEvery evaluation.Every
 }
 
 func newPlan(rng *rand.Rand) plan {
@@ -195,6 +200,9 @@ type world struct {
 	report      *taskqueue.Report
 	table       *taskqueue.Table
 	part        []byte
+	heldOut     *taskqueue.Report // nil: the job is not evaluated
+	heldOutPart []byte
+	models      uint64 // number of models that trainers have stored
 	jobID       [16]byte
 	takeovers   int
 	etcdExcused time.Duration // until then, a takeover after an outage of etcd is no violation
@@ -224,6 +232,8 @@ func newPlanned(seed uint64, trace bool, change func(*plan)) (*world, error) {
 		w.plan.takeCuts(l.rng)
 	case seed%stepsEvery == 6:
 		w.plan.synchronous(l.rng)
+	case seed%heldEvery == 5:
+		w.plan.evaluate(l.rng)
 	}
 	change(&w.plan)
 	w.codec.real = w.plan.realCodec
@@ -235,6 +245,11 @@ func newPlanned(seed uint64, trace bool, change func(*plan)) (*world, error) {
 	w.config = master.Config{Queue: w.plan.options, Shuffle: w.plan.shuffle, Seed: seed, Sync: w.plan.sync, Backups: w.plan.backups}
 	if err := w.makeTable(); err != nil {
 		return nil, err
+	}
+	if w.plan.heldOut > 0 {
+		if err := w.makeHeldOut(); err != nil {
+			return nil, err
+		}
 	}
 	w.check = newCheck(w)
 	w.etcd.wrote, w.etcd.ledger = w.check.wrote, w.plan.sealing.Every > 0

@@ -170,7 +170,7 @@ func Stored(ctx context.Context, store store.Store, state []byte, roster map[str
 	if err != nil {
 		return nil, err
 	}
-	return taskqueue.Restore(&snapshot, roster, tables, taskqueue.Options{})
+	return taskqueue.Restore(&snapshot, roster, tables, taskqueue.AsStored)
 }
 
 // RosterOf returns the trainers among the keys of a state, by id.
