@@ -51,7 +51,7 @@ RACED = ./pserver $$(go list ./... | grep -vxE 'trainmaster|trainmaster/e2e(/sim
 .PHONY: test
 test: setup ## the core tier of tests, with the race detector; ends with the list of skips
 	$(TEST) -vet=off -timeout 40m ./e2e -e2e.raced \
-		and -vet=off -timeout 40m -race $(RACED) \
+		and -vet=off -timeout 40m -race -p 3 $(RACED) \
 		and -vet=off -timeout 40m -p 1 ./e2e/sim ./e2e/sim/mutants . \
 		and -vet=off -timeout 40m -p 1 -run 'KilledAtEveryStep|TestEachPushOnce$$|AllocatesNothing$$' ./pserver ./pserver/persist ./pserver/dataport
 

@@ -114,3 +114,20 @@ func TestTargetEndsARun(t *testing.T) {
 		t.Errorf("%d rounds, found figures %q, %v", len(list), figures, err)
 	}
 }
+
+// An operator begins a round of a job that evaluates at its end only.
+func TestOperatorBeginsARound(t *testing.T) {
+	t.Parallel()
+	r := startRun(t, "--passes", fmt.Sprint(passesOf(100, 25)), "--evaluate-every", "1000passes", "-o", "json")
+	o := run(t, r.job.dir, r.job.in("evaluate")...)
+	o.wants(t, 0)
+	if !strings.Contains(o.stdout, "an evaluation round is requested") {
+		t.Errorf("found %s", o.stdout)
+	}
+	r.result(0)
+	list := evaluationsOf(t, filepath.Join(r.job.dir, "trainmaster-run", "001"))
+	wantRounds(t, list, 18)
+	if len(list) != 2 {
+		t.Errorf("found %d rounds, expected a round of the operator and a last round", len(list))
+	}
+}

@@ -411,6 +411,10 @@ func TestServerKilledWhileSlotsMove(t *testing.T) {
 			return got.Shards == n && got.Goal == n, fmt.Sprint(slotsOwned(got))
 		})
 	}
+	for i, l := range loads { // a whole push after the last restart: it updates every row
+		steps := l.steps.Load()
+		eventually(t, fmt.Sprintf("load %d pushes", i+1), func() (bool, string) { return l.steps.Load() >= steps+2, fmt.Sprint(l.steps.Load()) })
+	}
 	stop()
 	all.Wait()
 	if err := errors.Join(errs...); err != nil {

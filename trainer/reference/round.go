@@ -39,6 +39,17 @@ type pinned struct {
 	tensorsOf func(*model.Batch) ([]model.Tensor, error)
 }
 
+// unreadModel is the error of a model that cannot be read. After the end of its round, a model may be deleted.
+type unreadModel struct {
+	round taskqueue.Round
+	err   error
+}
+
+func (e *unreadModel) Error() string {
+	return fmt.Sprintf("read model %q of round %d: %v", e.round.Model, e.round.Number, e.err)
+}
+func (e *unreadModel) Unwrap() error { return e.err }
+
 // evaluate measures the model of the round on the records of a task. It returns the task if it is finished; nil: it has failed, and was
 // returned to the queue.
 func (s *session) evaluate(ctx context.Context, task *taskqueue.Task) (finished *taskqueue.Task, err error) {
@@ -47,7 +58,12 @@ func (s *session) evaluate(ctx context.Context, task *taskqueue.Task) (finished 
 	}
 	metrics, err := s.measure(ctx, task)
 	bad, isBad := errors.AsType[*recordError](err)
+	unread, isUnread := errors.AsType[*unreadModel](err)
 	notFinite, isNotFinite := errors.AsType[*trainer.NotFiniteError](err)
+	//guard:unread-model-returns-task
+	if isUnread && ctx.Err() == nil {
+		return nil, s.returned(ctx, task, unread)
+	}
 	switch {
 	case errors.Is(err, trainer.ErrStopped):
 		return nil, nil // with another task
@@ -138,7 +154,7 @@ func (s *session) pin(ctx context.Context, round taskqueue.Round) (*pinned, erro
 	if s.Stored != nil {
 		var err error
 		if stored, err = s.Stored(ctx, round); err != nil {
-			return nil, fmt.Errorf("read model %q of round %d: %w", round.Model, round.Number, err)
+			return nil, &unreadModel{round, err}
 		}
 	}
 	parameters := model.ZerosLike(s.parameters)

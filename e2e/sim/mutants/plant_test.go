@@ -130,7 +130,7 @@ func writeOverlay(t *testing.T, replace map[string]string) string {
 // they are built with the same GOFLAGS.
 func compile(ctx context.Context, overlay, pkg string) (program, out string, err error) {
 	program = filepath.Join(filepath.Dir(overlay), "planted.test")
-	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-o", program, "./"+pkg)
+	cmd := exec.CommandContext(ctx, "go", "test", "-c", "-vet=off", "-ldflags=-s -w", "-o", program, "./"+pkg)
 	cmd.Dir, cmd.Env = root, environment(overlay)
 	text, err := cmd.CombinedOutput()
 	return program, string(text), err
