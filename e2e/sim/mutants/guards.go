@@ -64,7 +64,7 @@ var guards = []guard{
 		text("-", "+"),
 		"a partitioned leader answers after its lease"}},
 	{"F7", "etcdstore.TestWatchSurvivesCompaction", mutant{"failed watch not retried", "watch-retried",
-		condition("$1 != nil"),
+		whole("case err != nil:\n\t\t\treturn nil"),
 		"watchers receive no further events"}},
 	{"F7", "etcdstore.TestRefusedWatchIsTriedAgain", mutant{"refused watch not retried", "refused-watch-retried",
 		condition("$ || true"),
