@@ -33,6 +33,9 @@ type trainers struct {
 // run returns nil when the job has ended, or when ctx has ended and all trainers have left.
 func (t *trainers) run(ctx context.Context) error {
 	store, err := etcdstore.OpenRetry(ctx, etcdstore.Config{Endpoints: t.Endpoints}, nil)
+	if err != nil && ctx.Err() != nil {
+		return nil // no trainer has joined
+	}
 	if err != nil {
 		return err
 	}

@@ -131,29 +131,44 @@ func TestReadAfterTemporaryFaults(t *testing.T) {
 		if v.Size != int64(len(data)) || v.Stamp == "" {
 			t.Fatalf("found %+v", v)
 		}
+		requests := func(read func()) int {
+			s.proxy.Requests() // of the preparation
+			read()
+			return s.proxy.Requests()
+		}
+		usual := requests(func() {
+			if err := s.bucket.ReadRange(limited(t), "dir/a b+c", v, make([]byte, 2<<20), 1000); err != nil {
+				t.Fatal(err)
+			}
+		})
 		for name, fault := range map[string]struct {
 			times int
 			fault httpproxy.Fault
 		}{
-			"none":                   {0, httpproxy.Fault{}},
 			"unavailable":            {3, httpproxy.Fault{Status: 503}},
 			"too many requests":      {2, httpproxy.Fault{Status: 429}},
 			"cut":                    {2, httpproxy.Fault{CutAfter: 700_000}},
 			"lost answer":            {2, httpproxy.Fault{LoseAnswer: true}},
 			"wrong length":           {2, httpproxy.Fault{Missing: 1000}},
 			"range that is ignored":  {1, httpproxy.Fault{Headers: http.Header{"Content-Range": nil}}},
-			"other range":            {1, httpproxy.Fault{Headers: http.Header{"Content-Range": {"bytes 0-9/10"}}}},
+			"other range":            {1, httpproxy.Fault{Headers: http.Header{"Content-Range": {"bytes 0-2097151/3145728"}}}},
+			"other size":             {1, httpproxy.Fault{Headers: http.Header{"Content-Range": {"bytes 0-9/10"}}}},
 			"slow answer":            {1, httpproxy.Fault{Delay: 200 * time.Millisecond}},
 			"connection that stalls": {1, httpproxy.Fault{Delay: 1200 * time.Millisecond}},
 		} {
 			t.Run(name, func(t *testing.T) {
 				s.proxy.Inject(fault.times, fault.fault)
 				got := make([]byte, 2<<20)
-				if err := s.bucket.ReadRange(limited(t), "dir/a b+c", v, got, 1000); err != nil {
-					t.Fatal(err)
-				}
+				n := requests(func() {
+					if err := s.bucket.ReadRange(limited(t), "dir/a b+c", v, got, 1000); err != nil {
+						t.Fatal(err)
+					}
+				})
 				if !bytes.Equal(got, data[1000:][:len(got)]) {
 					t.Error("found other bytes")
+				}
+				if want := usual + fault.times; name != "slow answer" && n < want {
+					t.Errorf("found %d requests, expected at least %d", n, want)
 				}
 			})
 		}
@@ -469,6 +484,9 @@ func TestCacheLimit(t *testing.T) {
 		if !used.Read(make([]byte, len(data))) {
 			t.Fatalf("the entry that was used last was removed after %d others", i)
 		}
+	}
+	if !objectstore.CacheEntry(cache, "other", 199, len(data)).Read(make([]byte, len(data))) {
+		t.Error("the newest entry is not kept")
 	}
 	total := int64(0)
 	found, err := os.ReadDir(dir)

@@ -170,12 +170,12 @@ func checkRange(found string, off int64, n int, size int64) error {
 // readExactly fills p and requires the end of r after it. n is the number of bytes that it read.
 func readExactly(r io.Reader, p []byte, n *int) (err error) {
 	*n, err = io.ReadFull(r, p)
-	//guard:object-range-length
-	if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
-		return fmt.Errorf("expected %d bytes, found %d: %w", len(p), *n, io.ErrUnexpectedEOF)
+	if errors.Is(err, io.EOF) {
+		err = io.ErrUnexpectedEOF
 	}
+	//guard:object-range-length
 	if err != nil {
-		return err
+		return fmt.Errorf("expected %d bytes, found %d: %w", len(p), *n, err)
 	}
 	var more [1]byte
 	if extra, _ := r.Read(more[:]); extra > 0 {
