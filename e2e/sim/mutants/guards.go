@@ -1207,7 +1207,7 @@ var guards = []guard{
 		whole("if c.rows == nil {\n\t\tc.rowsOf, c.rows = weak.Make(h), make([]rowHistory, len(h.Tables()))\n\t}"),
 		"the set after a rollback lacks rows, or contains undone rows"}},
 	{"F59", "pserver.TestSynchronousServerSavesNothingAlone", mutant{"synchronous server saves itself", "synchronous-server-saves-nothing",
-		condition("$1 || $3"),
+		condition("$1 || $2 || $4"),
 		"a server returns with parameters that are not in the last cut"}},
 	{"F59", "pserver.TestCheckpointsOfAnotherJob", mutant{"checkpoints of any job accepted", "checkpoints-of-this-job",
 		value("error(nil)"),
