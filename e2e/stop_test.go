@@ -19,7 +19,7 @@ func TestOperatorStopsWhatATrainerRuns(t *testing.T) {
 		o := run(t, j.dir, j.in("trainers", "stop", "a")...)
 		return o.code == 0 && strings.Contains(o.stdout, "trainer a stops its task"), o.stdout + o.stderr
 	})
-	o := run(t, j.dir, j.in("trainers", "stop", "nobody")...)
+	o := run(t, j.dir, j.in("trainers", "stop", "worker-9")...)
 	if o.code == 0 || !strings.Contains(o.stderr, "no such trainer") {
 		t.Errorf("stop of an unknown trainer: exit code %d, %s", o.code, o.stderr)
 	}

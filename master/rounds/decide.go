@@ -175,7 +175,11 @@ func (r *Rounds) apply(ctx context.Context, t component.Term, o observation, in 
 			with.Writes = append(with.Writes, begunRecord(t, d, o.passes))
 			event = &taskqueue.BeginRound{Set: o.set, Number: d.Round.Number, Version: d.Round.Version, Model: d.Round.Model}
 		case evaluation.Close:
-			with.Writes = append(with.Writes, r.closedRecord(ctx, t, d, in.Closed, o.round.Results)...)
+			writes, err := r.closedRecord(ctx, t, d, in.Closed, o.round.Results)
+			if err != nil {
+				return false, err
+			}
+			with.Writes = append(with.Writes, writes...)
 		case evaluation.End:
 			event = &taskqueue.EndJob{Failed: next.Stop == evaluation.Diverged, Reason: string(next.Stop) + ": " + d.Reason}
 		}
@@ -282,10 +286,15 @@ func begunRecord(t component.Term, d evaluation.Decision, passes uint64) taskque
 }
 
 // closedRecord returns the writes of the record of a round that has ended. The begin of the round is in its stored record.
-func (r *Rounds) closedRecord(ctx context.Context, t component.Term, d evaluation.Decision, c *evaluation.Closed, results int) []taskqueue.Write {
+func (r *Rounds) closedRecord(ctx context.Context, t component.Term, d evaluation.Decision, c *evaluation.Closed, results int) ([]taskqueue.Write, error) {
 	number := d.Round.Number
 	rec := Record{Round: number, Version: d.Round.Version, Model: d.Round.Model, Began: wallTime(t)}
-	if value, _, err := r.config.Store.Value(ctx, RecordKey(number)); err == nil && value != nil {
+	value, _, err := r.config.Store.Value(ctx, RecordKey(number))
+	//guard:record-of-a-round-kept
+	if err != nil {
+		return nil, fmt.Errorf("read %s: %w", RecordKey(number), err)
+	}
+	if value != nil {
 		_ = json.Unmarshal(value, &rec) // without it, the record lacks the reason
 	}
 	rec.Ended, rec.Clock, rec.Outcome = new(wallTime(t)), [2]taskqueue.Clock{d.Round.Begin, d.Round.End}, d.Reason
@@ -300,7 +309,7 @@ func (r *Rounds) closedRecord(ctx context.Context, t component.Term, d evaluatio
 	if number > KeptRecords {
 		writes = append(writes, taskqueue.Write{Key: RecordKey(number - KeptRecords), Delete: true})
 	}
-	return writes
+	return writes, nil
 }
 
 // ErrNoModel is returned by Models if there is no model to evaluate yet.

@@ -11,6 +11,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 
 	"trainmaster/etcdstore"
@@ -50,11 +51,25 @@ type job struct {
 	data   string
 	config evaluation.Config
 	models rounds.Models
+	failed atomic.Int32 // reads of records that are still to fail
 
 	*mastertest.Running
 	rounds  *rounds.Rounds
 	trainer *mastertest.Trainer
 	done    []taskqueue.Result // for the next request
+}
+
+// lossy is a store that fails some reads of records.
+type lossy struct {
+	*etcdstore.Store
+	failed *atomic.Int32
+}
+
+func (l lossy) Value(ctx context.Context, key string) ([]byte, int64, error) {
+	if strings.HasPrefix(key, rounds.RecordPrefix) && l.failed.Add(-1) >= 0 {
+		return nil, 0, errors.New("etcd does not answer")
+	}
+	return l.Store.Value(ctx, key)
 }
 
 // newJob is a job of two passes over 4 tasks, with tasks of evaluation data.
@@ -74,7 +89,7 @@ func newJob(t testing.TB, config evaluation.Config, models rounds.Models, tasks 
 func (j *job) start() {
 	started := make(chan *master.Master, 1)
 	leader := sync.OnceValue(func() *master.Master { return <-started })
-	j.rounds = rounds.New(rounds.Config{Evaluation: j.config, Store: j.store, Models: j.models, Register: func(ctx context.Context) error {
+	j.rounds = rounds.New(rounds.Config{Evaluation: j.config, Store: lossy{j.store, &j.failed}, Models: j.models, Register: func(ctx context.Context) error {
 		return leader().ReportSet(ctx, taskqueue.SetSpec{Kind: taskqueue.Evaluation}, []string{j.data})
 	}})
 	config := master.Config{Components: []component.Component{j.rounds}, Evaluate: j.rounds.Evaluate, ChunksPerTask: 1}
@@ -187,6 +202,18 @@ func TestJobIsEvaluatedWithoutParameterServers(t *testing.T) {
 	j.wantEnd(master.ErrJobFinished, "")
 	j.wantRecords("1 models/1@8 after pass 1 (every 1 passes (version 8, 1 passes)): 2 results, loss 0.375",
 		"2 models/3@8 after pass 2 (every 1 passes, end of the job (version 8, 2 passes)): 2 results, loss 0.125")
+}
+
+// A round ends with its record: the end waits until the record can be read, and the record keeps its begin.
+func TestRecordSurvivesAFailedRead(t *testing.T) {
+	j := newJob(t, evaluation.Config{Every: evaluation.Every{Passes: 1}}, nil, 1)
+	j.train(4, "models/1")
+	j.train(1, "models/2") // the second pass begins
+	j.wantRecords("1 models/1@8 after pass 1 (every 1 passes (version 8, 1 passes))")
+	j.failed.Store(1)
+	j.measured(j.want(taskqueue.Evaluation), 0.5)
+	j.want(taskqueue.Training)
+	j.wantRecords("1 models/1@8 after pass 1 (every 1 passes (version 8, 1 passes)): 1 results, loss 0.5")
 }
 
 func TestNextLeaderContinuesRound(t *testing.T) {

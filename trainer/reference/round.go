@@ -39,7 +39,7 @@ type pinned struct {
 	tensorsOf func(*model.Batch) ([]model.Tensor, error)
 }
 
-// unreadModel is the error of a model that cannot be read. After the end of its round, a model may be deleted.
+// unreadModel is the error of a model that cannot be read or does not fit. After the end of its round, a model may be deleted.
 type unreadModel struct {
 	round taskqueue.Round
 	err   error
@@ -167,7 +167,7 @@ func (s *session) pin(ctx context.Context, round taskqueue.Round) (*pinned, erro
 	} else {
 		saved, err := stored.fill(parameters, s.Model.Tables(), s.Seed)
 		if err != nil {
-			return nil, fmt.Errorf("model %q of round %d: %w", round.Model, round.Number, err)
+			return nil, &unreadModel{round, err}
 		}
 		p.tensorsOf = func(batch *model.Batch) ([]model.Tensor, error) {
 			if len(saved.Tables) == 0 {

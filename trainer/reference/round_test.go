@@ -41,18 +41,23 @@ func (*oneEvaluation) Round(*taskqueue.Task) taskqueue.Round {
 }
 func (*oneEvaluation) Measured(*taskqueue.Task, []byte) {}
 
-// The model of a round that has ended may be deleted. A trainer that was hung during the round returns the task, and continues.
+// The model of a round that has ended may be deleted, and a stored model may be of another shape. The trainer returns the task, and
+// continues.
 func TestTaskWithADeletedModelIsReturned(t *testing.T) {
-	gone := errors.New("no such file")
-	j := &oneEvaluation{task: &taskqueue.Task{Token: taskqueue.Token{Kind: taskqueue.Evaluation}}}
-	trainer := &reference.Trainer{
-		ID: "trainer-0", Model: newModel(t, model.Softmax, 0), BatchSize: 8, Tasks: j, Parameters: &shelf{rate: 0.1}, Rounds: j,
-		Stored: func(context.Context, taskqueue.Round) (*reference.StoredModel, error) { return nil, gone },
-	}
-	if err := trainer.Run(within(t)); err != nil {
-		t.Errorf("the trainer ended: %v", err)
-	}
-	if len(j.failed) != 1 || !errors.Is(j.failed[0], gone) || !strings.Contains(j.failed[0].Error(), `model "set-2" of round 3`) {
-		t.Errorf("found the reasons %v, expected the model and the round", j.failed)
+	for want, stored := range map[string]func() (*reference.StoredModel, error){
+		"no such file":    func() (*reference.StoredModel, error) { return nil, errors.New("no such file") },
+		"values, found 0": func() (*reference.StoredModel, error) { return &reference.StoredModel{}, nil },
+	} {
+		j := &oneEvaluation{task: &taskqueue.Task{Token: taskqueue.Token{Kind: taskqueue.Evaluation}}}
+		trainer := &reference.Trainer{
+			ID: "trainer-0", Model: newModel(t, model.Softmax, 0), BatchSize: 8, Tasks: j, Parameters: &shelf{rate: 0.1}, Rounds: j,
+			Stored: func(context.Context, taskqueue.Round) (*reference.StoredModel, error) { return stored() },
+		}
+		if err := trainer.Run(within(t)); err != nil {
+			t.Errorf("%s: the trainer ended: %v", want, err)
+		}
+		if len(j.failed) != 1 || !strings.Contains(j.failed[0].Error(), want) || !strings.Contains(j.failed[0].Error(), `model "set-2" of round 3`) {
+			t.Errorf("found the reasons %v, expected %q with the model and the round", j.failed, want)
+		}
 	}
 }
