@@ -88,7 +88,7 @@ var house = []room{
 	{dir: "master/grpcapi", may: []string{"master", "master/evaluation", "master/evaluation/metric", "taskqueue/onwire", "master/pscontrol", "dataset/onwire", "internal/grpcdial", "internal/grpcserver", "taskqueue", "proto"}},
 	{dir: "master/httpapi", may: []string{"master", "ledger"}},
 	{dir: "pserver/checkpoint", may: []string{"internal/safetensors", "internal/failpoint", "pserver/floats", "pserver/model", "pserver/partition", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness"}},
-	{dir: "pserver", may: []string{"internal/failpoint", "internal/portsplit", "proto", "pserver/checkpoint", "pserver/checkpoint/storage", "pserver/control", "pserver/dataport", "pserver/persist", "pserver/shard", "pserver/wire"}},
+	{dir: "pserver", may: []string{"internal/failpoint", "internal/grpcserver", "internal/portsplit", "proto", "pserver/checkpoint", "pserver/checkpoint/storage", "pserver/control", "pserver/dataport", "pserver/persist", "pserver/shard", "pserver/wire"}},
 	{dir: "trainer/params/stream", may: []string{"pserver/floats", "pserver/sharedmem", "pserver/wire"}},
 	{dir: "trainer/params/link", may: []string{"trainer/params/stream", "proto", "pserver/placement", "pserver/wire"}},
 	{dir: "trainer/params/shards", may: []string{

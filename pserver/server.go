@@ -17,6 +17,7 @@ import (
 	"google.golang.org/grpc/reflection"
 
 	"trainmaster/internal/failpoint"
+	"trainmaster/internal/grpcserver"
 	"trainmaster/internal/portsplit"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/checkpoint"
@@ -234,10 +235,11 @@ func (s *Server) newShard(log *logrus.Entry, index int, start uint64, job JobSta
 }
 
 func (s *Server) controlServer(shard *core.Shard, checkpoints *persist.Checkpoints, data *dataport.Listener, log *logrus.Entry) *grpc.Server {
+	contained := grpcserver.Contain(log)
 	//guard:control-message-limit
-	server := grpc.NewServer(grpc.MaxRecvMsgSize(control.MaxMessage), grpc.MaxSendMsgSize(control.MaxMessage),
+	server := grpc.NewServer(append(contained, grpc.MaxRecvMsgSize(control.MaxMessage), grpc.MaxSendMsgSize(control.MaxMessage),
 		grpc.ConnectionTimeout(s.cfg.HelloTimeout), grpc.MaxConcurrentStreams(64),
-		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))
+		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))...)
 	pb.RegisterParameterServerServer(server, control.New(shard, checkpoints, data.Pause, log))
 	healthpb.RegisterHealthServer(server, health.NewServer())
 	reflection.Register(server)

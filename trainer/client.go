@@ -36,6 +36,8 @@ type Config struct {
 	Control string
 	// Model returns the current model and its version, for GetModel. Another goroutine calls it. nil: the trainer sends no model.
 	Model func(ctx context.Context) (version int64, content []byte, err error)
+
+	copyStall time.Duration // 0: the default; for tests
 }
 
 // Answer is a call that a master answered.
@@ -101,7 +103,7 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 	if err != nil {
 		return nil, err
 	}
-	served, err := listenControl(config.Control)
+	served, err := listenControl(config.Control, cmp.Or(config.copyStall, copyStall))
 	if err != nil {
 		l.close()
 		return nil, err

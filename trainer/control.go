@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
@@ -23,10 +24,14 @@ type control struct {
 	listener net.Listener
 	client   *Client       // set before the first call
 	copies   chan struct{} // holds a token during GetModel: the memory of one model is bounded, the memory of many is not
+	stall    time.Duration // as copyStall
 }
 
+// copyStall is the time without a sent message after which a copy of the model ends: its client does not read, and other clients wait.
+const copyStall = 10 * time.Second
+
 // listenControl opens the port of TrainerControl, before the master knows it. It returns nil if there is none.
-func listenControl(address string) (*control, error) {
+func listenControl(address string, stall time.Duration) (*control, error) {
 	if address == "" {
 		return nil, nil
 	}
@@ -34,7 +39,7 @@ func listenControl(address string) (*control, error) {
 	if err != nil {
 		return nil, fmt.Errorf("listen for control of the trainer: %w", err)
 	}
-	return &control{listener: listener, copies: make(chan struct{}, 1)}, nil
+	return &control{listener: listener, copies: make(chan struct{}, 1), stall: stall}, nil
 }
 
 // address returns the address for the master. It is the port alone if the port is open on all addresses of the machine.
@@ -128,8 +133,23 @@ func (c *control) GetModel(_ *pb.GetModelRequest, stream grpc.ServerStreamingSer
 		if len(content) == 0 {
 			part.Digest = digest[:]
 		}
-		if err := stream.Send(part); err != nil || len(content) == 0 {
+		if err := c.send(stream, part); err != nil || len(content) == 0 {
 			return err
 		}
+	}
+}
+
+// send sends a part of a model. A client that does not read holds it for a limited time. The end of the call then ends stream.Send.
+func (c *control) send(stream grpc.ServerStreamingServer[pb.Model], part *pb.Model) error {
+	sent := make(chan error, 1)
+	go func() { sent <- stream.Send(part) }()
+	timer := time.NewTimer(c.stall)
+	defer timer.Stop()
+	select {
+	case err := <-sent:
+		return err
+	//guard:model-copy-stalls
+	case <-timer.C:
+		return status.Errorf(codes.DeadlineExceeded, "copy of the model: expected a client that reads, found no part read for %v", c.stall)
 	}
 }

@@ -2,6 +2,7 @@ package trainer_test
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -19,6 +20,7 @@ import (
 
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/internal/freeport"
+	"trainmaster/internal/grpcdial"
 	"trainmaster/master"
 	"trainmaster/master/mastertest"
 	pb "trainmaster/proto/trainmaster/v1"
@@ -29,14 +31,19 @@ import (
 // controlled joins a trainer with a port for control, and returns a client of the port.
 func controlled(t *testing.T, r *mastertest.Running, model func(context.Context) (int64, []byte, error)) (*trainer.Client, pb.TrainerControlClient, string) {
 	t.Helper()
+	return controlledBy(t, r, trainer.Config{Model: model})
+}
+
+func controlledBy(t *testing.T, r *mastertest.Running, config trainer.Config) (*trainer.Client, pb.TrainerControlClient, string) {
+	t.Helper()
 	addr, err := freeport.Addr("127.0.0.1")
 	if err != nil {
 		t.Fatal(err)
 	}
 	logger, _ := logtest.NewNullLogger()
-	c, err := trainer.Join(within(t), trainer.Config{
-		ID: "a", Locate: trainer.At(r.Addr), Heartbeat: time.Hour, Log: logrus.NewEntry(logger), Control: addr, Model: model, // no command comes with a heartbeat
-	})
+	config.ID, config.Locate, config.Log, config.Control = "a", trainer.At(r.Addr), logrus.NewEntry(logger), addr
+	config.Heartbeat = cmp.Or(config.Heartbeat, time.Hour) // no command comes with a heartbeat
+	c, err := trainer.Join(within(t), config)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -117,6 +124,37 @@ func TestCopyOfAModelIsWhole(t *testing.T) {
 		left -= len(part.GetContent())
 		if last := left == 0; len(part.GetContent()) > 1<<20 || (len(part.GetDigest()) > 0) != last || last && !bytes.Equal(part.GetDigest(), digest[:]) {
 			t.Errorf("part of %d bytes, %d left: digest %x", len(part.GetContent()), left, part.GetDigest())
+		}
+	}
+}
+
+// A client that does not read its copy loses its place, and another client gets the model.
+func TestCopyOfAClientThatDoesNotReadEnds(t *testing.T) {
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: taskqueue.Options{SessionTTL: time.Hour}})
+	want := bytes.Repeat([]byte("model"), 700_000)
+	config := trainer.Config{Model: func(context.Context) (int64, []byte, error) { return 12, want, nil }}
+	_, _, addr := controlledBy(t, r, trainer.WithCopyStall(config, 100*time.Millisecond))
+	conn, err := grpcdial.Open(addr) // with windows that are smaller than the model
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	stalled, err := pb.NewTrainerControlClient(conn).GetModel(t.Context(), &pb.GetModelRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := stalled.Recv(); err != nil { // its copy has begun
+		t.Fatal(err)
+	}
+	ctx := within(t)
+	for {
+		var copied bytes.Buffer
+		_, err := trainer.CopyModel(ctx, addr, &copied)
+		if err == nil && bytes.Equal(copied.Bytes(), want) {
+			return
+		}
+		if ctx.Err() != nil {
+			t.Fatalf("the copy of another client: %v", err)
 		}
 	}
 }

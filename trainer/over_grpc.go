@@ -163,6 +163,13 @@ var kinds = map[string]error{
 	"OTHER_STEP": wire.ErrOtherStep, "MEMBER_LOST": wire.ErrMemberLost, "NOT_EXPLICIT": wire.ErrNotExplicit,
 }
 
+// permanent are the codes of a server that knows the call and refuses the request: the same request fails again. This master sends them with
+// a reason. Without a reason, they are of a master of another version, and are an answer. A refused caller is not in the list: until the next
+// leader is known, another program can have the address of the former leader.
+var permanent = map[codes.Code]bool{
+	codes.InvalidArgument: true, codes.NotFound: true, codes.AlreadyExists: true, codes.FailedPrecondition: true, codes.OutOfRange: true, codes.DataLoss: true,
+}
+
 // refused returns the error of package wire for the error of a call. Other errors mean that there is no answer: the call is repeated.
 func (o *overGRPC) refused(err error) error {
 	s, isStatus := status.FromError(err)
@@ -179,6 +186,11 @@ func (o *overGRPC) refused(err error) error {
 	//guard:unencodable-request-answered
 	case s.Code() == codes.ResourceExhausted || s.Code() == codes.Internal && strings.Contains(s.Message(), "error while marshaling"):
 		return wire.Refusal(nil, s.Message())
+	//guard:permanent-error-ends-call
+	case permanent[s.Code()], s.Code() == codes.Unimplemented && strings.Contains(s.Message(), "unknown method"):
+		return wire.Refusal(nil, fmt.Sprintf("the program at %s refuses the call, expected a master of this version: %v: %s", o.addr, s.Code(), s.Message()))
+	case s.Code() == codes.PermissionDenied || s.Code() == codes.Unauthenticated:
+		return fmt.Errorf("%w at %s, found a program that refuses this trainer: %w", errNoMaster, o.addr, err)
 	case s.Code() == codes.Unimplemented:
 		return fmt.Errorf("%w at %s, found a gRPC server without the service Coordinator", errNoMaster, o.addr)
 	case strings.Contains(s.Message(), "error reading server preface"):

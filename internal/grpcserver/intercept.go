@@ -5,19 +5,34 @@ import (
 	"fmt"
 	"runtime/debug"
 
+	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc"
 )
 
+// Contain returns the options of a server in which a call that panics fails alone. A [Server] has them.
+func Contain(log *logrus.Entry) []grpc.ServerOption {
+	return []grpc.ServerOption{
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
+			defer recovered(log, info.FullMethod, &err)
+			return handler(ctx, req)
+		}),
+		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
+			defer recovered(log, info.FullMethod, &err)
+			return handler(srv, stream)
+		}),
+	}
+}
+
 // unary translates what a call returns, and keeps a panic from the others.
 func (s *Server) unary(ctx context.Context, req any, info *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (reply any, err error) {
-	defer s.recovered(info.FullMethod, &err)
+	defer recovered(s.Log, info.FullMethod, &err)
 	reply, err = handler(ctx, req)
 	return reply, s.Table.Status(err, s.Leader())
 }
 
 // stream does the same for a stream, whose context ends when the server stops.
 func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handler grpc.StreamHandler) (err error) {
-	defer s.recovered(info.FullMethod, &err)
+	defer recovered(s.Log, info.FullMethod, &err)
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(s.stopping, func() { cancel(context.Cause(s.stopping)) })()
@@ -32,9 +47,10 @@ type stoppable struct {
 func (s stoppable) Context() context.Context { return s.ctx }
 
 // recovered turns a panic into the error of the one call that it happened in.
-func (s *Server) recovered(method string, err *error) {
+func recovered(log *logrus.Entry, method string, err *error) {
 	if r := recover(); r != nil {
-		s.Log.WithField("method", method).WithField("panic", r).WithField("stack", string(debug.Stack())).Error("a call was dropped")
-		*err = s.Table.Status(fmt.Errorf("%w: %v; nothing was changed, the stack is in the server's log", ErrPanic, r), "")
+		//guard:panic-of-a-call-logged
+		log.WithField("method", method).WithField("panic", r).WithField("stack", string(debug.Stack())).Error("a call was dropped")
+		*err = Common.Status(fmt.Errorf("%w: %v; nothing was changed, the stack is in the server's log", ErrPanic, r), "")
 	}
 }

@@ -147,7 +147,7 @@ func (d *decider) begin(in Input) {
 		d.decide(Skip, Round{}, "round %d has evaluated the last model, of version %d", last.Number, last.Version)
 	default:
 		d.Open = &Round{Number: d.Rounds + 1, Version: cmp.Or(in.Of, in.Version), Model: in.Model, Begin: d.now}
-		d.decide(Begin, *d.Open, "%s (version %d, %d passes)", d.Due.reason(d.config.Every), in.Version, in.Passes)
+		d.decide(Begin, *d.Open, "%s (version %d, %s)", d.Due.reason(d.config.Every), in.Version, count(in.Passes, "pass", "passes"))
 		d.Due = Due{}
 	}
 }
@@ -158,8 +158,8 @@ func (due Due) reason(every Every) string {
 		due  bool
 		text string
 	}{
-		{due.Steps, fmt.Sprintf("every %d steps", every.Steps)},
-		{due.Passes, fmt.Sprintf("every %d passes", every.Passes)},
+		{due.Steps, "every " + count(every.Steps, "step", "steps")},
+		{due.Passes, "every " + count(every.Passes, "pass", "passes")},
 		{due.Time, fmt.Sprintf("every %v", every.Time)},
 		{due.Command, "command"},
 		{due.End, "end of the job"},
@@ -169,6 +169,14 @@ func (due Due) reason(every Every) string {
 		}
 	}
 	return strings.Join(list, ", ")
+}
+
+// count returns a number with its noun: 1 pass, 2 passes.
+func count(n uint64, one, many string) string {
+	if n == 1 {
+		return "1 " + one
+	}
+	return fmt.Sprintf("%d %s", n, many)
 }
 
 // close ends the open round.

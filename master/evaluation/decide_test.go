@@ -180,14 +180,14 @@ func TestRoundsOfAJob(t *testing.T) {
 	m.want(m.at(600_000, Input{Version: 2001, Model: "set-3", Passes: 1, Command: true}), "")
 	m.want(m.at(600_001, Input{Version: 2002, Model: "set-4", Passes: 1, Closed: closed(1, "accuracy", 0.75)}),
 		"close 1: accuracy is 0.75 | keep 1: number 1 of the best 1 by accuracy:max | "+
-			"begin 2: every 500 steps, every 1 passes, every 10m0s, command (version 2002, 1 passes)")
+			"begin 2: every 500 steps, every 1 pass, every 10m0s, command (version 2002, 1 pass)")
 	if found := m.Spared(); !slices.Equal(found, []string{"set-2", "set-4"}) {
 		t.Errorf("spared %v", found)
 	}
 	m.want(m.at(600_002, Input{Version: 2002, Model: "set-4", Passes: 1, Closed: closed(1, "accuracy", 0.1)}), "") // a repetition
 	m.want(m.at(600_003, Input{Version: 2003, Model: "set-4", Passes: 2, Closed: closed(2, "accuracy", 0.875)}),
 		"close 2: accuracy is 0.875 | keep 2: number 1 of the best 1 by accuracy:max | drop 1: 1 models are better by accuracy:max than 0.75 | "+
-			"begin 3: every 1 passes (version 2003, 2 passes)")
+			"begin 3: every 1 pass (version 2003, 2 passes)")
 	m.want(m.at(600_004, Input{Version: 1600, Model: "set-2", Passes: 2, Closed: closed(3)}), "close 3: no figure accuracy") // rollback
 	m.want(m.at(600_005, Input{Version: 2000, Model: "set-5", Passes: 2}), "begin 4: every 500 steps (version 2000, 2 passes)")
 	m.want(m.at(600_006, Input{Version: 2000, Model: "set-5", Passes: 2, Ending: true}), "")

@@ -6,6 +6,8 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
+	"maps"
 	"slices"
 	"time"
 
@@ -221,12 +223,25 @@ func (r *Rounds) writeFigures(closed *evaluation.Closed) error {
 	if r.config.Metrics == nil {
 		return nil
 	}
+	return WriteFigures(r.config.Metrics, figuresOf(closed))
+}
+
+// WriteFigures writes figures as lines of name=value, in the order of their names, by one call of Write.
+func WriteFigures(w io.Writer, figures map[string]float64) error {
 	var lines bytes.Buffer
-	for _, f := range closed.Figures {
-		fmt.Fprintf(&lines, "%s=%v\n", f.Name, f.Value)
+	for _, name := range slices.Sorted(maps.Keys(figures)) {
+		fmt.Fprintf(&lines, "%s=%v\n", name, figures[name])
 	}
-	_, err := r.config.Metrics.Write(lines.Bytes())
+	_, err := w.Write(lines.Bytes())
 	return err
+}
+
+func figuresOf(closed *evaluation.Closed) map[string]float64 {
+	figures := map[string]float64{}
+	for _, f := range closed.Figures {
+		figures[f.Name] = f.Value
+	}
+	return figures
 }
 
 var actions = map[evaluation.Action]string{
@@ -298,12 +313,9 @@ func (r *Rounds) closedRecord(ctx context.Context, t component.Term, d evaluatio
 		_ = json.Unmarshal(value, &rec) // without it, the record lacks the reason
 	}
 	rec.Ended, rec.Clock, rec.Outcome = new(wallTime(t)), [2]taskqueue.Clock{d.Round.Begin, d.Round.End}, d.Reason
-	rec.Results, rec.Figures = results, map[string]float64{}
+	rec.Results, rec.Figures = results, figuresOf(c)
 	if c.Figures == nil {
 		rec.Results = 0
-	}
-	for _, f := range c.Figures {
-		rec.Figures[f.Name] = f.Value
 	}
 	writes := []taskqueue.Write{rec.write()}
 	if number > KeptRecords {

@@ -184,7 +184,7 @@ func TestJobIsEvaluatedWithoutParameterServers(t *testing.T) {
 	j := newJob(t, evaluation.Config{Every: evaluation.Every{Passes: 1}}, nil, 2)
 	j.train(4, "models/1")
 	j.train(1, "models/2") // the second pass begins, and trains on
-	j.wantRecords("1 models/1@8 after pass 1 (every 1 passes (version 8, 1 passes))")
+	j.wantRecords("1 models/1@8 after pass 1 (every 1 pass (version 8, 1 pass))")
 	first := j.want(taskqueue.Evaluation)
 	if want := (taskqueue.Round{Number: 1, Set: 1, Pass: 1, Version: 8, Model: "models/1"}); fmt.Sprint(*first.Round) != fmt.Sprint(want) {
 		t.Errorf("round %+v: expected %+v", *first.Round, want)
@@ -193,15 +193,15 @@ func TestJobIsEvaluatedWithoutParameterServers(t *testing.T) {
 	second := j.want(taskqueue.Evaluation)
 	j.measured(second, 0.25)
 	j.train(3, "models/3")
-	j.wantRecords("1 models/1@8 after pass 1 (every 1 passes (version 8, 1 passes)): 2 results, loss 0.375")
+	j.wantRecords("1 models/1@8 after pass 1 (every 1 pass (version 8, 1 pass)): 2 results, loss 0.375")
 	j.done = append(j.done, taskqueue.Result{Token: first.Task.Token, Metrics: []byte("damaged")}) // a repetition
 	last := j.want(taskqueue.Evaluation)
 	j.measured(last, 0.125)
 	last = j.want(taskqueue.Evaluation)
 	j.measured(last, 0.125)
 	j.wantEnd(master.ErrJobFinished, "")
-	j.wantRecords("1 models/1@8 after pass 1 (every 1 passes (version 8, 1 passes)): 2 results, loss 0.375",
-		"2 models/3@8 after pass 2 (every 1 passes, end of the job (version 8, 2 passes)): 2 results, loss 0.125")
+	j.wantRecords("1 models/1@8 after pass 1 (every 1 pass (version 8, 1 pass)): 2 results, loss 0.375",
+		"2 models/3@8 after pass 2 (every 1 pass, end of the job (version 8, 2 passes)): 2 results, loss 0.125")
 }
 
 // A round ends with its record: the end waits until the record can be read, and the record keeps its begin.
@@ -209,18 +209,18 @@ func TestRecordSurvivesAFailedRead(t *testing.T) {
 	j := newJob(t, evaluation.Config{Every: evaluation.Every{Passes: 1}}, nil, 1)
 	j.train(4, "models/1")
 	j.train(1, "models/2") // the second pass begins
-	j.wantRecords("1 models/1@8 after pass 1 (every 1 passes (version 8, 1 passes))")
+	j.wantRecords("1 models/1@8 after pass 1 (every 1 pass (version 8, 1 pass))")
 	j.failed.Store(1)
 	j.measured(j.want(taskqueue.Evaluation), 0.5)
 	j.want(taskqueue.Training)
-	j.wantRecords("1 models/1@8 after pass 1 (every 1 passes (version 8, 1 passes)): 1 results, loss 0.5")
+	j.wantRecords("1 models/1@8 after pass 1 (every 1 pass (version 8, 1 pass)): 1 results, loss 0.5")
 }
 
 func TestNextLeaderContinuesRound(t *testing.T) {
 	j := newJob(t, evaluation.Config{Every: evaluation.Every{Passes: 1}}, nil, 2)
 	j.train(4, "models/1")
 	a := j.want(taskqueue.Training)
-	j.wantRecords("1 models/1@8 after pass 1 (every 1 passes (version 8, 1 passes))")
+	j.wantRecords("1 models/1@8 after pass 1 (every 1 pass (version 8, 1 pass))")
 	j.done = []taskqueue.Result{{Token: a.Task.Token}}
 	j.measured(j.want(taskqueue.Evaluation), 0.5)
 	j.want(taskqueue.Evaluation)
@@ -238,7 +238,7 @@ func TestNextLeaderContinuesRound(t *testing.T) {
 	}
 	j.measured(&master.Assignment{Task: taskqueue.Task{Token: tasks[0].Token}}, 1.5)
 	j.train(1, "models/2")
-	j.wantRecords("1 models/1@8 after pass 1 (every 1 passes (version 8, 1 passes)): 2 results, loss 1")
+	j.wantRecords("1 models/1@8 after pass 1 (every 1 pass (version 8, 1 pass)): 2 results, loss 1")
 }
 
 func TestRoundByCommand(t *testing.T) {

@@ -3,13 +3,12 @@ package view
 import (
 	"fmt"
 	"io"
-	"maps"
-	"slices"
 	"time"
 
 	"github.com/schollz/progressbar/v3"
 
 	"trainmaster/cmd/internal/cli"
+	"trainmaster/master/rounds"
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
@@ -158,9 +157,7 @@ func (p *Progress) ShowRound(e Evaluation) {
 	}
 	fmt.Fprintln(p.out, e.line())
 	if p.metrics != nil {
-		for _, name := range slices.Sorted(maps.Keys(e.Figures)) {
-			fmt.Fprintf(p.metrics, "%s=%v\n", name, e.Figures[name])
-		}
+		_ = rounds.WriteFigures(p.metrics, e.Figures) // of a disk that is full
 	}
 }
 
