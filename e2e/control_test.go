@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"sync"
@@ -50,19 +49,15 @@ func (o *output) line(first string) []string {
 func TestPythonTrainerIsStopped(t *testing.T) {
 	t.Parallel()
 	const passes = 4
-	python := prepared.Python(t)
+	prepared.Python(t)
 	j := newJob(t)
 	master := j.master("--passes", "4", "--task-timeout-min", "2s")
 	j.awaitLeader(0)
 	if _, err := j.leader(); err != nil {
 		t.Fatal(err)
 	}
-	script, err := filepath.Abs("testdata/controlled_trainer.py")
-	if err != nil {
-		t.Fatal(err)
-	}
 	var out output
-	process := exec.CommandContext(t.Context(), python, script, j.connTo, filepath.Join(j.dir, "data", "digits-0*"))
+	process := pythonCommand(t.Context(), t, "testdata/controlled_trainer.py", j.connTo, filepath.Join(j.dir, "data", "digits-0*"))
 	process.Stdout, process.Stderr = &out, &out
 	if err := process.Start(); err != nil {
 		t.Fatal(err)

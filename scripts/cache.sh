@@ -2,7 +2,7 @@
 # cache.sh keeps what the scripts build or fetch outside the checkout, in ${XDG_CACHE_HOME:-~/.cache}/trainmaster, so that
 # every checkout of the same version finds it.
 #
-#   source scripts/cache.sh     defines cached and cache_path
+#   source scripts/cache.sh     defines cached, cache_path and python_packages
 #   scripts/cache.sh ENTRY      prints the path of the entry, which may not exist
 #
 # The name of an entry ends with a hash of everything that it is made of. An entry is complete if it exists, and it does not
@@ -63,6 +63,12 @@ cached() {
 		rm -rf "$new"
 		[ -d "$entry" ] || { echo "cache.sh: cannot create $entry: set XDG_CACHE_HOME" >&2 && return 1; }
 	fi
+}
+
+# python_packages DIR makes the entry python: Python packages of other projects. Tests read the files of trainmaster with them, and are skipped without
+# them. examples/coordinator/run.sh needs them, too.
+python_packages() {
+	python3 -m venv "$1" && "$1/bin/python3" -m pip install --quiet --disable-pip-version-check -r "$cache_checkout/scripts/requirements.txt"
 }
 
 if [ "${BASH_SOURCE[0]}" = "$0" ]; then

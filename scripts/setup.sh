@@ -50,11 +50,6 @@ MESSAGE
 	"${as_root[@]}" apt-get install -y -qq --no-install-recommends "${missing[@]}"
 }
 
-# Python packages of other projects read the files that trainmaster writes. Without them, the tests that use them are skipped.
-python_packages() {
-	python3 -m venv "$1" && "$1/bin/python3" -m pip install --quiet --disable-pip-version-check -r scripts/requirements.txt
-}
-
 # A real S3 server, which keeps each object as a file. The tests of checkpoints in an object store use it; without it they are
 # skipped. It has its own module, so its dependencies stay out of go.mod.
 s3_server() {

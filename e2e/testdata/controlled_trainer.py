@@ -9,30 +9,17 @@ tasks, so the stop must come to its port. A second trainer without a session tak
 
 import concurrent.futures
 import hashlib
-import importlib
-import pathlib
 import sys
-import tempfile
 import threading
 
 import grpc
-from grpc_tools import protoc
 
-PROTO = pathlib.Path(__file__).resolve().parents[2] / "proto"
+from trainmaster.v1 import coordinator_pb2 as pb
+from trainmaster.v1 import coordinator_pb2_grpc as coordinator_grpc
+from trainmaster.v1 import trainer_control_pb2 as control_pb
+from trainmaster.v1 import trainer_control_pb2_grpc as control_grpc
+
 MODEL = b"model" * 500_000  # several messages
-
-
-def stubs():
-    out = tempfile.mkdtemp(prefix="trainmaster-stubs-")
-    files = [f"trainmaster/v1/{name}.proto" for name in ("data", "coordinator", "trainer_control")]
-    if protoc.main(["protoc", f"-I{PROTO}", f"--python_out={out}", f"--grpc_python_out={out}", *files]) != 0:
-        sys.exit(f"cannot compile the .proto files in {PROTO}")
-    sys.path.insert(0, out)
-    names = ("coordinator_pb2", "coordinator_pb2_grpc", "trainer_control_pb2", "trainer_control_pb2_grpc")
-    return [importlib.import_module(f"trainmaster.v1.{name}") for name in names]
-
-
-pb, coordinator_grpc, control_pb, control_grpc = stubs()
 
 
 class Control(control_grpc.TrainerControlServicer):

@@ -39,6 +39,7 @@ var table = slices.Concat(grpcserver.Table{
 	{Is: taskqueue.ErrNotHeld, Code: codes.FailedPrecondition, Reason: "NOT_HELD"},
 	{Is: taskqueue.ErrMemberLost, Code: codes.FailedPrecondition, Reason: "MEMBER_LOST"},
 	{Is: master.ErrHeldDown, Code: codes.FailedPrecondition, Reason: "HELD_DOWN"},
+	//guard:not-leader-is-unavailable
 	{Is: master.ErrNotLeader, Code: codes.Unavailable, Reason: "NOT_LEADER"},
 	{Is: master.ErrStopping, Code: codes.Unavailable, Reason: "STOPPING"},
 	{Is: taskqueue.ErrFenced, Code: codes.Unavailable, Reason: "NOT_LEADER"},
