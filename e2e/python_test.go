@@ -7,10 +7,12 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"sync"
 	"syscall"
 	"testing"
 
+	"trainmaster/internal/freeport"
 	"trainmaster/scripts/prepared"
 )
 
@@ -128,4 +130,43 @@ func TestInterruptedPythonExample(t *testing.T) {
 		t.Errorf("exit code %d, expected %d\n%s", code, exitInterrupted, out.String())
 	}
 	wantNothingLeft(t, cmd, tmp)
+}
+
+// F231: a program in Python, made from the .proto files alone, calls each method of Coordinator, TrainerControl and DataProxy, and checks the
+// results. It ends a job with evaluation rounds, and a job with explicit commits. Invalid requests have their codes and details, and change
+// nothing.
+func TestPythonCallsEveryMethod(t *testing.T) {
+	t.Parallel()
+	prepared.Python(t)
+	plain, explicit, synchronous := newJob(t), newJob(t), newJob(t)
+	addr := func() string {
+		t.Helper()
+		addr, err := freeport.Addr("127.0.0.1")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return addr
+	}
+	data := filepath.Join(plain.dir, "data", "digits-")
+	flags := []string{"--chunks-per-task", "6", "--task-timeout-min", "2s", "--data-proxy", "self", "--data-roots", plain.dir, "--evaluation-data", data + "test-*"}
+	leader, standby, other, sync := addr(), addr(), addr(), addr()
+	master := plain.master(append(flags, "--listen", leader)...)
+	plain.awaitLeader(0)
+	plain.master(append(flags, "--listen", standby)...).awaitLog("waiting for the lock")
+	committer := explicit.master("--chunks-per-task", "12", "--listen", other, "--explicit-commit")
+	explicit.awaitLeader(0)
+	synchronous.master("--passes", "0", "--listen", sync, "--update-mode", "sync", "--ps", "1")
+	synchronous.server()
+	synchronous.trainer("go")
+	synchronous.awaitMidPass(1)
+	cmd := pythonCommand(t.Context(), t, "testdata/every_method.py", leader, standby, other, sync, data+"0*")
+	out, err := cmd.CombinedOutput()
+	if err != nil || !strings.HasSuffix(string(out), " methods\n") {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	t.Logf("%s", out)
+	master.wantExit(0)
+	committer.wantExit(0)
+	plain.wantVerified(1, 12)
+	explicit.wantVerified(1, 6)
 }
