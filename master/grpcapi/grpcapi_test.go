@@ -2,8 +2,8 @@ package grpcapi_test
 
 import (
 	"context"
-	"errors"
 	"crypto/sha256"
+	"errors"
 	"fmt"
 	"io"
 	"net"
