@@ -9,7 +9,7 @@
 //
 // # Formats
 //
-// A file is RecordIO or TFRecord. Its content decides, see [Open]. A dataset may have files of both formats. A [Range] is a dataset
+// A file is RecordIO, TFRecord or Parquet. Its content decides, see [Open]. A dataset may have files of several formats. A [Range] is a dataset
 // without files, whose record numbers the reader of a trainer resolves.
 //
 // # Guarantees

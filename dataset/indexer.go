@@ -115,9 +115,10 @@ func (x *Indexer) readIndex(ctx context.Context, v fileVersion) ([]recordio.Inde
 		return nil, err
 	}
 	defer file.Close()
-	if file.TFRecord != nil {
+	switch {
+	case file.TFRecord != nil:
 		file.TFRecord.MaxRecordBytes = x.MaxChunkBytes
-	} else {
+	case file.RecordIO != nil:
 		file.RecordIO.MaxChunkBytes = x.MaxChunkBytes
 	}
 	return file.Index(ctx)

@@ -4,28 +4,29 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"io"
 	"iter"
 	"math"
 	"path/filepath"
 	"slices"
 	"strings"
 
+	"trainmaster/dataset/parquet"
 	"trainmaster/dataset/tfrecord"
 	"trainmaster/recordio"
 )
 
-// Reader reads a file in its format. Exactly one of RecordIO and TFRecord is not nil.
+// Reader reads a file in its format. Exactly one of RecordIO, TFRecord and Parquet is not nil.
 type Reader struct {
 	RecordIO *recordio.File
 	TFRecord *tfrecord.File
+	Parquet  *parquet.File
 
-	file   io.Closer
+	file   readerAt
 	object *Object // file, if it is in an object store
 }
 
-// Open opens a RecordIO or TFRecord file. The content decides: the first record of a TFRecord file has a checksum of its length. A file
-// that has neither format is treated as TFRecord if its name has ".tfrecord", so that errors are about this format.
+// Open opens a RecordIO, TFRecord or Parquet file. The content decides: a Parquet file begins with PAR1, and the first record of a
+// TFRecord file has a checksum of its length. A file that has no such beginning is treated as TFRecord if its name has ".tfrecord", so that errors are about this format.
 func Open(path string) (*Reader, error) { return DefaultStores.OpenReader(context.Background(), path) }
 
 // OpenReader is Open for the Stores. Reads of an object end with ctx.
@@ -44,6 +45,15 @@ func (s *Stores) openVersion(ctx context.Context, v fileVersion) (*Reader, error
 	recognized, err := t.Recognize()
 	if err != nil {
 		return nil, errors.Join(err, file.Close())
+	}
+	if !recognized {
+		p := parquet.NewFile(file, size, path)
+		if is, err := p.Recognize(); is || err != nil {
+			if err != nil {
+				return nil, errors.Join(err, file.Close())
+			}
+			return &Reader{Parquet: p, file: file, object: object}, nil
+		}
 	}
 	if !recognized && strings.Contains(filepath.Base(path), ".tfrecord") {
 		_, err := r.Layout()
@@ -74,6 +84,9 @@ func (s *Stores) OpenReaderAs(ctx context.Context, path string, l recordio.Layou
 	if l == recordio.TFRecord {
 		return &Reader{TFRecord: tfrecord.NewFile(file, size, path), file: file, object: object}, nil
 	}
+	if l == recordio.Parquet {
+		return &Reader{Parquet: parquet.NewFile(file, size, path), file: file, object: object}, nil
+	}
 	return &Reader{RecordIO: recordio.NewFile(file, size, path), file: file, object: object}, nil
 }
 
@@ -85,11 +98,17 @@ func (r *Reader) Size() int64 {
 	if r.TFRecord != nil {
 		return r.TFRecord.Size()
 	}
+	if r.Parquet != nil {
+		return r.Parquet.Size()
+	}
 	return r.RecordIO.Size()
 }
 
-// Records yields all records of the file, as the File of its format does.
+// Records yields all records of the file, as the File of its format does. A Parquet file has none: the error wraps [parquet.ErrRows].
 func (r *Reader) Records() iter.Seq2[[]byte, error] {
+	if r.Parquet != nil {
+		return r.rows()
+	}
 	r.expect(0, r.Size())
 	if r.TFRecord != nil {
 		return r.TFRecord.Records()
@@ -98,8 +117,11 @@ func (r *Reader) Records() iter.Seq2[[]byte, error] {
 }
 
 // Index lists the chunks of the file. A chunk of a TFRecord file has up to recordio.DefaultChunkBytes, or one larger record; the same
-// bytes always give the same chunks. Index ends with ctx if the file is TFRecord.
+// bytes always give the same chunks. A chunk of a Parquet file is a row group. Index ends with ctx if the file is TFRecord.
 func (r *Reader) Index(ctx context.Context) ([]recordio.Index, error) {
+	if r.Parquet != nil {
+		return r.groups()
+	}
 	if r.TFRecord == nil {
 		return r.RecordIO.Index()
 	}
@@ -159,6 +181,9 @@ func (r *Reader) Chunk(ix recordio.Index) iter.Seq2[[]byte, error] {
 }
 
 func (r *Reader) chunk(ix recordio.Index) iter.Seq2[[]byte, error] {
+	if r.Parquet != nil {
+		return r.rows()
+	}
 	r.Expect(ix)
 	if r.TFRecord == nil {
 		return r.RecordIO.Chunk(ix)

@@ -11,11 +11,12 @@ type Index struct {
 	Compression Compression
 	Layout      Layout
 	// Checksum is the checksum in the header, of the payload as stored; 0: not known, since the index was made by an earlier release. A
-	// chunk of a TFRecord file has the checksum of the stored checksums of all records.
+	// chunk of a TFRecord file has the checksum of the stored checksums of all records, and a row group of a Parquet file the checksum of
+	// the footer.
 	Checksum uint32
 }
 
-// End is the offset of the first byte after the chunk, or the number of the record after a chunk of a [Range].
+// End is the offset of the first byte after the chunk, the number of the record after a chunk of a [Range], or of the next row group.
 func (ix Index) End() int64 { return ix.Offset + ix.Layout.Extent(ix.Size, ix.Records) }
 
 func (h header) index(offset int64, l Layout) Index {

@@ -57,6 +57,10 @@ const (
 	// Range marks an [Index] of numbered records without a file, which package dataset makes. Offset is the number of the first record. A
 	// [File] refuses it.
 	Range Layout = 5
+
+	// Parquet marks an [Index] of a row group of a Parquet file, which package dataset/parquet reads. Offset is the number of the row group,
+	// from 0, and Checksum is of the footer of the file. A [File] refuses it.
+	Parquet Layout = 6
 )
 
 var layouts = [...]Layout{First, Second, Fluid}
@@ -64,7 +68,8 @@ var layouts = [...]Layout{First, Second, Fluid}
 // Valid reports whether l is a known layout of RecordIO.
 func (l Layout) Valid() bool { return l >= First && l <= Fluid }
 
-// Extent is the distance from the offset of a chunk to the offset of the next chunk in the file.
+// Extent is the distance from the offset of a chunk to the offset of the next chunk in the file: bytes. It counts the records of a [Range], and the row
+// groups of a [Parquet] file.
 func (l Layout) Extent(size, records uint32) int64 {
 	//guard:tfrecord-chunks-without-header
 	if l == TFRecord {
@@ -73,6 +78,10 @@ func (l Layout) Extent(size, records uint32) int64 {
 	//guard:range-offset-counts-records
 	if l == Range {
 		return int64(records)
+	}
+	//guard:parquet-offset-counts-groups
+	if l == Parquet {
+		return 1
 	}
 	return HeaderSize + int64(size)
 }
@@ -89,6 +98,8 @@ func (l Layout) String() string {
 		return "tfrecord"
 	case Range:
 		return "range"
+	case Parquet:
+		return "parquet"
 	}
 	return fmt.Sprintf("layout(%d)", uint8(l))
 }

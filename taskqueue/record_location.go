@@ -18,7 +18,8 @@ type RecordRange struct {
 	File
 	Layout         recordio.Layout
 	First, Records int64 // the first record is number First of the file, from 0
-	Offset, Length int64 // of the stored bytes; 0 of a range
+	Offset, Length int64 // of the stored bytes; 0 of a range and of a row group
+	RowGroup       int64 // of a Parquet file, from 0
 }
 
 // IsTFRecord reports whether the file is in TFRecord format. Other files are in RecordIO format.
@@ -27,24 +28,34 @@ func (r *RecordRange) IsTFRecord() bool { return r.Layout == recordio.TFRecord }
 // IsRange reports whether the records have numbers only, and no file.
 func (r *RecordRange) IsRange() bool { return r.Layout == recordio.Range }
 
-// TaskRanges returns the records of a task, 0 <= index < Tasks(): a range for each file, in their order.
+// IsParquet reports whether the records are the rows of a row group.
+func (r *RecordRange) IsParquet() bool { return r.Layout == recordio.Parquet }
+
+// TaskRanges returns the records of a task, 0 <= index < Tasks(): a range for each file and for each row group of a Parquet file,
+// in their order.
 func (t *Table) TaskRanges(index int) []RecordRange {
 	first, last := index*t.chunksPerTask, min((index+1)*t.chunksPerTask, len(t.sizes))
 	at := t.fileOf(first)
 	before := t.recordsBefore(first)
 	var ranges []RecordRange
-	for ; first < last; at++ {
+	for first < last {
 		f := &t.files[at]
 		r := RecordRange{File: f.File, Layout: recordio.Layout(f.layout), First: before, Offset: t.offset(first)}
-		for ; first < min(last, f.last); first++ {
+		end := min(last, f.last)
+		if r.IsParquet() {
+			r.RowGroup, end = r.Offset, first+1
+		}
+		for ; first < end; first++ {
 			r.Records += int64(t.records[first])
 			r.Length += f.extent(t.sizes[first], t.records[first])
 		}
-		if r.IsRange() {
+		if r.IsRange() || r.IsParquet() {
 			r.Offset, r.Length = 0, 0
 		}
 		ranges = append(ranges, r)
-		before = 0
+		if before += r.Records; first == f.last {
+			at, before = at+1, 0
+		}
 	}
 	return ranges
 }

@@ -378,14 +378,14 @@ func (t *Table) checkPart(p *Part) error {
 		switch {
 		case l == recordio.TFRecord:
 			most = recordio.Zlib
-		case l == recordio.Range:
+		case l == recordio.Range, l == recordio.Parquet:
 			most = recordio.None
 		case !l.Valid():
 			return fmt.Errorf("file %q: unknown layout %d", path, l)
 		}
 		//guard:tfrecord-checksums-required
-		if l == recordio.TFRecord && len(p.Checksums) == 0 {
-			return fmt.Errorf("file %q: expected checksums of the chunks of a TFRecord file, found none", path)
+		if (l == recordio.TFRecord || l == recordio.Parquet) && len(p.Checksums) == 0 {
+			return fmt.Errorf("file %q: expected checksums of the chunks of a %v file, found none", path, l)
 		}
 		for c, kind := range p.Compressions[at : at+p.Counts[i]] {
 			if kind > uint8(most) {

@@ -27,7 +27,7 @@ func randomTable(t testing.TB, r *rand.Rand, files, maxChunks int) literal {
 	return randomTableOf(t, r, files, maxChunks, func(int) recordio.Layout { return 0 })
 }
 
-// randomTableOf also adds TFRecord files and ranges; layout 0 stands for RecordIO. A compressed TFRecord file has one chunk.
+// randomTableOf also adds TFRecord and Parquet files and ranges; layout 0 stands for RecordIO. A compressed TFRecord file has one chunk.
 func randomTableOf(t testing.TB, r *rand.Rand, files, maxChunks int, layoutOf func(file int) recordio.Layout) literal {
 	t.Helper()
 	l := literal{table: NewTable(files)}
@@ -38,7 +38,7 @@ func randomTableOf(t testing.TB, r *rand.Rand, files, maxChunks int, layoutOf fu
 		mixed := r.IntN(3) == 0
 		chunks := make([]recordio.Index, 1+r.IntN(maxChunks))
 		format := layoutOf(i)
-		if format == recordio.Range {
+		if format == recordio.Range || format == recordio.Parquet {
 			layout, mixed, kind = format, false, recordio.None
 		}
 		if format == recordio.TFRecord {
@@ -115,14 +115,17 @@ func (l literal) requireSame(t *testing.T, table *Table, perTask int) {
 		var ranges []RecordRange
 		for i, c := range l.chunks[first:last] {
 			n += int(c.Index.Records)
-			if k := len(ranges) - 1; k < 0 || ranges[k].Path != c.Path {
+			if k := len(ranges) - 1; k < 0 || ranges[k].Path != c.Path || c.Index.Layout == recordio.Parquet {
 				ranges = append(ranges, RecordRange{File: l.files[first+i], Layout: c.Index.Layout, First: before[c.Path], Offset: c.Index.Offset})
 			}
 			r := &ranges[len(ranges)-1]
 			r.Records += int64(c.Index.Records)
-			if c.Index.Layout == recordio.Range {
+			switch c.Index.Layout {
+			case recordio.Range:
 				r.Offset = 0
-			} else {
+			case recordio.Parquet:
+				r.Offset, r.RowGroup = 0, int64(c.Idx)
+			default:
 				r.Length += c.Index.End() - c.Index.Offset
 			}
 			before[c.Path] += int64(c.Index.Records)
@@ -145,7 +148,7 @@ func (l literal) requireSame(t *testing.T, table *Table, perTask int) {
 
 func anyLayout(r *rand.Rand) func(int) recordio.Layout {
 	return func(int) recordio.Layout {
-		return []recordio.Layout{0, 0, recordio.TFRecord, recordio.Range}[r.IntN(4)]
+		return []recordio.Layout{0, 0, recordio.TFRecord, recordio.Range, recordio.Parquet}[r.IntN(5)]
 	}
 }
 
@@ -258,10 +261,25 @@ func TestTableRefusesDamagedParts(t *testing.T) {
 func TestTableRefusesDamagedTFRecordParts(t *testing.T) {
 	l := randomTableOf(t, rand.New(rand.NewPCG(3, 3)), 4, 50, func(int) recordio.Layout { return recordio.TFRecord })
 	for want, damage := range map[string]func(p *Part){
-		"expected checksums of the chunks of a TFRecord file": func(p *Part) { p.Checksums = nil },
+		"expected checksums of the chunks of a tfrecord file": func(p *Part) { p.Checksums = nil },
 		"chunk 0: unknown compression 4":                      func(p *Part) { p.Compressions[0] = 4 },
 		"unknown layout 9":                                    func(p *Part) { p.Layouts[1] = 9 },
 		"chunk 0: unknown compression 3":                      func(p *Part) { p.Layouts[0], p.Compressions[0] = 1, 3 },
+	} {
+		p, table := l.table.Part(0, len(l.chunks)), NewTable(0)
+		damage(&p)
+		if err := table.AddPart(&p); err == nil || !strings.Contains(err.Error(), want) || table.Chunks() != 0 {
+			t.Errorf("found %v and %d chunks, expected %q", err, table.Chunks(), want)
+		}
+	}
+}
+
+// A part with Parquet files has checksums, and no compressions.
+func TestTableRefusesDamagedParquetParts(t *testing.T) {
+	l := randomTableOf(t, rand.New(rand.NewPCG(3, 3)), 4, 50, func(int) recordio.Layout { return recordio.Parquet })
+	for want, damage := range map[string]func(p *Part){
+		"expected checksums of the chunks of a parquet file": func(p *Part) { p.Checksums = nil },
+		"chunk 0: unknown compression 1":                     func(p *Part) { p.Compressions[0] = 1 },
 	} {
 		p, table := l.table.Part(0, len(l.chunks)), NewTable(0)
 		damage(&p)
@@ -369,6 +387,7 @@ func TestGoldenParts(t *testing.T) {
 		return []recordio.Layout{recordio.TFRecord, 0, recordio.TFRecord}[file]
 	})
 	numbers := randomTableOf(t, rand.New(rand.NewPCG(9, 9)), 2, 6, func(int) recordio.Layout { return recordio.Range })
+	groups := randomTableOf(t, rand.New(rand.NewPCG(9, 9)), 2, 6, func(int) recordio.Layout { return recordio.Parquet })
 	stored := storedTable(t)
 	unknown := literal{chunks: slices.Clone(l.chunks), files: l.files}
 	for i := range unknown.chunks {
@@ -383,6 +402,7 @@ func TestGoldenParts(t *testing.T) {
 		"part-3": {beforeETags(mixed.table.Part(0, len(mixed.chunks))), mixed}, // with TFRecord files
 		"part-4": {stored.table.Part(0, len(stored.chunks)), stored},           // with objects in a store
 		"part-5": {numbers.table.Part(0, len(numbers.chunks)), numbers},        // of ranges
+		"part-6": {groups.table.Part(0, len(groups.chunks)), groups},           // of Parquet files
 	} {
 		if *update {
 			var b bytes.Buffer
@@ -405,7 +425,7 @@ func TestGoldenParts(t *testing.T) {
 
 // A stored part is accepted with chunks that are adjacent in their files, or refused as a whole.
 func FuzzAddPart(f *testing.F) {
-	for _, name := range []string{"part-1", "part-2", "part-3", "part-4", "part-5"} {
+	for _, name := range []string{"part-1", "part-2", "part-3", "part-4", "part-5", "part-6"} {
 		f.Add(undump(f, readGolden(f, name+".gob.hex")))
 	}
 	f.Fuzz(func(t *testing.T, data []byte) {

@@ -228,7 +228,7 @@ func filesOf(data *pb.DataSpec) []*pb.DataFileSpec {
 // applyFiles makes the task of a reply from the files of a message.
 func applyFiles(spec *pb.TaskSpec, files []*pb.DataFileSpec, reply *wire.NextReply) error {
 	task := taskqueue.Task{Index: int(spec.GetIndex()), Token: tokenOf(spec.GetToken())}
-	for _, f := range files {
+	for i, f := range files {
 		c := f.GetChunks()
 		n := len(c.GetSizes())
 		if n == 0 || len(c.GetRecords()) != n || len(c.GetChecksums()) != n || len(c.GetCompressions()) != n {
@@ -240,6 +240,10 @@ func applyFiles(spec *pb.TaskSpec, files []*pb.DataFileSpec, reply *wire.NextRep
 		if f.GetFormat() == pb.FileFormat_FILE_FORMAT_RANGE {
 			offset = f.GetStartRecord()
 		}
+		//guard:parquet-offset-over-grpc
+		if f.GetFormat() == pb.FileFormat_FILE_FORMAT_PARQUET {
+			offset = f.GetRowGroup()
+		}
 		for i, size := range c.GetSizes() {
 			ix := recordio.Index{
 				Offset: offset, Size: size, Records: c.GetRecords()[i], Compression: recordio.Compression(c.GetCompressions()[i]),
@@ -247,6 +251,10 @@ func applyFiles(spec *pb.TaskSpec, files []*pb.DataFileSpec, reply *wire.NextRep
 			}
 			task.Chunks = append(task.Chunks, taskqueue.Chunk{Idx: int(c.GetFirst()) + i, Path: f.GetPath(), Index: ix})
 			offset = ix.End()
+		}
+		//guard:stamp-for-each-file
+		if i > 0 && files[i-1].GetPath() == f.GetPath() {
+			continue // another row group of the file
 		}
 		reply.Stamps = append(reply.Stamps, dataset.Stamp{Size: f.GetStamp().GetSize(), ModTime: f.GetStamp().GetModifiedNanos(), ETag: f.GetStamp().GetEtag()})
 	}

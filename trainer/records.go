@@ -110,28 +110,38 @@ func (f *openFile) close() error {
 	return f.file.Close()
 }
 
+// chunksOf calls use for the chunks of a task from Base on, with the stamp of their file and the number of records of the chunk before Base.
+func (c *Client) chunksOf(task *taskqueue.Task, use func(i int, chunk taskqueue.Chunk, stamp dataset.Stamp, skip int64) (more bool)) {
+	stamps := c.stamps[task.Token]
+	at, skip := 0, c.Base(task)
+	for i, chunk := range task.Chunks {
+		if i > 0 && chunk.Path != task.Chunks[i-1].Path {
+			at++
+		}
+		if skip >= int64(chunk.Index.Records) {
+			skip -= int64(chunk.Index.Records)
+			continue
+		}
+		var stamp dataset.Stamp
+		if at < len(stamps) {
+			stamp = stamps[at]
+		}
+		if !use(i, chunk, stamp, skip) {
+			return
+		}
+		skip = 0
+	}
+}
+
 // Records yields the records of a task in their order, from Base on. A record is valid until the next iteration. An error ends the
 // records. A file that changed since it was indexed is an error.
 func (c *Client) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		stamps := c.stamps[task.Token]
-		at, skip := 0, c.Base(task)
-		for i, chunk := range task.Chunks {
-			if i > 0 && chunk.Path != task.Chunks[i-1].Path {
-				at++
-			}
-			if skip >= int64(chunk.Index.Records) {
-				skip -= int64(chunk.Index.Records)
-				continue
-			}
-			var stamp dataset.Stamp
-			if at < len(stamps) {
-				stamp = stamps[at]
-			}
+		c.chunksOf(task, func(i int, chunk taskqueue.Chunk, stamp dataset.Stamp, skip int64) bool {
 			file, err := c.files.open(chunk.Path, chunk.Index.Layout, stamp)
 			if err != nil {
 				yield(nil, fmt.Errorf("task %d: %w", task.Index, err))
-				return
+				return false
 			}
 			if i == 0 || chunk.Path != task.Chunks[i-1].Path {
 				expect(file, task.Chunks[i:])
@@ -145,9 +155,10 @@ func (c *Client) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
 					err = fmt.Errorf("task %d: %w", task.Index, err)
 				}
 				if !yield(record, err) || err != nil {
-					return
+					return false
 				}
 			}
-		}
+			return true
+		})
 	}
 }

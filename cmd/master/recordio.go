@@ -75,7 +75,7 @@ func recordioStatCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "stat FILE...",
 		Short: "Show the number of chunks and records",
-		Long:  "Stat says which layout and compression files have and how many chunks and records. It reads the headers of chunks only,\nor of records of a TFRecord file. The layout of a TFRecord file is tfrecord.",
+		Long:  "Stat says which layout and compression files have and how many chunks and records. It reads the headers of chunks only,\nor of records of a TFRecord file. The layout of a TFRecord file is tfrecord.\nThe chunks of a Parquet file are its row groups.",
 		Example: `  master recordio stat data/digits-*
   master recordio stat -o json data/digits-00000-of-00004`,
 		Args: cobra.MinimumNArgs(1),
@@ -136,7 +136,7 @@ func recordioIndexCommand() *cobra.Command {
 		Short: "List the chunks of files",
 		Long: `Index lists the chunks of files: where each begins, how large its payload is as stored, and how many records it holds.
 TFRecord files have no chunks of their own. Index makes them of whole records, as --chunk-bytes and --records-per-chunk say;
-their size includes lengths and checksums. A compressed TFRecord file is one chunk.`,
+their size includes lengths and checksums. A compressed TFRecord file is one chunk. The chunks of a Parquet file are its row groups.`,
 		Example: `  master recordio index data/digits-00000-of-00004
   master recordio index -o yaml data/digits-*
   master recordio index --records-per-chunk 1000 data/digits.tfrecord-00000-of-00004`,

@@ -7,6 +7,7 @@ import (
 	"google.golang.org/grpc/codes"
 
 	"trainmaster/dataset"
+	"trainmaster/dataset/parquet"
 	"trainmaster/internal/grpcserver"
 	"trainmaster/recordio"
 )
@@ -22,6 +23,7 @@ var Table = grpcserver.Table{
 	{Is: dataset.ErrScheme, Code: codes.InvalidArgument, Reason: "UNKNOWN_SCHEME"},
 	{Is: dataset.ErrStore, Code: codes.Unavailable, Reason: "STORE_UNAVAILABLE"},
 	{Is: dataset.ErrBadRange, Code: codes.InvalidArgument, Reason: "BAD_RANGE"},
+	{Is: parquet.ErrRows, Code: codes.InvalidArgument, Reason: "NOT_RECORDS"},
 	{Is: dataset.ErrNoFile, Code: codes.InvalidArgument, Reason: "NO_FILES"},
 	{Is: dataset.ErrNoRecords, Code: codes.InvalidArgument, Reason: "DAMAGED_FILE"},
 	{Is: recordio.ErrEmpty, Code: codes.InvalidArgument, Reason: "DAMAGED_FILE"},

@@ -347,6 +347,7 @@ func TestSpecificationIsRefused(t *testing.T) {
 		"overflow of the sum":  {func(f *pb.DataFileSpec) { f.NumRecord = math.MaxInt64 }, codes.InvalidArgument, "BAD_ARGUMENT", []string{"num_record"}},
 		"unknown format":       {func(f *pb.DataFileSpec) { f.Format = 17 }, codes.InvalidArgument, "BAD_ARGUMENT", []string{"format", "17"}},
 		"range":                {func(f *pb.DataFileSpec) { f.Path = "range://rows?records=30&per-task=5" }, codes.InvalidArgument, "BAD_ARGUMENT", []string{"spec.files[1].format", "range"}},
+		"format of Parquet":    {func(f *pb.DataFileSpec) { f.Format = pb.FileFormat_FILE_FORMAT_PARQUET }, codes.InvalidArgument, "BAD_ARGUMENT", []string{"spec.files[1].format", "Parquet"}},
 		"format of a range":    {func(f *pb.DataFileSpec) { f.Format = pb.FileFormat_FILE_FORMAT_RANGE }, codes.InvalidArgument, "BAD_ARGUMENT", []string{"spec.files[1].format", "range"}},
 		"negative offset":      {func(f *pb.DataFileSpec) { f.ByteOffset = -1 }, codes.InvalidArgument, "BAD_ARGUMENT", []string{"byte_offset"}},
 		"no path":              {func(f *pb.DataFileSpec) { f.Path = "" }, codes.InvalidArgument, "BAD_ARGUMENT", []string{"path"}},

@@ -9,6 +9,7 @@ import (
 	"iter"
 
 	"trainmaster/dataset"
+	"trainmaster/dataset/parquet"
 	"trainmaster/dataset/tfrecord"
 	"trainmaster/internal/grpcserver"
 	pb "trainmaster/proto/trainmaster/v1"
@@ -219,6 +220,11 @@ func (f *openFile) recognize(ctx context.Context) error {
 	if isTF {
 		f.tfRecord = t
 		return nil
+	}
+	if f.format == pb.FileFormat_FILE_FORMAT_UNSPECIFIED {
+		if is, err := parquet.NewFile(from, f.size, f.path).Recognize(); err != nil || is {
+			return cmp.Or(err, fmt.Errorf("%s: %w: read it with a Parquet library", recordio.DisplayName(f.path), parquet.ErrRows))
+		}
 	}
 	f.recordIO = recordio.NewFile(from, f.size, f.path)
 	f.recordIO.MaxChunkBytes = MaxChunk

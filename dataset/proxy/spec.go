@@ -51,6 +51,9 @@ func NewSpec(message *pb.DataFilesSpec, roots []string) (*Spec, error) {
 		//guard:proxy-refuses-ranges
 		case dataset.IsRange(path) || f.Format == pb.FileFormat_FILE_FORMAT_RANGE:
 			return nil, grpcserver.BadArgument(field("format"), "expected records in files, found a range: the reader of the trainer resolves its record numbers")
+		//guard:proxy-refuses-parquet
+		case f.Format == pb.FileFormat_FILE_FORMAT_PARQUET:
+			return nil, grpcserver.BadArgument(field("format"), "expected records, found the rows of a Parquet file: read them with a Parquet library")
 		case len(path) > maxPath:
 			return nil, grpcserver.BadArgument(field("path"), "expected at most %d bytes, found %d", maxPath, len(path))
 		case !isURL && (!filepath.IsAbs(path) || filepath.Clean(path) != path) || strings.ContainsRune(path, 0):

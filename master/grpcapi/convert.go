@@ -50,6 +50,9 @@ func filesToProto(ranges []taskqueue.RecordRange, chunks []taskqueue.Chunk) *pb.
 		if r.IsRange() {
 			f.Format, length = pb.FileFormat_FILE_FORMAT_RANGE, r.Records
 		} else {
+			if r.IsParquet() {
+				f.Format, f.RowGroup, length = pb.FileFormat_FILE_FORMAT_PARQUET, r.RowGroup, 1
+			}
 			f.Stamp = &pb.FileStamp{Size: r.Size, ModifiedNanos: r.ModTime, Etag: r.ETag}
 		}
 		n := 0

@@ -219,9 +219,11 @@ var endReasons = map[string]pb.EndTaskSpec_Reason{
 // dataSpec says where the records of a task come from.
 func (c *coordinator) dataSpec(files *pb.DataFilesSpec) *pb.DataSpec {
 	//guard:range-bypasses-data-proxy
-	isRange := slices.ContainsFunc(files.Files, func(f *pb.DataFileSpec) bool { return f.Format == pb.FileFormat_FILE_FORMAT_RANGE })
+	own := slices.ContainsFunc(files.Files, func(f *pb.DataFileSpec) bool {
+		return f.Format == pb.FileFormat_FILE_FORMAT_RANGE || f.Format == pb.FileFormat_FILE_FORMAT_PARQUET
+	})
 	//guard:task-names-data-proxy
-	if c.dataProxy == "" || isRange {
+	if c.dataProxy == "" || own {
 		return &pb.DataSpec{Data: &pb.DataSpec_Files{Files: files}}
 	}
 	return &pb.DataSpec{Data: &pb.DataSpec_Stream{Stream: &pb.DataStreamSpec{DataProxyLocation: c.dataProxy, Files: files}}}

@@ -17,6 +17,16 @@ func chunksOf(ctx context.Context, f *dataset.Reader, o tfrecord.IndexOptions) (
 		}
 		return rows, err
 	}
+	if f.Parquet != nil {
+		footer, err := f.Parquet.Footer()
+		if err != nil {
+			return nil, err
+		}
+		for _, g := range footer.Groups {
+			rows = append(rows, ChunkRow{Offset: g.Offset, Size: g.Size, Records: g.Rows, Compression: recordio.None.String(), Layout: recordio.Parquet.String()})
+		}
+		return rows, nil
+	}
 	index, err := f.RecordIO.Index()
 	for _, ix := range index {
 		rows = append(rows, ChunkRow{

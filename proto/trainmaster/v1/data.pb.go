@@ -80,6 +80,8 @@ const (
 	FileFormat_FILE_FORMAT_UNSPECIFIED FileFormat = 0
 	FileFormat_FILE_FORMAT_RECORDIO    FileFormat = 1
 	FileFormat_FILE_FORMAT_TFRECORD    FileFormat = 2
+	// The records are the rows of the row group row_group, from start_record of the file on.
+	FileFormat_FILE_FORMAT_PARQUET FileFormat = 3
 	// No file: the path is range://NAME?records=N&per-task=K, and the reader of the trainer resolves the record numbers.
 	FileFormat_FILE_FORMAT_RANGE FileFormat = 4
 )
@@ -90,12 +92,14 @@ var (
 		0: "FILE_FORMAT_UNSPECIFIED",
 		1: "FILE_FORMAT_RECORDIO",
 		2: "FILE_FORMAT_TFRECORD",
+		3: "FILE_FORMAT_PARQUET",
 		4: "FILE_FORMAT_RANGE",
 	}
 	FileFormat_value = map[string]int32{
 		"FILE_FORMAT_UNSPECIFIED": 0,
 		"FILE_FORMAT_RECORDIO":    1,
 		"FILE_FORMAT_TFRECORD":    2,
+		"FILE_FORMAT_PARQUET":     3,
 		"FILE_FORMAT_RANGE":       4,
 	}
 )
@@ -272,6 +276,8 @@ type DataFileSpec struct {
 	// The stored bytes of the records: a reader can begin there with start_record. Length 0: not known.
 	ByteOffset int64 `protobuf:"varint,18,opt,name=byte_offset,json=byteOffset,proto3" json:"byte_offset,omitempty"`
 	ByteLength int64 `protobuf:"varint,19,opt,name=byte_length,json=byteLength,proto3" json:"byte_length,omitempty"`
+	// Number of a row group in a Parquet file, from 0. start_record and num_record are all its rows.
+	RowGroup int64 `protobuf:"varint,20,opt,name=row_group,json=rowGroup,proto3" json:"row_group,omitempty"`
 	// The index of the stored bytes, in tasks of a master. With it, a reader finds a file that was replaced by another one of the same size and
 	// time. A data proxy ignores it.
 	Chunks        *StoredChunks `protobuf:"bytes,30,opt,name=chunks,proto3" json:"chunks,omitempty"`
@@ -358,6 +364,13 @@ func (x *DataFileSpec) GetByteLength() int64 {
 	return 0
 }
 
+func (x *DataFileSpec) GetRowGroup() int64 {
+	if x != nil {
+		return x.RowGroup
+	}
+	return 0
+}
+
 func (x *DataFileSpec) GetChunks() *StoredChunks {
 	if x != nil {
 		return x.Chunks
@@ -378,7 +391,8 @@ type StoredChunks struct {
 	Checksums []uint32 `protobuf:"fixed32,4,rep,packed,name=checksums,proto3" json:"checksums,omitempty"`
 	// Of each chunk in a byte. 0: none, 1: snappy, 2: gzip, 3: zlib.
 	Compressions []byte `protobuf:"bytes,5,opt,name=compressions,proto3" json:"compressions,omitempty"`
-	// 1, 2 or 3: the layout of a RecordIO file. 4: a TFRecord file.
+	// 1, 2 or 3: the layout of a RecordIO file. 4: a TFRecord file. 5: a range. 6: a row group of a Parquet file, whose checksum is
+	// the CRC-32C of the footer with its length and magic number.
 	Layout        uint32 `protobuf:"varint,6,opt,name=layout,proto3" json:"layout,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -585,7 +599,7 @@ const file_trainmaster_v1_data_proto_rawDesc = "" +
 	"\x06stream\x18\x02 \x01(\v2\x1e.trainmaster.v1.DataStreamSpecH\x00R\x06streamB\x06\n" +
 	"\x04data\"C\n" +
 	"\rDataFilesSpec\x122\n" +
-	"\x05files\x18\x01 \x03(\v2\x1c.trainmaster.v1.DataFileSpecR\x05files\"\xc1\x02\n" +
+	"\x05files\x18\x01 \x03(\v2\x1c.trainmaster.v1.DataFileSpecR\x05files\"\xde\x02\n" +
 	"\fDataFileSpec\x12\x12\n" +
 	"\x04path\x18\x01 \x01(\tR\x04path\x12!\n" +
 	"\fstart_record\x18\x02 \x01(\x03R\vstartRecord\x12\x1d\n" +
@@ -596,7 +610,8 @@ const file_trainmaster_v1_data_proto_rawDesc = "" +
 	"\vbyte_offset\x18\x12 \x01(\x03R\n" +
 	"byteOffset\x12\x1f\n" +
 	"\vbyte_length\x18\x13 \x01(\x03R\n" +
-	"byteLength\x124\n" +
+	"byteLength\x12\x1b\n" +
+	"\trow_group\x18\x14 \x01(\x03R\browGroup\x124\n" +
 	"\x06chunks\x18\x1e \x01(\v2\x1c.trainmaster.v1.StoredChunksR\x06chunks\"\xae\x01\n" +
 	"\fStoredChunks\x12\x14\n" +
 	"\x05first\x18\x01 \x01(\x03R\x05first\x12\x14\n" +
@@ -616,12 +631,13 @@ const file_trainmaster_v1_data_proto_rawDesc = "" +
 	"\x15TASK_KIND_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12TASK_KIND_TRAINING\x10\x01\x12\x18\n" +
 	"\x14TASK_KIND_EVALUATION\x10\x02\x12\x18\n" +
-	"\x14TASK_KIND_PREDICTION\x10\x03*t\n" +
+	"\x14TASK_KIND_PREDICTION\x10\x03*\x8d\x01\n" +
 	"\n" +
 	"FileFormat\x12\x1b\n" +
 	"\x17FILE_FORMAT_UNSPECIFIED\x10\x00\x12\x18\n" +
 	"\x14FILE_FORMAT_RECORDIO\x10\x01\x12\x18\n" +
-	"\x14FILE_FORMAT_TFRECORD\x10\x02\x12\x15\n" +
+	"\x14FILE_FORMAT_TFRECORD\x10\x02\x12\x17\n" +
+	"\x13FILE_FORMAT_PARQUET\x10\x03\x12\x15\n" +
 	"\x11FILE_FORMAT_RANGE\x10\x04B0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
 
 var (
