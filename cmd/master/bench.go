@@ -23,7 +23,7 @@ machine to machine, ratios and processor time less so. docs/benchmarks.md in the
   master bench ps
   master bench recordio -o json`,
 	}
-	cmd.AddCommand(benchQueueCommand(), benchRecoveryCommand(), benchPSCommand(), benchRecordioCommand(), benchFailoverCommand(), benchReconnectCommand(), benchChildCommand())
+	cmd.AddCommand(benchQueueCommand(), benchRecoveryCommand(), benchPSCommand(), benchRecordioCommand(), benchDataCommand(), benchFailoverCommand(), benchReconnectCommand(), benchChildCommand())
 	return cmd
 }
 

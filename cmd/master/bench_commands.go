@@ -133,6 +133,28 @@ user and system, of this process, and per second of the clock.`,
 	return benchmark(cmd, nil, b.Validate, b.Run)
 }
 
+func benchDataCommand() *cobra.Command {
+	var b bench.Data
+	cmd := &cobra.Command{
+		Use:   "data",
+		Short: "Measure reading of files, through a data proxy, and of objects",
+		Long: `Bench data writes files of 1 KB records of text, and reads them in turns: directly with all checksums, through a data proxy in
+this process, and for the index of a master. With --store, it also reads objects of a store, in turns with and without a delay of
+each request. Objects are read as they are: write them with recordio convert and a tool of the store.`,
+		Example: `  master bench data
+  master bench data -o json --records 65536
+  # objects of a store with the S3 protocol
+  master bench data --store 's3://bucket/train/*?endpoint=http://10.0.0.1:9000' --store-delay 20ms`,
+	}
+	flags := cmd.Flags()
+	flags.IntVar(&b.Records, "records", 256<<10, "`records` of 1 KB in each file")
+	flags.IntVar(&b.Runs, "runs", 5, "`times` that each measurement is repeated; the median counts")
+	flags.StringVar(&b.Store, "store", "", "`URL` of objects, with endpoint=http://host:port (default: none)")
+	flags.DurationVar(&b.StoreDelay, "store-delay", 20*time.Millisecond, "`delay` of each request to the store in half of the runs")
+	addBenchDir(cmd, &b.Folder, "for the files, removed afterwards (default a temporary one)")
+	return benchmark(cmd, nil, func() error { return dashed(b.Validate()) }, b.Run)
+}
+
 func benchQueueCommand() *cobra.Command {
 	var b bench.Queue
 	var vias []string

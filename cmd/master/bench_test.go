@@ -17,6 +17,8 @@ func TestBenchUsage(t *testing.T) {
 		{[]string{"bench", "queue", "--rounds", "0"}, "rounds"},
 		{[]string{"bench", "queue", "--tasks", "many"}, "--tasks"},
 		{[]string{"bench", "recovery", "--tasks", "0"}, "--tasks"},
+		{[]string{"bench", "data", "--records", "0"}, "--records: expected 1 or more, found 0"},
+		{[]string{"bench", "data", "--store", "s3://bucket/train/*"}, "--store: expected a URL with endpoint=http://host:port"},
 		{[]string{"bench", "ps", "--runs", "0"}, "runs"},
 		{[]string{"bench", "ps", "--trainers", "1,0"}, "trainers"},
 	}

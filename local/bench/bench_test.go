@@ -17,7 +17,10 @@ import (
 
 	"go.uber.org/goleak"
 
+	"trainmaster/internal/objectstore/s3test"
 	"trainmaster/local/bench"
+	"trainmaster/recordio"
+	"trainmaster/recordio/tool"
 )
 
 const childWord = "bench-child"
@@ -205,4 +208,72 @@ func children(t *testing.T) []int {
 		}
 	}
 	return list
+}
+
+// The figures of reading have a row for each format, and a ratio of objects with and without a delay.
+func TestDataFigures(t *testing.T) {
+	store := s3test.Start(t)
+	folder := t.TempDir()
+	var content bytes.Buffer
+	w := recordio.NewWriter(&content, recordio.WriterOptions{})
+	for range 100 {
+		if err := w.Write(make([]byte, 1000)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	store.Put(t, "train/a", content.Bytes())
+	store.Put(t, "train/b", content.Bytes())
+	b := bench.Data{Folder: folder, Records: 3000, Runs: 1, Store: store.URL("train/"), StoreDelay: time.Millisecond}
+	if err := b.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	f, err := b.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(f.Rows) != 4 {
+		t.Errorf("found %d rows, expected 4", len(f.Rows))
+	}
+	for _, r := range f.Rows {
+		if r.Direct <= 0 || r.Proxy <= 0 || r.Index <= 0 || r.Ratio <= 0 {
+			t.Errorf("found %+v, expected positive speeds", r)
+		}
+	}
+	if f.Store == nil || f.Store.Objects != 2 || f.Store.Bytes != int64(2*content.Len()) || f.Store.Ratio <= 0 {
+		t.Errorf("found %+v, expected 2 objects", f.Store)
+	}
+	if left, err := os.ReadDir(folder); err != nil || len(left) != 0 {
+		t.Errorf("found %v, %v, expected an empty directory", left, err)
+	}
+}
+
+// BenchmarkObjects reads 4 objects of 32 MB from a server with the S3 protocol, with and without a delay of 20 ms for each request.
+func BenchmarkObjects(b *testing.B) {
+	store := s3test.Start(b)
+	var content bytes.Buffer
+	w := recordio.NewWriter(&content, recordio.WriterOptions{})
+	for _, record := range tool.TextRecords(32 << 10) {
+		if err := w.Write(record); err != nil {
+			b.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		b.Fatal(err)
+	}
+	for i := range 4 {
+		store.Put(b, fmt.Sprintf("train/part-%d", i), content.Bytes())
+	}
+	data := bench.Data{Folder: b.TempDir(), Records: 1, Runs: 5, Store: store.URL("train/"), StoreDelay: 20 * time.Millisecond}
+	for b.Loop() {
+		f, err := data.Run(b.Context())
+		if err != nil {
+			b.Fatal(err)
+		}
+		b.ReportMetric(f.Store.GBPerS, "GB/s")
+		b.ReportMetric(f.Store.DelayedGBPerS, "delayed-GB/s")
+		b.ReportMetric(f.Store.Ratio, "ratio")
+	}
 }

@@ -88,7 +88,7 @@ func (b *Bench) Run(ctx context.Context) (Figures, error) {
 	figures := Figures{
 		RecordBytes: benchRecordBytes, Records: b.Records, Runs: b.Runs, Processors: runtime.GOMAXPROCS(0),
 	}
-	records := textRecords(b.Records)
+	records := TextRecords(b.Records)
 	for _, c := range []recordio.Compression{recordio.None, recordio.Snappy, recordio.Gzip} {
 		path := filepath.Join(folder, c.String())
 		write, err := b.measure(ctx, func() error { return writeRecords(path, c, records) })
@@ -218,8 +218,8 @@ func writeRecords(path string, c recordio.Compression, records [][]byte) error {
 	return w.Close()
 }
 
-// textRecords makes n records of 1 KB of words, whose frequencies differ as in a natural language.
-func textRecords(n int) [][]byte {
+// TextRecords makes n records of 1 KB of words, whose frequencies differ as in a natural language.
+func TextRecords(n int) [][]byte {
 	rng := rand.New(rand.NewPCG(1, 1))
 	vocabulary := make([][]byte, 20_000)
 	for i := range vocabulary {
