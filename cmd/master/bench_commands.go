@@ -185,6 +185,7 @@ gob and gzip of the standard library; literal-shared is the same with this progr
 	flags.Float64Var(&seconds, "seconds", 1, "`length` of one measurement")
 	flags.IntVar(&b.Rounds, "rounds", 5, "`times` that each row is measured; the median counts")
 	flags.DurationVar(&b.EtcdDelay, "etcd-delay", 0, "add rows with a proxy before etcd that delays by so much, for a disk that is too fast")
+	flags.BoolVar(&b.OpenRound, "open-round", false, "add rows with an open evaluation round and idle evaluation tasks")
 	cli.CompleteWords(cmd, "via", viaWords())
 	profile := flags.String("cpuprofile", "", "`file` for a profile of the master's process, for go tool pprof")
 	addBenchDir(cmd, &b.Folder, forEtcd)

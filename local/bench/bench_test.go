@@ -94,6 +94,25 @@ func TestQueueFigures(t *testing.T) {
 	empty(t, q.Folder)
 }
 
+// With OpenRound, each row has a second one, with an open evaluation round.
+func TestQueueFiguresWithOpenRound(t *testing.T) {
+	q := bench.Queue{
+		Setup: bench.Setup{Program: program(t), Folder: t.TempDir(), Stderr: os.Stderr},
+		Vias:  []bench.Via{bench.Stream, bench.Literal}, Callers: []int{2}, Tasks: []int{20}, Length: 100 * time.Millisecond, Rounds: 2, OpenRound: true,
+	}
+	figures, err := q.Run(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var rows []string
+	for _, row := range figures.Rows {
+		rows = append(rows, fmt.Sprintf("%s %t %t", row.Via, row.OpenRound, row.OpsPerS > 0))
+	}
+	if got := strings.Join(rows, ","); got != "stream false true,stream true true,literal false true" {
+		t.Errorf("found %s", got)
+	}
+}
+
 func TestRecoveryFigures(t *testing.T) {
 	r := bench.Recovery{Setup: bench.Setup{Program: program(t), Folder: t.TempDir(), Stderr: os.Stderr}, Tasks: 2500, Rounds: 2}
 	figures, err := r.Run(t.Context())

@@ -23,6 +23,7 @@ type Queue struct {
 	Length    time.Duration // of one measurement
 	Rounds    int
 	EtcdDelay time.Duration // more rows with so much delay before etcd; 0: none
+	OpenRound bool          // more rows with an open evaluation round, for each row of the real queue
 }
 
 // QueueFigures is what Queue measures. The fields of a row are medians over the rounds.
@@ -41,6 +42,7 @@ type QueueRow struct {
 	Callers     int     `json:"callers"`
 	Tasks       int     `json:"tasks"`
 	EtcdDelayMS float64 `json:"etcd_delay_ms"`
+	OpenRound   bool    `json:"open_round,omitempty"` // an evaluation round is open, and no trainer takes its tasks
 	OpsPerS     float64 `json:"ops_per_s"`
 	RawTxnPerS  float64 `json:"raw_txn_per_s"`          // with a value of StateBytes
 	Ratio       float64 `json:"ratio"`                  // of the two, in each round
@@ -69,12 +71,16 @@ type rowKey struct {
 	callers int
 	tasks   int
 	delay   time.Duration
+	round   bool
 }
 
 func (k rowKey) String() string {
 	text := fmt.Sprintf("%s, %d callers, %d tasks", k.via, k.callers, k.tasks)
 	if k.delay > 0 {
 		text += fmt.Sprintf(", %v before etcd", k.delay)
+	}
+	if k.round {
+		text += ", with an open round"
 	}
 	return text
 }
@@ -101,7 +107,11 @@ func (q *Queue) keys() []rowKey {
 		for _, tasks := range q.Tasks {
 			for _, callers := range q.Callers {
 				for _, via := range q.Vias {
-					keys = append(keys, rowKey{via, callers, tasks, delay})
+					key := rowKey{via: via, callers: callers, tasks: tasks, delay: delay}
+					keys = append(keys, key)
+					if key.round = true; q.OpenRound && !via.literal() {
+						keys = append(keys, key)
+					}
 				}
 			}
 		}

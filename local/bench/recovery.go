@@ -84,7 +84,7 @@ func (r *Recovery) Run(ctx context.Context) (figures RecoveryFigures, err error)
 // register stores the dataset like ReportDataset, and dispatches some tasks.
 func (r *Recovery) register(ctx context.Context, endpoint string, figures *RecoveryFigures) error {
 	began := time.Now()
-	s, err := startSite(ctx, endpoint, r.Tasks)
+	s, err := startSite(ctx, endpoint, r.Tasks, false)
 	if err != nil {
 		return err
 	}
@@ -147,7 +147,7 @@ func (c *recoveryConfig) serve(ctx context.Context, p *parent) error {
 		defer pprof.StopCPUProfile()
 	}
 	began := time.Now()
-	s, err := startSite(ctx, c.Endpoint, c.Tasks)
+	s, err := startSite(ctx, c.Endpoint, c.Tasks, false)
 	if err != nil {
 		return err
 	}

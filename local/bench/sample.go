@@ -61,7 +61,7 @@ func (f *QueueFigures) summarize(keys []rowKey, samples map[rowKey][]sample) {
 	for _, key := range keys {
 		s := samples[key]
 		row := newRow(key, s)
-		if literal := samples[rowKey{Literal, key.callers, key.tasks, key.delay}]; !key.via.literal() && len(literal) > 0 {
+		if literal := samples[rowKey{via: Literal, callers: key.callers, tasks: key.tasks, delay: key.delay}]; !key.via.literal() && len(literal) > 0 {
 			over := make([]float64, len(s))
 			for round := range s {
 				over[round] = s[round].opsPerS / literal[round].opsPerS
@@ -82,7 +82,7 @@ func (f *QueueFigures) summarize(keys []rowKey, samples map[rowKey][]sample) {
 func newRow(key rowKey, samples []sample) QueueRow {
 	of := func(f func(sample) float64) float64 { return median(samples, f) }
 	row := QueueRow{
-		Via: key.via, Callers: key.callers, Tasks: key.tasks, EtcdDelayMS: millis(key.delay),
+		Via: key.via, Callers: key.callers, Tasks: key.tasks, EtcdDelayMS: millis(key.delay), OpenRound: key.round,
 		OpsPerS:    of(func(s sample) float64 { return s.opsPerS }),
 		RawTxnPerS: of(func(s sample) float64 { return s.raw }),
 		P50MS:      of(func(s sample) float64 { return s.p50 }),

@@ -6,7 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"strconv"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -14,6 +14,8 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/master"
+	"trainmaster/master/component"
+	"trainmaster/master/rounds"
 	"trainmaster/master/store"
 	"trainmaster/taskqueue"
 )
@@ -28,14 +30,18 @@ type site struct {
 }
 
 // startSite starts a master of a job whose dataset has the given number of tasks. The first master
-// registers the dataset, the others find it in etcd.
-func startSite(ctx context.Context, endpoint string, tasks int) (*site, error) {
-	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{endpoint}, Job: "tasks-" + strconv.Itoa(tasks)})
+// registers the dataset, the others find it in etcd. round opens an evaluation round.
+func startSite(ctx context.Context, endpoint string, tasks int, round bool) (*site, error) {
+	store, err := etcdstore.Open(ctx, etcdstore.Config{Endpoints: []string{endpoint}, Job: fmt.Sprintf("tasks-%d-%t", tasks, round)})
 	if err != nil {
 		return nil, err
 	}
 	s := &site{store: &watchedStore{Store: store}, ran: make(chan struct{})}
 	config := master.Config{Store: s.store, Log: silent(), Advertise: "bench", Shuffle: true, Seed: 1, Queue: taskqueue.Options{Rolling: true}}
+	if round {
+		evaluation := rounds.New(rounds.Config{Store: s.store, Log: config.Log, Models: fixedModel{}, Register: s.registerHeldOut})
+		config.Components, config.Evaluate = []component.Component{evaluation}, evaluation.Evaluate
+	}
 	if s.Master, err = master.New(config); err != nil {
 		_ = store.Close()
 		return nil, err
@@ -45,10 +51,44 @@ func startSite(ctx context.Context, endpoint string, tasks int) (*site, error) {
 		defer close(s.ran)
 		s.err = s.Run(ctx)
 	}()
-	if err := s.begin(ctx, tasks); err != nil {
+	err = s.begin(ctx, tasks)
+	if err == nil && round {
+		err = s.openRound(ctx)
+	}
+	if err != nil {
 		return nil, errors.Join(err, s.close())
 	}
 	return s, nil
+}
+
+// registerHeldOut registers an evaluation dataset of 100 tasks without files.
+func (s *site) registerHeldOut(ctx context.Context) error {
+	return s.ReportSet(ctx, taskqueue.SetSpec{Kind: taskqueue.Evaluation}, []string{"range://held-out?records=1000&per-task=10"})
+}
+
+// openRound returns when an evaluation round is open.
+func (s *site) openRound(ctx context.Context) error {
+	for {
+		if round, _, err := s.store.Value(ctx, taskqueue.RoundKey); err != nil || round != nil {
+			return err
+		}
+		if err := s.Evaluate(ctx); err != nil {
+			return err
+		}
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case <-time.After(time.Millisecond):
+		}
+	}
+}
+
+// fixedModel is the model of the round.
+type fixedModel struct{}
+
+// Pin implements [rounds.Models].
+func (fixedModel) Pin(_ context.Context, use func(string, uint64) error) error {
+	return use("model", 1)
 }
 
 func silent() *logrus.Entry {
@@ -63,7 +103,8 @@ func (s *site) begin(ctx context.Context, tasks int) error {
 		return err
 	}
 	overview, err := s.Overview(ctx)
-	if err != nil || len(overview.Sets) > 0 {
+	isTraining := func(s taskqueue.SetOverview) bool { return s.Kind == taskqueue.Training }
+	if err != nil || slices.ContainsFunc(overview.Sets, isTraining) {
 		return err
 	}
 	table, err := syntheticTable(tasks)

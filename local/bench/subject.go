@@ -28,7 +28,7 @@ func (q *Queue) subject(ctx context.Context, key rowKey, endpoint string) (subje
 	if key.via.literal() {
 		return q.literal(ctx, key, endpoint)
 	}
-	s, err := startSite(ctx, endpoint, key.tasks)
+	s, err := startSite(ctx, endpoint, key.tasks, key.round)
 	if err != nil {
 		return nil, err
 	}

@@ -40,15 +40,19 @@ func (f RecoveryFigures) Table(w io.Writer) {
 
 // Table writes the figures as tab-separated cells.
 func (f QueueFigures) Table(w io.Writer) {
-	heads := []string{"VIA", "CALLERS", "TASKS", "DELAY", "OPS/S", "RAW TXN/S", "RATIO", "OVER LITERAL", "P50 MS", "P99 MS", "OPS/TXN", "CPU US/OP", "MASTER", "ETCD", "LOAD", "STATE B", "WAL B/TASK", "PUT B/TASK"}
+	heads := []string{"VIA", "CALLERS", "TASKS", "DELAY", "ROUND", "OPS/S", "RAW TXN/S", "RATIO", "OVER LITERAL", "P50 MS", "P99 MS", "OPS/TXN", "CPU US/OP", "MASTER", "ETCD", "LOAD", "STATE B", "WAL B/TASK", "PUT B/TASK"}
 	fmt.Fprintln(w, strings.Join(heads, "\t"))
 	for _, r := range f.Rows {
 		ratio := "-"
 		if r.OverLiteral > 0 {
 			ratio = fmt.Sprintf("%.0f", r.OverLiteral)
 		}
-		fmt.Fprintf(w, "%s\t%d\t%d\t%.3g ms\t%.4g\t%.4g\t%.2f\t%s\t%.2f\t%.2f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.0f\t%.0f\t%.0f\n",
-			r.Via, r.Callers, r.Tasks, r.EtcdDelayMS, r.OpsPerS, r.RawTxnPerS, r.Ratio, ratio, r.P50MS, r.P99MS, r.OpsPerTxn,
+		round := "-"
+		if r.OpenRound {
+			round = "open"
+		}
+		fmt.Fprintf(w, "%s\t%d\t%d\t%.3g ms\t%s\t%.4g\t%.4g\t%.2f\t%s\t%.2f\t%.2f\t%.1f\t%.1f\t%.1f\t%.1f\t%.1f\t%.0f\t%.0f\t%.0f\n",
+			r.Via, r.Callers, r.Tasks, r.EtcdDelayMS, round, r.OpsPerS, r.RawTxnPerS, r.Ratio, ratio, r.P50MS, r.P99MS, r.OpsPerTxn,
 			r.CPUMicrosPerOp, r.CPU.Master, r.CPU.Etcd, r.CPU.Load, r.StateBytes, r.BytesPerTask, r.PutBytesPerTask)
 	}
 	fmt.Fprintf(w, "\n%s; medians of %d rounds of %.3g s\n", f.Disk.machine(f.Processors), f.Rounds, f.Seconds)
