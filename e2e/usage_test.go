@@ -111,7 +111,6 @@ func TestBadSettings(t *testing.T) {
 		{"no etcd for verify", []string{"verify", "--endpoints", away}, exitStore, []string{"etcd is unreachable", away}},
 		{"another process instead of etcd", daemon("--endpoints", taken, "--store-timeout", "1s"), exitStore, []string{"etcd is unreachable", taken, "a process listens there but did not answer in"}},
 
-		{"trainer without data", []string{"trainer", "--endpoints", away}, exitUsage, []string{"--data: expected the RecordIO files to train on"}},
 		{"trainer without a master", []string{"trainer", "--data", file}, exitUsage, []string{"--endpoints", "--addr", "--servers"}},
 		{"unquoted glob", []string{"trainer", "--endpoints", away, "--data", file, file}, exitUsage, []string{"arguments after the flags", file, "quoted"}},
 		{"negative batch size", []string{"trainer", "--endpoints", away, "--data", file, "--batch-size", "-1"}, exitUsage, []string{"--batch-size", `"-1"`, "expected 0"}},

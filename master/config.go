@@ -1,6 +1,7 @@
 package master
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -33,6 +34,7 @@ type Config struct {
 	Job       string // name; default "default"
 	Advertise string // address that trainers dial: host:port
 
+	Datasets      []Dataset // that the master registers itself; empty: a trainer reports the dataset for training
 	Queue         taskqueue.Options
 	Shuffle       bool
 	Seed          uint64
@@ -89,6 +91,8 @@ func (c Config) withDefaults() Config {
 		c.Queue.Ranks = c.Trainers
 	}
 	c.Queue.Sync, c.Queue.Backups = c.Sync, c.Backups
+	//guard:job-has-the-datasets-of-the-master
+	c.Queue.Sets = append(c.ofMaster(taskqueue.Training), c.ofMaster(taskqueue.Prediction)...)
 	c.Queue.Merge = metric.MergeEncoded
 	if c.Linger == 0 {
 		c.Linger = 30 * time.Second
@@ -125,7 +129,7 @@ func (c Config) Validate() error {
 	case c.Linger < 0:
 		return fmt.Errorf("linger: expected 0 or more, found %v", c.Linger)
 	}
-	return c.Queue.Validate()
+	return cmp.Or(c.validateDatasets(), c.Queue.Validate())
 }
 
 // Settings returns the immutable settings of the job as text: another master with other
@@ -154,6 +158,8 @@ func (c Config) Settings() map[string]string {
 		commit = "cuts, lost tasks retrained"
 	}
 	s := map[string]string{"deterministic": deterministic, "pass-mode": mode, "shuffle": fmt.Sprint(c.Shuffle), "seed": fmt.Sprint(c.Seed), "commit-mode": commit, "update-mode": update}
+	//guard:datasets-are-job-settings
+	s["datasets"] = c.datasetSetting()
 	if c.ChunksPerTask != 0 {
 		s["chunks-per-task"] = fmt.Sprint(c.ChunksPerTask)
 	}

@@ -65,6 +65,9 @@ func New(config Config) (*Master, error) {
 		m.components = append(m.components, newSealing(config))
 	}
 	m.components = append(m.components, config.Components...)
+	if len(config.Datasets) > 0 {
+		m.components = append(m.components, &datasets{config, m.ReportSet})
+	}
 	m.components = append(m.components, m.unused, &jobEnd{linger: config.Linger, before: config.Servers.LastCheckpoint})
 	return m, nil
 }
@@ -167,7 +170,7 @@ const (
 
 // fatal reports whether every further term would meet an error again.
 func fatal(err error) bool {
-	return committer.Fatal(err) || errors.Is(err, ErrOtherJob) || errors.Is(err, ErrOtherLedger)
+	return committer.Fatal(err) || errors.Is(err, ErrOtherJob) || errors.Is(err, ErrOtherLedger) || errors.Is(err, ErrBadDataset)
 }
 
 // resignTerm releases the lock so that the next master can lead immediately.

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -29,6 +30,11 @@ type reporter struct {
 
 // ReportDataset registers the files that match names (paths and globs) as the dataset for training.
 func (m *Master) ReportDataset(ctx context.Context, names []string) error {
+	//guard:datasets-of-the-master-only
+	if len(m.config.Datasets) > 0 {
+		own := strings.Join(slices.Concat(m.config.ofMaster(taskqueue.Training), m.config.ofMaster(taskqueue.Prediction)), ", ")
+		return fmt.Errorf("%w: the master registers the datasets of this job (%s): start trainers without --data, and do not report a dataset", taskqueue.ErrOtherDataset, own)
+	}
 	return m.ReportSet(ctx, m.trainingSet(), names)
 }
 

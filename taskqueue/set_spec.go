@@ -3,6 +3,7 @@ package taskqueue
 import (
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -125,13 +126,16 @@ func (q *Queue) passesDone() bool {
 		}
 		work = true
 	}
-	for _, name := range q.opt.Sets {
-		//guard:job-waits-for-its-sets
-		if q.named(name) == nil {
-			return false
-		}
+	//guard:job-waits-for-its-sets
+	if !q.Registered() {
+		return false
 	}
 	return work
+}
+
+// Registered reports whether all datasets of Options.Sets are registered.
+func (q *Queue) Registered() bool {
+	return !slices.ContainsFunc(q.opt.Sets, func(name string) bool { return q.named(name) == nil })
 }
 
 func (q *Queue) named(name string) *set {

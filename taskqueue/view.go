@@ -32,6 +32,7 @@ type Overview struct {
 type SetOverview struct {
 	Name          string
 	Kind          Kind
+	Weight        int // among the datasets of the kind
 	Digest        [32]byte
 	Tasks         int
 	Chunks        int
@@ -87,7 +88,7 @@ func (q *Queue) Overview() Overview {
 
 func (q *Queue) setOverview(s *set) SetOverview {
 	v := SetOverview{
-		Name: s.name, Kind: s.kind, Digest: s.digest, Tasks: s.tasks, Chunks: s.chunks, ChunksPerTask: s.chunksPerTask,
+		Name: s.name, Kind: s.kind, Weight: s.weight, Digest: s.digest, Tasks: s.tasks, Chunks: s.chunks, ChunksPerTask: s.chunksPerTask,
 		Pass: s.pass, Passes: int(q.passes(s)), Cursor: s.cursor,
 		AverageTask: time.Duration(s.average) * time.Microsecond, Timeout: q.timeout(s),
 	}

@@ -46,6 +46,7 @@ type daemonSettings struct {
 	config     master.Config
 	servers    pscontrol.Config // the settings of parameter servers
 	evaluation evaluationFlags
+	datasets   datasetFlags
 	metrics    io.Writer // of --metrics-out; nil: none
 	passMode   *string
 	update     *string
@@ -106,6 +107,7 @@ func addDaemon(cmd *cobra.Command) {
 	s.lostTask = addTrainerLoss(cmd)
 	flags.IntVar(&s.servers.CheckpointKeep, "checkpoint-keep", 2, "sets of checkpoints to keep (0: the default)")
 	s.evaluation.add(cmd)
+	s.datasets.add(cmd)
 	flags.StringVar(&s.resume, "resume", "", "`directory`, or s3://bucket/prefix, of the checkpoints of a job that etcd has lost: restore data and parameters from the newest set; a restored job continues")
 	flags.BoolVar(&s.ledger, "ledger", true, "write the ledger, from which master verify proves what was counted")
 	flags.StringVar(&s.sealing.Dir, "ledger-dir", "", "`directory` for the sealed ledger, the same for all masters of the job (default: ledger in --data-dir; with --endpoints, etcd)")
@@ -165,6 +167,9 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 		return cli.SettingErrorf(cmd, "evaluate-every", "expected no steps with asynchronous parameter servers: the master counts them in synchronous mode only")
 	}
 	s.config.Queue.HoldEnd = len(s.evaluation.data) > 0
+	if s.config.Datasets, err = s.datasets.parse(cmd); err != nil {
+		return err
+	}
 	if s.servers.CheckpointEvery, err = pscontrol.ParseCadence(s.checkpoint); err != nil {
 		return cli.SettingErrorf(cmd, "checkpoint-every", "expected never, or at most one of each, separated by commas: a time such as 60s, steps such as 500steps, passes such as 1pass")
 	}
@@ -293,6 +298,8 @@ func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) (err error)
 		if err := s.desire(ctx, store, log); err != nil {
 			return err
 		}
+	} else if err := s.datasets.checkFiles(ctx, s.config); err != nil {
+		return err
 	}
 	before, err := admin.StoredOutcome(ctx, store)
 	ended := err == nil && before.Ended()

@@ -48,7 +48,7 @@ master or server it continues when that process runs again. One trainer of the j
 	flags.StringVar(&addr, "addr", "", "`host:port` of the master (default: found through etcd)")
 	flags.StringSliceVar(&servers, "servers", nil, "`host:port` of every parameter server (default: found through etcd)")
 	flags.StringVar(&w.Trainer.ID, "id", defaultID(), "`name` of this trainer; a second one with the same name takes its place")
-	flags.StringSliceVar(&w.Data, "data", nil, "`prefix` of a converted dataset, or paths, URLs (s3://bucket/key, azblob://, gs://) and globs of RecordIO or TFRecord files to train on")
+	flags.StringSliceVar(&w.Data, "data", nil, "`prefix` of a converted dataset, or paths, URLs (s3://bucket/key, azblob://, gs://) and globs of RecordIO or TFRecord files to train on (default: the datasets that the master registers, with --dataset)")
 	openStores := addDataCache(cmd)
 	kind := cli.AddChoice(cmd, "model", "", "what to train", model.Kinds()...)
 	flags.IntVar(&w.Classes, "classes", 0, "`number` of classes, above the greatest label (0: as the dataset states, else 10; 2 for models of categories)")
@@ -133,8 +133,6 @@ func validateWorker(cmd *cobra.Command, w *reference.Worker, addr string, server
 	switch {
 	case !trainerName.MatchString(w.Trainer.ID):
 		return cli.SettingErrorf(cmd, "id", "expected 1 to 128 letters, digits, '.', '_' and '-'")
-	case len(w.Data) == 0:
-		return cli.UsageErrorf("--data: expected the RecordIO files to train on, found nothing")
 	case slices.ContainsFunc(w.Data, dataset.IsRange):
 		return cli.SettingErrorf(cmd, "data", "expected files: no built-in model resolves the record numbers of a range")
 	case w.Classes != 0 && w.Classes < 2:

@@ -121,7 +121,7 @@ var kinds = map[taskqueue.Kind]pb.TaskKind{
 
 func datasetStatus(number int, d *taskqueue.SetOverview) *pb.DatasetStatus {
 	return &pb.DatasetStatus{
-		Dataset: uint32(number), Kind: kinds[d.Kind], Digest: d.Digest[:], Pass: uint32(d.Pass), Passes: uint32(d.Passes),
+		Dataset: uint32(number), Name: d.Name, Weight: uint32(d.Weight), Kind: kinds[d.Kind], Digest: d.Digest[:], Pass: uint32(d.Pass), Passes: uint32(d.Passes),
 		Tasks: uint64(d.Tasks), Todo: uint64(d.Todo), Pending: uint64(d.Pending), Retry: uint64(d.Retry), Done: uint64(d.Done),
 		SetAside: uint64(d.SetAside), Cursor: uint64(d.Cursor), Chunks: uint64(d.Chunks), Records: uint64(d.Records),
 		ChunksPerTask: uint32(d.ChunksPerTask), AverageTaskSeconds: d.AverageTask.Seconds(), TimeoutSeconds: d.Timeout.Seconds(),

@@ -162,6 +162,7 @@ func TestErrorTableHasEveryExportedError(t *testing.T) {
 		"../../recordio.ErrClosed":     "of a writer",
 		"../committer.ErrCutDisturbed": "ends in the component for checkpoints",
 		"../store.ErrRenewed":          "ends in the component for evictions",
+		"...ErrBadDataset":             "ends the master",
 	}
 	for _, dir := range []string{"..", "../committer", "../pscontrol", "../store", "../../dataset", "../../recordio", "../../taskqueue"} {
 		n := 0

@@ -136,10 +136,10 @@ func answer(waiting []chan error, err error) {
 	}
 }
 
-// register registers the evaluation dataset, after the first dataset of the job: users know the training dataset by the number 0.
+// register registers the evaluation dataset, after the other datasets of the job: users know the training dataset by the number 0.
 func (r *Rounds) register(ctx context.Context, t component.Term) error {
 	for known := false; !known; {
-		if err := t.Read(ctx, func(q *taskqueue.Queue) { known = q.Table(0) != nil }); err != nil {
+		if err := t.Read(ctx, func(q *taskqueue.Queue) { known = q.Table(0) != nil && q.Registered() }); err != nil {
 			return err
 		}
 		if !known {

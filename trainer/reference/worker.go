@@ -31,7 +31,7 @@ type Worker struct {
 	Servers func(ctx context.Context) ([]string, error) // addresses of all parameter servers, by index
 	// During is [params.Config.During]: it ends waits for a server that was replaced. May be nil.
 	During func(parent context.Context, index int, addr string) (context.Context, context.CancelFunc)
-	Data   []string // paths and globs of the dataset
+	Data   []string // paths and globs of the dataset; empty: the master registers the datasets
 
 	Kind    string // of the model: one of model.Kinds
 	Classes int    // 0: 2 for a kind that learns from categories, else what the dataset states, else 10
@@ -143,11 +143,28 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 	log.Info("joined")
 	ctx, release := client.UntilFailed(ctx)
 	defer release()
-	if err := client.ReportDataset(ctx, w.Data); err != nil {
-		return err
+	var tasks Tasks = client
+	var data sample.Shape
+	var described string // a file of the dataset
+	if len(w.Data) > 0 {
+		if err := client.ReportDataset(ctx, w.Data); err != nil {
+			return err
+		}
+		data, described, err = w.describe(ctx)
+	} else {
+		log.Info("waiting for a task of the datasets of the job")
+		first := &begun{Tasks: client}
+		tasks = first
+		data, described, err = w.describeTask(ctx, first)
 	}
-	data, err := w.describe(ctx)
-	if err != nil {
+	switch {
+	case errors.Is(err, io.EOF):
+		log.Info("job ended")
+		return nil
+	case errors.Is(err, trainer.ErrDrained):
+		log.Info("trainer drained")
+		return nil
+	case err != nil:
 		return err
 	}
 	recipe, err := w.Recipe.Complete(w.Kind, DatasetLike(w.Kind, data.Features), client.Sync())
@@ -165,7 +182,7 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 		return err
 	}
 	defer servers.Close()
-	t := Trainer{ID: w.Trainer.ID, Model: m, BatchSize: recipe.BatchSize, Exchange: recipe.Exchange, Tasks: client, Parameters: servers, Rows: servers, Stops: client, Journal: journal, Rounds: client, Stored: w.Stored, Seed: w.Seed}
+	t := Trainer{ID: w.Trainer.ID, Model: m, BatchSize: recipe.BatchSize, Exchange: recipe.Exchange, Tasks: tasks, Parameters: servers, Rows: servers, Stops: client, Journal: journal, Rounds: client, Stored: w.Stored, Seed: w.Seed}
 	if client.Sync() {
 		t.Steps = client
 	}
@@ -173,7 +190,7 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 		t.Cuts = client
 	}
 	if w.RecordDelay > 0 {
-		t.Tasks = delayed{client, w.RecordDelay}
+		t.Tasks = delayed{tasks, w.RecordDelay}
 	}
 	current.Store(&currentModel{&t, Saved{Kind: w.Kind, Config: shape, Tensors: m.Parameters()}, declare(m.Tables(), w.Seed), servers})
 	if w.Trainer.Control != "" { // the master reads the progress within a task
@@ -199,7 +216,7 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 		return err
 	}
 	log.Info("job ended")
-	return w.save(ctx, client, servers, m, shape, before)
+	return w.save(ctx, client, servers, m, shape, described, before)
 }
 
 // currentModel is the model of a session, for GetModel.
@@ -265,39 +282,76 @@ func (w *Worker) classes(data sample.Shape) int {
 	return cmp.Or(w.Classes, data.Classes, 10)
 }
 
-// describe reads the description of the dataset in its first record.
-func (w *Worker) describe(ctx context.Context) (shape sample.Shape, err error) {
+// describe reads the description of the dataset in the first record of its first file.
+func (w *Worker) describe(ctx context.Context) (shape sample.Shape, path string, err error) {
 	listing, err := dataset.Source{AnyURL: true, Stores: w.Trainer.Stores}.List(ctx, w.Data)
 	if err != nil {
-		return shape, fmt.Errorf("look at the dataset: %w", err)
+		return shape, "", fmt.Errorf("look at the dataset: %w", err)
 	}
-	file, err := cmp.Or(w.Trainer.Stores, dataset.DefaultStores).OpenReader(ctx, listing.Files[0].Path)
+	path = listing.Files[0].Path
+	file, err := cmp.Or(w.Trainer.Stores, dataset.DefaultStores).OpenReader(ctx, path)
 	if err != nil {
-		return shape, err
+		return shape, "", err
 	}
 	defer file.Close()
-	for record, err := range file.Records() {
-		if err == nil {
-			shape, err = model.Shape(w.Kind, record)
+	if shape, err = w.shapeOf(file.Records()); err != nil {
+		err = fmt.Errorf("first record of %q: %w", path, err)
+	}
+	return shape, path, err
+}
+
+// shapeOf returns the description in the first record. The error is a *recordError if the record cannot be read.
+func (w *Worker) shapeOf(records iter.Seq2[[]byte, error]) (shape sample.Shape, err error) {
+	for record, err := range records {
+		if err != nil {
+			return shape, &recordError{0, err}
 		}
+		shape, err = model.Shape(w.Kind, record)
 		if err == nil && shape.Classes > w.classes(shape) {
 			err = fmt.Errorf("the dataset has %d classes, the model %s has %d: %s", shape.Classes, w.Kind, w.classes(shape), w.moreClasses(shape))
 		}
-		if err != nil {
-			return shape, fmt.Errorf("first record of %q: %w", listing.Files[0].Path, err)
-		}
-		return shape, nil
+		return shape, err
 	}
-	return shape, fmt.Errorf("%q: expected at least one record", listing.Files[0].Path)
+	return shape, errors.New("expected at least one record")
 }
 
-// meaning reads the meaning of the dataset in the description of its first shard.
-func (w *Worker) meaning(ctx context.Context) (convert.Meaning, error) {
-	listing, err := dataset.Source{AnyURL: true, Stores: w.Trainer.Stores}.List(ctx, w.Data)
-	if err != nil {
-		return convert.Meaning{}, err
+// begun are tasks whose first task was taken before the training.
+type begun struct {
+	Tasks
+	first *taskqueue.Task // nil: Next has returned it
+}
+
+// Next implements [Tasks].
+func (b *begun) Next(ctx context.Context, finished *taskqueue.Task) (*taskqueue.Task, error) {
+	if first := b.first; first != nil {
+		b.first = nil
+		return first, nil
 	}
-	return convert.MeaningOf(listing.Files[0].Path)
+	return b.Tasks.Next(ctx, finished)
+}
+
+// describeTask takes the first task, and reads the description of its dataset. A task that cannot be read is returned to the queue.
+func (w *Worker) describeTask(ctx context.Context, b *begun) (shape sample.Shape, path string, err error) {
+	for {
+		task, err := b.Tasks.Next(ctx, nil)
+		if err != nil {
+			return shape, "", err
+		}
+		path = task.Chunks[0].Path
+		shape, err = w.shapeOf(b.Records(task))
+		if err == nil {
+			b.first = task
+			return shape, path, nil
+		}
+		//guard:unreadable-first-task-returned
+		if _, isRecord := errors.AsType[*recordError](err); !isRecord {
+			return shape, "", fmt.Errorf("first record of a task in %q: %w", path, err)
+		}
+		w.Log.WithError(err).WithField("task", task.Token.String()).Warn("task failed")
+		if err := b.Fail(ctx, task, err); err != nil {
+			return shape, "", err
+		}
+	}
 }
 
 // moreClasses returns the remedy for a dataset with more classes than the model.
@@ -339,7 +393,7 @@ func (w *Worker) savedSince(before os.FileInfo) bool {
 }
 
 // save writes the model if this trainer is elected.
-func (w *Worker) save(ctx context.Context, client *trainer.Client, servers *params.Client, m model.Model, shape model.Config, before os.FileInfo) error {
+func (w *Worker) save(ctx context.Context, client *trainer.Client, servers *params.Client, m model.Model, shape model.Config, described string, before os.FileInfo) error {
 	if w.SavePath == "" {
 		return nil
 	}
@@ -359,7 +413,7 @@ func (w *Worker) save(ctx context.Context, client *trainer.Client, servers *para
 		return fmt.Errorf("pull the parameters to save: %w", err)
 	}
 	saved := Saved{Kind: w.Kind, Config: shape, Version: version, Tensors: tensors}
-	if saved.Meaning, err = w.meaning(ctx); err != nil {
+	if saved.Meaning, err = convert.MeaningOf(described); err != nil {
 		w.Log.WithError(err).Warn("meaning of labels and features not saved with the model")
 	}
 	if saved.Tables, err = scanTables(ctx, servers, declare(m.Tables(), w.Seed)); err != nil {

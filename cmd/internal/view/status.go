@@ -150,7 +150,9 @@ func (r *registration) String() string {
 
 type datasetStatus struct {
 	Dataset       uint32  `json:"dataset"`
-	Kind          string  `json:"kind"` // training, evaluation, prediction
+	Name          string  `json:"name"`
+	Weight        uint32  `json:"weight"` // among the datasets of the kind
+	Kind          string  `json:"kind"`   // training, evaluation, prediction
 	Digest        string  `json:"digest"`
 	Pass          uint32  `json:"pass"`
 	Passes        uint32  `json:"passes"`
@@ -235,7 +237,7 @@ func NewStatus(r *pb.StatusReply) Status {
 	}
 	for _, d := range r.GetDatasets() {
 		s.Datasets = append(s.Datasets, datasetStatus{
-			Dataset: d.GetDataset(), Kind: enumWord(d.GetKind(), "TASK_KIND_"), Digest: hex.EncodeToString(d.GetDigest()), Pass: d.GetPass(), Passes: d.GetPasses(),
+			Dataset: d.GetDataset(), Name: d.GetName(), Weight: d.GetWeight(), Kind: enumWord(d.GetKind(), "TASK_KIND_"), Digest: hex.EncodeToString(d.GetDigest()), Pass: d.GetPass(), Passes: d.GetPasses(),
 			Tasks: d.GetTasks(), Todo: d.GetTodo(), Pending: d.GetPending(), Retry: d.GetRetry(), Done: d.GetDone(), SetAside: d.GetSetAside(), Uncommitted: d.GetUncommitted(), Cursor: d.GetCursor(),
 			Chunks: d.GetChunks(), ChunksPerTask: d.GetChunksPerTask(), Records: d.GetRecords(), AverageTask: d.GetAverageTaskSeconds(), Timeout: d.GetTimeoutSeconds(),
 		})
@@ -374,6 +376,13 @@ func (s Status) datasetsTable(w io.Writer) {
 		}
 		fmt.Fprintf(w, "%d\t%s\t%d%%\t%s\t%s\t%s\t%s\n", d.Dataset, d.Kind, 100*(d.Done+d.SetAside)/max(d.Tasks, 1),
 			cli.Thousands(d.Chunks), cli.Thousands(d.Records), average, cli.Span(d.Timeout))
+	}
+	if !slices.ContainsFunc(s.Datasets, func(d datasetStatus) bool { return d.Name != "" && d.Name != d.Kind }) {
+		return
+	}
+	fmt.Fprintln(w, "\nDATASET\tWEIGHT\tNAME")
+	for _, d := range s.Datasets {
+		fmt.Fprintf(w, "%d\t%d\t%s\n", d.Dataset, d.Weight, d.Name)
 	}
 }
 

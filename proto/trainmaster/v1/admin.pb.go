@@ -839,7 +839,10 @@ type DatasetStatus struct {
 	// Timeout of a task that has not failed.
 	TimeoutSeconds float64 `protobuf:"fixed64,17,opt,name=timeout_seconds,json=timeoutSeconds,proto3" json:"timeout_seconds,omitempty"`
 	// Finished, and not in a committed step.
-	Uncommitted   uint64 `protobuf:"varint,18,opt,name=uncommitted,proto3" json:"uncommitted,omitempty"`
+	Uncommitted uint64 `protobuf:"varint,18,opt,name=uncommitted,proto3" json:"uncommitted,omitempty"`
+	Name        string `protobuf:"bytes,19,opt,name=name,proto3" json:"name,omitempty"`
+	// Share of the dispatched tasks among the datasets of the kind.
+	Weight        uint32 `protobuf:"varint,20,opt,name=weight,proto3" json:"weight,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -996,6 +999,20 @@ func (x *DatasetStatus) GetTimeoutSeconds() float64 {
 func (x *DatasetStatus) GetUncommitted() uint64 {
 	if x != nil {
 		return x.Uncommitted
+	}
+	return 0
+}
+
+func (x *DatasetStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *DatasetStatus) GetWeight() uint32 {
+	if x != nil {
+		return x.Weight
 	}
 	return 0
 }
@@ -2704,7 +2721,7 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\fRegistration\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\tR\x04step\x12\x12\n" +
 	"\x04done\x18\x02 \x01(\x04R\x04done\x12\x14\n" +
-	"\x05total\x18\x03 \x01(\x04R\x05total\"\x95\x04\n" +
+	"\x05total\x18\x03 \x01(\x04R\x05total\"\xc1\x04\n" +
 	"\rDatasetStatus\x12\x18\n" +
 	"\adataset\x18\x01 \x01(\rR\adataset\x12,\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x18.trainmaster.v1.TaskKindR\x04kind\x12\x16\n" +
@@ -2724,7 +2741,9 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x0fchunks_per_task\x18\x0f \x01(\rR\rchunksPerTask\x120\n" +
 	"\x14average_task_seconds\x18\x10 \x01(\x01R\x12averageTaskSeconds\x12'\n" +
 	"\x0ftimeout_seconds\x18\x11 \x01(\x01R\x0etimeoutSeconds\x12 \n" +
-	"\vuncommitted\x18\x12 \x01(\x04R\vuncommitted\"\x98\x02\n" +
+	"\vuncommitted\x18\x12 \x01(\x04R\vuncommitted\x12\x12\n" +
+	"\x04name\x18\x13 \x01(\tR\x04name\x12\x16\n" +
+	"\x06weight\x18\x14 \x01(\rR\x06weight\"\x98\x02\n" +
 	"\tJobTotals\x12\x1a\n" +
 	"\btrainers\x18\x01 \x01(\rR\btrainers\x12'\n" +
 	"\x0frecords_trained\x18\x02 \x01(\x04R\x0erecordsTrained\x12,\n" +

@@ -1,0 +1,150 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/spf13/cobra"
+
+	"trainmaster/cmd/internal/cli"
+	"trainmaster/dataset"
+	"trainmaster/master"
+	"trainmaster/taskqueue"
+)
+
+// datasetFlags are the flags for the datasets that a master registers itself.
+type datasetFlags struct {
+	training []string
+}
+
+func (d *datasetFlags) add(cmd *cobra.Command) {
+	cmd.Flags().StringArrayVar(&d.training, "dataset", nil, "training dataset as `NAME=PATH[,weight=W][,passes=N]`, with its share of the tasks (default 1) and its passes (default --passes); repeatable. The same name again adds paths. Default: a trainer reports the dataset")
+}
+
+// parse returns the datasets of the flags.
+func (d *datasetFlags) parse(cmd *cobra.Command) (list []master.Dataset, err error) {
+	weights := map[string]string{}
+	for _, text := range d.training {
+		one, weight, err := parseDataset(text)
+		if err != nil {
+			return nil, cli.SettingErrorf(cmd, "dataset", "%q: %w", text, err)
+		}
+		if weight != "" && weights[one.Name] != "" {
+			return nil, cli.SettingErrorf(cmd, "dataset", "%q: expected the weight of %s once, found %s before", text, one.Name, weights[one.Name])
+		}
+		if weight != "" {
+			weights[one.Name] = weight
+		}
+		at := slices.IndexFunc(list, func(other master.Dataset) bool { return other.Name == one.Name })
+		if at < 0 {
+			list = append(list, one)
+			continue
+		}
+		if one.Passes > 0 && list[at].Passes > 0 {
+			return nil, cli.SettingErrorf(cmd, "dataset", "%q: expected the passes of %s once, found %d before", text, one.Name, list[at].Passes)
+		}
+		list[at].Paths, list[at].Passes = append(list[at].Paths, one.Paths...), max(list[at].Passes, one.Passes)
+	}
+	if len(list) > mostDatasets {
+		return nil, cli.UsageErrorf("--dataset: expected at most %d datasets, found %d", mostDatasets, len(list))
+	}
+	integers, err := wholeWeights(list, weights)
+	if err != nil {
+		return nil, cli.UsageErrorf("--dataset: %w", err)
+	}
+	for i := range list {
+		s := &list[i].SetSpec
+		s.Weight = integers[i]
+		if list[i].Paths, err = withShards(list[i].Paths); err != nil {
+			return nil, cli.UsageErrorf("%s: %w", list[i].From, err)
+		}
+	}
+	return list, nil
+}
+
+// mostDatasets leaves room for the datasets of evaluation and prediction.
+const mostDatasets = taskqueue.MaxSets - 2
+
+// options of a dataset are read from the end, so that a path may contain commas and equals signs.
+var datasetOption = regexp.MustCompile(`^(.*),(weight|passes)=([^,]*)$`)
+
+// decimal is a weight.
+var decimal = regexp.MustCompile(`^[0-9]{1,7}(\.[0-9]{1,6})?$`)
+
+// parseDataset reads NAME=PATH[,weight=W][,passes=N]. weight is its text; "": none is given.
+func parseDataset(text string) (d master.Dataset, weight string, err error) {
+	const form = "expected NAME=PATH[,weight=W][,passes=N]"
+	name, path, ok := strings.Cut(text, "=")
+	if !ok || name == "" {
+		return d, "", fmt.Errorf("%s, found no NAME=", form)
+	}
+	passes := ""
+	for {
+		parts := datasetOption.FindStringSubmatch(path)
+		if parts == nil {
+			break
+		}
+		into := &weight
+		if parts[2] == "passes" {
+			into = &passes
+		}
+		if *into != "" || parts[3] == "" {
+			return d, "", fmt.Errorf("%s, found %s= twice or without a value", form, parts[2])
+		}
+		path, *into = parts[1], parts[3]
+	}
+	if path == "" {
+		return d, "", fmt.Errorf("%s, found no path", form)
+	}
+	d = master.Dataset{SetSpec: taskqueue.SetSpec{Name: name}, Paths: []string{path}, From: "--dataset " + name}
+	if passes != "" {
+		if d.Passes, err = strconv.Atoi(passes); err != nil || d.Passes < 1 || d.Passes > math.MaxInt32 {
+			return d, "", fmt.Errorf("expected passes=N with N from 1, found %q", passes)
+		}
+	}
+	if weight != "" && (!decimal.MatchString(weight) || strings.Trim(weight, "0.") == "") {
+		return d, "", fmt.Errorf("expected weight=W with a decimal number above 0 of at most 6 decimal places, such as 0.3, found %q", weight)
+	}
+	if name == taskqueue.Evaluation.String() || name == taskqueue.Prediction.String() {
+		return d, "", fmt.Errorf("expected another name than %q, which is the name of another dataset of a job", name)
+	}
+	return d, weight, d.Validate()
+}
+
+// wholeWeights multiplies the weights by the smallest power of ten that makes all of them integers. A weight that is not given is 1.
+func wholeWeights(list []master.Dataset, weights map[string]string) (integers []int, err error) {
+	places := 0
+	for _, text := range weights {
+		_, decimals, _ := strings.Cut(text, ".")
+		places = max(places, len(strings.TrimRight(decimals, "0")))
+	}
+	for _, d := range list {
+		text := weights[d.Name]
+		if text == "" {
+			text = "1"
+		}
+		whole, decimals, _ := strings.Cut(text, ".")
+		decimals = strings.TrimRight(decimals, "0")
+		n, err := strconv.Atoi(whole + decimals + strings.Repeat("0", places-len(decimals)))
+		if err != nil || n > taskqueue.MaxWeight {
+			return nil, fmt.Errorf("weight of %s: expected at most %d after all weights are multiplied by %d to make them integers, found %s", d.Name, taskqueue.MaxWeight, int(math.Pow10(places)), text)
+		}
+		integers = append(integers, n)
+	}
+	return integers, nil
+}
+
+// checkFiles returns an error for missing files.
+func (d *datasetFlags) checkFiles(ctx context.Context, config master.Config) error {
+	for _, set := range config.Datasets {
+		if _, err := (dataset.Source{Roots: config.Roots}).List(ctx, set.Paths); err != nil {
+			return cli.UsageErrorf("%s: %w", set.From, err)
+		}
+	}
+	return nil
+}
