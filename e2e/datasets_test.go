@@ -121,7 +121,7 @@ func TestWeightedDatasetsOfTheMaster(t *testing.T) {
 	j.wantAccuracy(0.85)
 }
 
-// F240: a synchronous job with two datasets loses a server and rolls back. Each record of each dataset is in one committed step.
+// F240, F242: a synchronous job with two datasets and shuffled records loses a server and rolls back. Each record of each dataset is in one committed step.
 func TestWeightedDatasetsRollBack(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
@@ -129,7 +129,7 @@ func TestWeightedDatasetsRollBack(t *testing.T) {
 	m := j.master("--passes", "2", "--ps", "2", "--update-mode", "sync", "--checkpoint-every", "500ms",
 		"--dataset", "a="+paths[0]+",weight=3", "--dataset", "b="+paths[1], "--dataset", "b="+paths[2], "--dataset", "b="+paths[3], "--evaluation-data", j.data.Test.Paths[0])
 	servers := []*process{j.server(shortLease...), j.server(shortLease...)}
-	trainers := []*process{j.trainerOfMaster("x"), j.trainerOfMaster("y")}
+	trainers := []*process{j.trainerOfMaster("x", "--shuffle-records"), j.trainerOfMaster("y", "--shuffle-records=1")}
 	j.awaitSet(2, 0)
 	j.awaitSteps(20)
 	servers[1].kill()

@@ -28,6 +28,10 @@ type Config struct {
 	Log       *logrus.Entry   // default: the standard logger
 	Protocol  Protocol        // default: GRPC
 	Answered  func(Answer)    // called after each answered call, by several goroutines; may be nil
+	// ShuffleRecords is the seed of the order of the records in a training task; 0: in the order of the files. All trainers of a job must
+	// have the same seed, since a task can continue on another trainer. Records then has all records of the task in memory. Ranges and
+	// RowGroups are not shuffled.
+	ShuffleRecords uint64
 	// Stores opens files in object stores. nil: dataset.DefaultStores.
 	Stores *dataset.Stores
 

@@ -70,8 +70,20 @@ func overBoth(t *testing.T, run func(t *testing.T)) {
 
 func join(t *testing.T, id string, locate trainer.Locator) *trainer.Client {
 	t.Helper()
+	return joinAs(t, trainer.Config{ID: id, Locate: locate})
+}
+
+// joinShuffled joins as a trainer that shuffles the records of a task.
+func joinShuffled(t *testing.T, id string, locate trainer.Locator) *trainer.Client {
+	t.Helper()
+	return joinAs(t, trainer.Config{ID: id, Locate: locate, ShuffleRecords: 7})
+}
+
+func joinAs(t *testing.T, config trainer.Config) *trainer.Client {
+	t.Helper()
 	logger, _ := logtest.NewNullLogger()
-	c, err := trainer.Join(within(t), trainer.Config{ID: id, Locate: locate, Heartbeat: 50 * time.Millisecond, Log: logrus.NewEntry(logger), Protocol: protocol})
+	config.Heartbeat, config.Log, config.Protocol = 50*time.Millisecond, logrus.NewEntry(logger), protocol
+	c, err := trainer.Join(within(t), config)
 	if err != nil {
 		t.Fatal(err)
 	}

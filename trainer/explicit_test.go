@@ -83,7 +83,10 @@ func (m *model) load(t *testing.T, c *trainer.Client) {
 // record is in the model once.
 func TestExactResume(t *testing.T) { overBoth(t, testExactResume) }
 
-func testExactResume(t *testing.T) {
+func testExactResume(t *testing.T) { testExactResumeOf(t, join) }
+
+// testExactResumeOf is the test with trainers that join makes.
+func testExactResumeOf(t *testing.T, join func(*testing.T, string, trainer.Locator) *trainer.Client) {
 	job := etcdtest.NewJob(t)
 	config := master.Config{ChunksPerTask: 1, Queue: taskqueue.Options{Passes: 1, ExplicitCommit: true}}
 	start := func() *mastertest.Running {

@@ -2,6 +2,9 @@ package trainer
 
 import "time"
 
+// RecordOrder is recordOrder.
+var RecordOrder = recordOrder
+
 // WithCopyStall returns config with the time without a sent message after which a copy of the model ends.
 func WithCopyStall(config Config, d time.Duration) Config {
 	config.copyStall = d

@@ -110,10 +110,10 @@ func (f *openFile) close() error {
 	return f.file.Close()
 }
 
-// chunksOf calls use for the chunks of a task from Base on, with the stamp of their file and the number of records of the chunk before Base.
-func (c *Client) chunksOf(task *taskqueue.Task, use func(i int, chunk taskqueue.Chunk, stamp dataset.Stamp, skip int64) (more bool)) {
+// chunksOf calls use for the chunks of a task from the record base on, with the stamp of their file and the number of records of the chunk before it.
+func (c *Client) chunksOf(task *taskqueue.Task, base int64, use func(i int, chunk taskqueue.Chunk, stamp dataset.Stamp, skip int64) (more bool)) {
 	stamps := c.stamps[task.Token]
-	at, skip := 0, c.Base(task)
+	at, skip := 0, base
 	for i, chunk := range task.Chunks {
 		if i > 0 && chunk.Path != task.Chunks[i-1].Path {
 			at++
@@ -133,11 +133,19 @@ func (c *Client) chunksOf(task *taskqueue.Task, use func(i int, chunk taskqueue.
 	}
 }
 
-// Records yields the records of a task in their order, from Base on. A record is valid until the next iteration. An error ends the
-// records. A file that changed since it was indexed is an error.
+// Records yields the records of a task in their order, from Base on. With Config.ShuffleRecords, the order of a training task is a
+// permutation. A record is valid until the next iteration. An error ends the records. A file that changed since it was indexed is an error.
 func (c *Client) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
+	if c.config.ShuffleRecords != 0 && task.Token.Kind == taskqueue.Training {
+		return c.shuffled(task)
+	}
+	return c.inFileOrder(task, c.Base(task))
+}
+
+// inFileOrder yields the records of a task in the order of its files, from the record base on.
+func (c *Client) inFileOrder(task *taskqueue.Task, base int64) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		c.chunksOf(task, func(i int, chunk taskqueue.Chunk, stamp dataset.Stamp, skip int64) bool {
+		c.chunksOf(task, base, func(i int, chunk taskqueue.Chunk, stamp dataset.Stamp, skip int64) bool {
 			file, err := c.files.open(chunk.Path, chunk.Index.Layout, stamp)
 			if err != nil {
 				yield(nil, fmt.Errorf("task %d: %w", task.Index, err))

@@ -25,7 +25,7 @@ type RowGroup struct {
 //		rows := file.RowGroups()[group.Number].Rows()
 func (c *Client) RowGroups(task *taskqueue.Task) iter.Seq2[RowGroup, error] {
 	return func(yield func(RowGroup, error) bool) {
-		c.chunksOf(task, func(_ int, chunk taskqueue.Chunk, stamp dataset.Stamp, skip int64) bool {
+		c.chunksOf(task, c.Base(task), func(_ int, chunk taskqueue.Chunk, stamp dataset.Stamp, skip int64) bool {
 			group, err := c.rowGroup(chunk, stamp)
 			if err != nil {
 				err = fmt.Errorf("task %d: %w", task.Index, err)

@@ -59,6 +59,8 @@ master or server it continues when that process runs again. One trainer of the j
 	dtype := addWireDType(cmd)
 	protocol := addProtocol(cmd)
 	checkExchange := addExchange(cmd, &w.Recipe.Exchange)
+	flags.Uint64Var(&w.Trainer.ShuffleRecords, "shuffle-records", 0, "shuffle the records within each task, with a `seed` that all trainers of the job must have (--shuffle-records: 1; 0: in the order of the files)")
+	flags.Lookup("shuffle-records").NoOptDefVal = "1"
 	flags.Uint64Var(&w.Seed, "model-seed", 1, "of the initial parameters")
 	flags.StringVar(&w.SavePath, "save-model", "", "safetensors `file` that the elected trainer writes at the end")
 	flags.StringVar(&stored, "checkpoint-dir", "", "`directory`, or s3://bucket/prefix, of the checkpoints of the parameter servers, for evaluation rounds (default: the newest parameters are evaluated)")

@@ -930,6 +930,12 @@ var guards = []guard{
 	{"F241", "e2e.TestFirstTaskOfATrainerWithoutData", mutant{"model that does not fit fails tasks", "unreadable-first-task-returned",
 		condition("$ && false"),
 		"a trainer with another model sets the tasks of a job aside"}},
+	{"F242", "trainer.TestExactResumeInShuffledOrder", mutant{"base counts in the order of the files", "base-in-shuffled-order",
+		whole("for at, i := range order {\n\t\t\tif int64(i) < c.Base(task) {\n\t\t\t\tcontinue\n\t\t\t}\n\t\t\t_ = at\n\t\t\tif !yield(records[i], nil) {\n\t\t\t\treturn\n\t\t\t}\n\t\t}"),
+		"records of a task are trained twice after a rollback, others never"}},
+	{"F242", "trainer.TestRecordOrderIsStable", mutant{"each attempt has an order of its own", "record-order-of-each-attempt",
+		text("uint64(token.Position)", "uint64(token.Attempt)"),
+		"a task that continues on another trainer trains records twice"}},
 	// evaluation
 	{"F175", "master/evaluation/metric.TestBadInputIsNamedAndChangesNothing", mutant{"NaN accepted in a metric", "finite-value",
 		remove(),
