@@ -108,7 +108,7 @@ var house = []room{
 	{dir: "cmd", may: anything},
 	{dir: "cmd/internal/cli", may: []string{"internal/usage", "internal/filekind", "etcdstore", "local", "pserver", "pserver/checkpoint/storage"}},
 	{dir: "cmd/internal/view", may: []string{"cmd/internal/cli", "ledger/verify", "local", "master/restore", "master/rounds", "master/snapshot", "pserver/checkpoint/modelfile", "proto", "taskqueue"}},
-	{dir: "cmd/internal/admin", may: []string{"cmd/internal/cli", "cmd/internal/view", "internal/usage", "internal/filekind", "etcdstore", "ledger", "ledger/verify", "local", "local/drill", "master", "master/committer", "master/evaluation", "master/rounds", "master/grpcapi", "master/psclient", "proto", "taskqueue", "trainer"}},
+	{dir: "cmd/internal/admin", may: []string{"cmd/internal/cli", "cmd/internal/view", "internal/usage", "internal/filekind", "etcdstore", "ledger", "ledger/verify", "local", "local/drill", "master", "master/committer", "master/evaluation", "master/rounds", "master/strategy", "master/grpcapi", "master/psclient", "proto", "taskqueue", "trainer"}},
 	{dir: "local/drill", may: []string{"etcdstore", "master/store", "taskqueue", "internal/tcpproxy"}},
 	{dir: "local", may: []string{"internal/tcpproxy", "recordio", "dataset", "taskqueue", "etcdstore", "pserver/optimizer", "trainer", "testdata", "local/drill"}},
 	{dir: "testdata"},

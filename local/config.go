@@ -52,6 +52,7 @@ type Config struct {
 	Protocol  trainer.Protocol // between trainers and masters; "": trainer.GRPC
 
 	Evaluation []string // flags of the masters for evaluation rounds
+	Strategy   []byte   // strategy file of the job; nil: none. A resumed run has its own copy
 
 	CheckpointEvery time.Duration     // default 2 s
 	OnTrainerLoss   string            // of a synchronous run: Rewind or Retrain; default Retrain, with Deterministic Rewind

@@ -6,6 +6,7 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strconv"
 	"strings"
 
@@ -40,6 +41,9 @@ func (j *Job) putProxies(ctx context.Context, scene *drill.Scene) (stop func(), 
 	}
 	return stop, err
 }
+
+// StrategyPath returns the path of the strategy file in the directory of a run.
+func StrategyPath(dir string) string { return filepath.Join(dir, "strategy.yaml") }
 
 // masterName returns the name of a master. The first master has no number.
 func masterName(i int) string {
@@ -87,6 +91,9 @@ func (j *Job) define() {
 			one.args = append(one.args, "--evaluation-data", path)
 		}
 		one.args = append(one.args, c.Evaluation...)
+		if c.Strategy != nil {
+			one.args = append(one.args, "--strategy", StrategyPath(c.Dir))
+		}
 		one.endCodes = []int{ExitSetAside} // the result has the tasks
 		if i == 0 {
 			j.master = one

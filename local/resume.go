@@ -94,6 +94,11 @@ func (j *Job) begin(ctx context.Context) error {
 			return err
 		}
 	}
+	if j.config.Strategy != nil {
+		if err := os.WriteFile(StrategyPath(j.config.Dir), j.config.Strategy, 0o600); err != nil {
+			return err
+		}
+	}
 	text, err := json.MarshalIndent(savedRun{j.config.Settings, j.config.Command, j.folder, j.data}, "", "  ")
 	if err != nil {
 		return err

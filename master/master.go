@@ -84,6 +84,9 @@ func (m *Master) Run(ctx context.Context) error {
 	if err := m.config.Store.EnsureJob(ctx, m.config.Job, m.config.Settings()); fatal(err) {
 		return err
 	}
+	if err := committer.CheckStrategy(ctx, m.config.Store, m.config.Queue.Strategy); fatal(err) {
+		return err
+	}
 	for _, part := range m.components {
 		if err := part.Init(ctx); err != nil {
 			return err

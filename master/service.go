@@ -20,6 +20,8 @@ type Assignment struct {
 	Stamps []dataset.Stamp  // of the files of Task.Chunks, in the order of their first chunk
 	Base   int64            // the record of the task to begin with
 	Round  *taskqueue.Round // of an evaluation task, without its metrics
+	// HyperParameters are of a training task; nil: the job has none. They must not be changed.
+	HyperParameters map[string]float64
 }
 
 // Ranges returns the records of the task, by file.
@@ -175,6 +177,8 @@ func (t *term) assignment(ctx context.Context, a taskqueue.Answer) (Reply, error
 			Stamps: make([]dataset.Stamp, len(files)),
 			Base:   a.Base,
 			Round:  a.Round,
+
+			HyperParameters: a.HyperParameters,
 		}
 		for i, f := range files {
 			if dataset.IsRange(f.Path) {

@@ -28,25 +28,27 @@ const (
 
 // Answer is the result of an event. The master may send it only after the commit that carries the event's changes.
 type Answer struct {
-	Kind        AnswerKind
-	Token       Token
-	Index       int
-	Set         int
-	Base        int64   // of the task: the record to begin with
-	Reason      string  // of AnswerEnded; "": the passes are done
-	Round       *Round  // of an evaluation task, without its metrics
-	WaitFor     WaitFor // of AnswerWait
-	Place       StepPlace
-	Finishes    []FinishStatus // one for each result of a request
-	Ordinal     Ordinal
-	Incarnation uint64
-	Granted     bool
-	Epoch       uint32  // epoch of the job, for a trainer that joins or stages gradients
-	Version     uint64  // of the last synchronous step
-	Included    bool    // staged gradients are in the version after theirs
-	Draining    bool    // of a heartbeat: its trainer is to leave when it has finished what it runs
-	Stops       []Token // of a heartbeat: dispatches to give up
-	Err         error
+	Kind   AnswerKind
+	Token  Token
+	Index  int
+	Set    int
+	Base   int64  // of the task: the record to begin with
+	Reason string // of AnswerEnded; "": the passes are done
+	Round  *Round // of an evaluation task, without its metrics
+	// HyperParameters are of a training task; nil: the job has none. They must not be changed.
+	HyperParameters map[string]float64
+	WaitFor         WaitFor // of AnswerWait
+	Place           StepPlace
+	Finishes        []FinishStatus // one for each result of a request
+	Ordinal         Ordinal
+	Incarnation     uint64
+	Granted         bool
+	Epoch           uint32  // epoch of the job, for a trainer that joins or stages gradients
+	Version         uint64  // of the last synchronous step
+	Included        bool    // staged gradients are in the version after theirs
+	Draining        bool    // of a heartbeat: its trainer is to leave when it has finished what it runs
+	Stops           []Token // of a heartbeat: dispatches to give up
+	Err             error
 }
 
 // FinishStatus is the verdict on one finish.
@@ -104,10 +106,17 @@ func (q *Queue) Advance(now Clock) {
 }
 
 // StoreKeys writes keys that other components own in the transaction of its batch. The queue does not read them.
-type StoreKeys struct{ Writes []Write }
+type StoreKeys struct {
+	Writes []Write
+	Ended  *EndedRound // an evaluation round that ends with them; nil: none
+}
 
 func (ev *StoreKeys) apply(q *Queue) Answer {
 	q.storeKeys(ev.Writes)
+	//guard:strategy-considers-each-round
+	if ev.Ended != nil {
+		q.steer(ev.Ended)
+	}
 	return Answer{}
 }
 

@@ -410,6 +410,7 @@ type PlainAsk struct {
 	Metrics     []byte // as in Result, also below
 	Model       Model
 	NotFinite   string
+	Stats       RunStats
 	Want        bool
 	Progress    Progress
 	Again       bool // a connection that holds a task gets the same task again: it may not have received the answer
@@ -437,6 +438,9 @@ func (ev *PlainAsk) apply(q *Queue) Answer {
 		a.Finishes = []FinishStatus{status}
 	case t != nil:
 		a.Finishes = []FinishStatus{q.finishPlain(t, ev)}
+	}
+	if ev.Finished {
+		q.steer(nil)
 	}
 	if !ev.Want {
 		return a
@@ -470,7 +474,7 @@ func (q *Queue) finishID(t *trainer, ev *PlainAsk) (FinishStatus, error) {
 		q.noteNotFinite(tok, ev.NotFinite)
 		return q.fail(nil, tok, ev.Error), nil
 	}
-	r := Result{Token: tok, Metrics: ev.Metrics, Model: ev.Model}
+	r := Result{Token: tok, Metrics: ev.Metrics, Model: ev.Model, Stats: ev.Stats}
 	if err := q.checkMetrics(r); err != nil {
 		return Stale, err
 	}

@@ -33,6 +33,8 @@ type Options struct {
 	// are ignored.
 	Merge func(merged, more []byte) ([]byte, error)
 
+	Strategy *Strategy // nil: the job has none
+
 	Sync    bool // gradients are applied in synchronous steps: see StageGradients
 	Backups int  // trainers that a synchronous step does not wait for
 

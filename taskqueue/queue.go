@@ -36,6 +36,9 @@ type Queue struct {
 	rates      []RateChange // in the order of their versions; of a synchronous job, those that a rollback may repeat, too
 	rateNumber uint64       // of the last change
 
+	steering   Steering // of the strategy, if there is one
+	statistics Statistics
+
 	// What Ready returns.
 	dirty        bool
 	final        bool                // an answer of the batch is final
@@ -49,6 +52,8 @@ type Queue struct {
 	commitDue    bool // CheckpointDue was raised
 
 	roundChanged, modelChanged bool
+
+	steeringChanged, statisticsChanged bool
 
 	joins int  // in this commit
 	hold  bool // no new dispatches

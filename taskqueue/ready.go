@@ -17,10 +17,13 @@ type Ready struct {
 	Notices    []Notice
 }
 
-// Ready ends a batch: it completes at most one synchronous step, returns what changed since the last call, and gives the state its
+// Ready ends a batch: it lets the strategy decide, completes at most one synchronous step, returns what changed since the last call, and gives the state its
 // next commit number. If nothing must be committed, it changes nothing.
 func (q *Queue) Ready() Ready {
-	q.completeStep()
+	q.steer(nil)
+	if q.completeStep() { //guard:step-decided-with-its-transaction
+		q.steer(nil)
+	}
 	//guard:job-end-stored-first
 	if !q.dirty && !q.final {
 		return Ready{}
@@ -46,6 +49,7 @@ func (q *Queue) Ready() Ready {
 		x.changed = false
 	}
 	r.Writes = append(r.Writes, q.roundWrites()...)
+	r.Writes = append(r.Writes, q.strategyWrites()...)
 	slices.SortFunc(r.Writes, func(a, b Write) int { return strings.Compare(a.Key, b.Key) })
 	if q.opt.Cuts {
 		due := q.StepsDue().Commit

@@ -14,9 +14,10 @@ type Result struct {
 	Token     Token
 	Error     string
 	Step      uint64
-	Metrics   []byte // of an evaluation task: see Options.Merge
-	Model     Model  // of a training task
-	NotFinite string // of a failed evaluation task: the name of a metric that is NaN or infinite
+	Metrics   []byte   // of an evaluation task: see Options.Merge
+	Model     Model    // of a training task
+	NotFinite string   // of a failed evaluation task: the name of a metric that is NaN or infinite
+	Stats     RunStats // of a training task
 }
 
 // Request is what a joined trainer sends: what it finished, and whether it wants a
@@ -63,6 +64,8 @@ func (ev *Request) apply(q *Queue) Answer {
 				a.Finishes[i] = q.fail(by, r.Token, r.Error)
 			}
 		}
+		//guard:rule-holds-before-the-next-task
+		q.steer(nil)
 	}
 	if !known || t.gone { // the task that it failed may have ended its session
 		a.Kind = AnswerRejoin
@@ -252,6 +255,9 @@ func (q *Queue) answerTask(e *entry, attempt Attempt, a *Answer) {
 		r.Metrics = nil
 		a.Round = &r
 	}
+	if q.steering != nil && e.set.kind == Training {
+		a.HyperParameters = q.steering.ForTrainers()
+	}
 }
 
 func (q *Queue) token(e *entry, attempt Attempt) Token {
@@ -382,6 +388,8 @@ func (q *Queue) finish(by *trainer, r *Result) FinishStatus {
 	q.dirty = true
 	//guard:counted-metrics-merged
 	q.keepOutcome(s.kind, r)
+	//guard:counted-statistics-once
+	q.countStats(s, tok, r.Stats)
 	q.ledger.finished(s.id, tok, by, step)
 	q.advance(s)
 	return Counted

@@ -164,7 +164,7 @@ func (ev *EndJob) apply(q *Queue) Answer {
 	if q.hasEnded() {
 		return Answer{Err: fmt.Errorf("%w: it is %s", ErrJobOver, q.status)}
 	}
-	ev.With.apply(q)
+	q.storeKeys(ev.With.Writes)
 	status := Ended
 	if ev.Failed {
 		status = Failed

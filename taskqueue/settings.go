@@ -64,6 +64,12 @@ func (ev *SetJob) check(q *Queue) error {
 	if (ev.Scale != 0 || ev.Rate != 0) && !validScale(ev.Scale) {
 		return fmt.Errorf("%w: learning-rate: expected a factor above 0, found %v", ErrBadSetting, ev.Scale)
 	}
+	if ev.Scale != 0 && q.steering != nil {
+		//guard:strategy-has-the-learning-rate
+		if _, _, _, steers := q.steering.Rate(); steers {
+			return fmt.Errorf("%w: learning-rate: expected no change of it, because the strategy of the job has it", ErrBadSetting)
+		}
+	}
 	if ev.Scale != 0 && len(q.ratesBefore(q.nextVersion())) >= maxRates {
 		return fmt.Errorf("%w: expected at most %d: wait for the next set", ErrTooManyRates, maxRates)
 	}

@@ -167,24 +167,26 @@ func (x *syncSteps) stage(version uint64, by Contributor) (wait bool, err error)
 	return true, nil
 }
 
-// completeStep commits the next step, if it is complete. Ready calls it once for each batch.
-func (q *Queue) completeStep() {
+// completeStep commits the next step, if it is complete, and reports whether it did. Ready calls it once for each batch.
+func (q *Queue) completeStep() bool {
 	x := q.sync
 	switch {
 	case x == nil:
-		return
+		return false
 	case !x.anyStaged():
-		return
+		return false
+	case q.awaitsRate(): //guard:step-waits-for-its-learning-rate
+		return false
 	}
 	runners, all := q.Contributors()
 	if !all {
 		q.warnMissing(len(runners))
-		return
+		return false
 	}
 	x.missing = 0
 	next, ok := x.complete(runners, q.Known, q.opt.Backups)
 	if !ok {
-		return
+		return false
 	}
 	next.Epoch = q.epoch
 	//guard:step-has-its-learning-rate
@@ -192,6 +194,7 @@ func (q *Queue) completeStep() {
 		next.Scale = rate.Scale
 	}
 	q.setStep(next)
+	return true
 }
 
 func (x *syncSteps) anyStaged() bool {

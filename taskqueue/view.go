@@ -25,6 +25,8 @@ type Overview struct {
 	Steps    StepPlace // is where they stand
 
 	LearningRate RateChange // number 0: as the servers have it
+
+	Strategy *StrategyOverview // nil: the job has none
 }
 
 // SetOverview is a summary of one dataset. Todo, Pending, Retry, Uncommitted, Done and SetAside
@@ -69,6 +71,9 @@ func (q *Queue) Overview() Overview {
 	o := Overview{Job: q.job, Status: q.status, Reason: q.reason, Epoch: q.epoch, Commit: q.commit, Clock: q.clock, LearningRate: q.LearningRate()}
 	if q.explicit != nil {
 		o.Explicit, o.Steps = true, q.stepPlace()
+	}
+	if q.steering != nil {
+		o.Strategy = new(q.steering.Overview())
 	}
 	for _, s := range q.sets {
 		o.Sets = append(o.Sets, q.setOverview(s))

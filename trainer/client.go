@@ -85,6 +85,9 @@ type Client struct {
 	wait    taskqueue.WaitFor                   // of the last reply
 	held    heldTasks                           // empty in a job of explicit commits: a lost task ends the session there
 
+	stats map[taskqueue.Token]taskqueue.RunStats // of training tasks
+	hyper map[taskqueue.Token]map[string]float64
+
 	mu       sync.Mutex
 	progress taskqueue.Progress
 	running  []taskqueue.Token
@@ -124,6 +127,7 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 	c := &Client{config: config, link: l, who: reply.Trainer, sync: reply.Sync, session: session.New(reply), stamps: map[taskqueue.Token][]dataset.Stamp{}}
 	c.files.stores = cmp.Or(config.Stores, dataset.DefaultStores)
 	c.rounds, c.metrics, c.models = map[taskqueue.Token]taskqueue.Round{}, map[taskqueue.Token][]byte{}, map[taskqueue.Token]taskqueue.Model{}
+	c.stats, c.hyper = map[taskqueue.Token]taskqueue.RunStats{}, map[taskqueue.Token]map[string]float64{}
 	c.session.Accepts = config.Accepts
 	if reply.Explicit {
 		c.explicit = session.NewSteps()
@@ -252,7 +256,7 @@ func (c *Client) Fail(ctx context.Context, task *taskqueue.Task, reason error) e
 func (c *Client) recordOutcome(task *taskqueue.Task, reason, notFinite string) {
 	r := taskqueue.Result{Token: task.Token, Error: reason, Step: c.explicit.Finish(task.Token), NotFinite: notFinite}
 	if reason == "" {
-		r.Metrics, r.Model = c.metrics[task.Token], c.models[task.Token]
+		r.Metrics, r.Model, r.Stats = c.metrics[task.Token], c.models[task.Token], c.stats[task.Token]
 	}
 	c.session.Report(r)
 	c.held.end(task.Token)
@@ -266,6 +270,8 @@ func (c *Client) forget(token taskqueue.Token) {
 	delete(c.rounds, token)
 	delete(c.metrics, token)
 	delete(c.models, token)
+	delete(c.stats, token)
+	delete(c.hyper, token)
 }
 
 // send sends the next request; collect takes its outcome.
@@ -304,6 +310,7 @@ func (c *Client) collect(ctx context.Context) error {
 		c.ready, c.stamps[task.Token] = task, f.reply.Stamps
 		if task.Token.Kind == taskqueue.Training {
 			c.explicit.Begin(task.Token, f.reply.Base)
+			c.hyper[task.Token] = f.reply.HyperParameters
 		} else {
 			c.rounds[task.Token] = f.reply.Round
 		}

@@ -162,7 +162,7 @@ func workRequest(id uint64, r *wire.NextRequest) *pb.WorkRequest {
 	f := r.Finished[0]
 	result := &pb.TaskResult{
 		TaskId: int64(f.Token.ID()), Token: tokenToProto(f.Token), Error: f.Error, Step: f.Step, Request: request,
-		EncodedMetrics: f.Metrics, NotFiniteMetric: f.NotFinite, ModelPath: f.Model.Path, ModelId: int64(f.Model.Version),
+		Stat: statsToProto(f.Stats), EncodedMetrics: f.Metrics, NotFiniteMetric: f.NotFinite, ModelPath: f.Model.Path, ModelId: int64(f.Model.Version),
 	}
 	if r.Want {
 		result.Ask = &pb.TrainerInfo{Accepts: accepts}
@@ -207,6 +207,7 @@ func applyWorkReply(in *pb.WorkReply, reply *wire.NextReply) error {
 		reply.WaitFor = waits[task.Wait.GetReason()]
 		return nil
 	case *pb.TaskSpec_TrainingTask:
+		reply.HyperParameters = hyperParametersOf(task.TrainingTask.GetHyperParameter())
 		return applyFiles(spec, filesOf(task.TrainingTask.GetData()), reply)
 	case *pb.TaskSpec_EvaluationSpec:
 		e, token := task.EvaluationSpec, tokenOf(spec.GetToken())
@@ -214,6 +215,31 @@ func applyWorkReply(in *pb.WorkReply, reply *wire.NextReply) error {
 		return applyFiles(spec, filesOf(e.GetData()), reply)
 	}
 	return wire.Refusal(nil, fmt.Sprintf("task %d: expected a training or evaluation task, found another kind: update this trainer", spec.GetTaskId()))
+}
+
+// hyperParametersOf returns the numbers among hyper-parameters.
+func hyperParametersOf(in *pb.HyperParameter) map[string]float64 {
+	if len(in.GetValues()) == 0 {
+		return nil
+	}
+	values := make(map[string]float64, len(in.GetValues()))
+	for name, v := range in.GetValues() {
+		switch v := v.GetValue().(type) {
+		case *pb.HyperParameter_Value_Number:
+			values[name] = v.Number
+		case *pb.HyperParameter_Value_Integer:
+			values[name] = float64(v.Integer)
+		}
+	}
+	return values
+}
+
+// statsToProto returns nil if nothing was reported.
+func statsToProto(s taskqueue.RunStats) *pb.RunStats {
+	if s == (taskqueue.RunStats{}) {
+		return nil
+	}
+	return &pb.RunStats{Records: s.Records, Seconds: s.Seconds, PeakMemoryBytes: s.PeakMemory, GpuUtilization: s.GPUUtilization}
 }
 
 // filesOf returns the files of a task. A trainer reads them itself, also if the job has a data proxy.

@@ -77,7 +77,7 @@ func TestEvaluationOverGRPC(t *testing.T) {
 func TestEndOfTheJobOverGRPC(t *testing.T) {
 	for reason, want := range map[pb.EndTaskSpec_Reason]error{
 		pb.EndTaskSpec_REASON_PASSES_DONE: wire.ErrJobFinished, pb.EndTaskSpec_REASON_TARGET_REACHED: wire.ErrJobFinished,
-		pb.EndTaskSpec_REASON_NO_PROGRESS: wire.ErrJobFinished, 6: wire.ErrJobFinished,
+		pb.EndTaskSpec_REASON_NO_PROGRESS: wire.ErrJobFinished, pb.EndTaskSpec_REASON_STOPPED: wire.ErrJobFinished, 99: wire.ErrJobFinished,
 		pb.EndTaskSpec_REASON_FAILED: wire.ErrJobFailed, pb.EndTaskSpec_REASON_DIVERGED: wire.ErrJobFailed,
 	} {
 		spec := &pb.TaskSpec{Task: &pb.TaskSpec_End{End: &pb.EndTaskSpec{Reason: reason, Text: "the text"}}}

@@ -47,6 +47,7 @@ type daemonSettings struct {
 	servers    pscontrol.Config // the settings of parameter servers
 	evaluation evaluationFlags
 	datasets   datasetFlags
+	strategy   string    // path of the strategy file; "": none
 	metrics    io.Writer // of --metrics-out; nil: none
 	passMode   *string
 	update     *string
@@ -108,6 +109,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags.IntVar(&s.servers.CheckpointKeep, "checkpoint-keep", 2, "sets of checkpoints to keep (0: the default)")
 	s.evaluation.add(cmd)
 	s.datasets.add(cmd)
+	addStrategy(cmd, &s.strategy)
 	flags.StringVar(&s.resume, "resume", "", "`directory`, or s3://bucket/prefix, of the checkpoints of a job that etcd has lost: restore data and parameters from the newest set; a restored job continues")
 	flags.BoolVar(&s.ledger, "ledger", true, "write the ledger, from which master verify proves what was counted")
 	flags.StringVar(&s.sealing.Dir, "ledger-dir", "", "`directory` for the sealed ledger, the same for all masters of the job (default: ledger in --data-dir; with --endpoints, etcd)")
@@ -167,6 +169,9 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 		return cli.SettingErrorf(cmd, "evaluate-every", "expected no steps with asynchronous parameter servers: the master counts them in synchronous mode only")
 	}
 	s.config.Queue.HoldEnd = len(s.evaluation.data) > 0
+	if err := s.readStrategy(cmd); err != nil {
+		return err
+	}
 	if s.config.Datasets, err = s.datasets.parse(cmd); err != nil {
 		return err
 	}

@@ -37,6 +37,7 @@ type runFlags struct {
 	lostTask       *string
 	output         *string
 	evaluation     evaluationFlags
+	strategy       string // path of the strategy file; "": none
 	checkOptimizer func() error
 	checkExchange  func(synchronous bool) error
 }
@@ -80,6 +81,8 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
   master run --data data/digits --model mlp
   # until the accuracy on the held-out records is 0.97, with the figures of each round in a file
   master run --best-metric accuracy:max --target 0.97 --metrics-out figures.txt
+  # with a schedule of the learning rate, and rules that end the job
+  master run --update-mode sync --strategy examples/strategy.yaml
   # your own trainers on your own data
   master run --data data/digits -- ./trainer
   # a synchronous run rolls back when a server is lost; continue it when all processes were killed
@@ -127,6 +130,7 @@ func (r *runFlags) add(cmd *cobra.Command) {
 	flags.Uint64Var(&c.Seed, "seed", 0, "of the order of passes and the initial parameters")
 	flags.DurationVar(&c.CheckpointEvery, "checkpoint-every", 2*time.Second, "time between checkpoints of the parameter servers")
 	r.evaluation.addRules(cmd)
+	addStrategy(cmd, &r.strategy)
 	r.lostTask = addTrainerLoss(cmd)
 	flags.BoolVar(&c.Journal, "journal", false, "have the trainers write one line of JSON per trained task to journal.jsonl")
 	flags.BoolVar(&c.Drillable, "drillable", false, "put a proxy between each master and etcd, for the drills partition and slow-store")
@@ -149,7 +153,7 @@ func (r *runFlags) begin(cmd *cobra.Command, args []string) (err error) {
 			return err
 		}
 	}
-	if err := cmp.Or(r.checkNumbers(cmd), r.evaluation.check(cmd), r.checkSteps(cmd), r.checkOptimizer(), r.checkExchange(*r.update == "sync")); err != nil {
+	if err := cmp.Or(r.checkNumbers(cmd), r.evaluation.check(cmd), r.checkSteps(cmd), r.takeStrategy(cmd), r.checkOptimizer(), r.checkExchange(*r.update == "sync")); err != nil {
 		return err
 	}
 	if err := r.complete(cmd); err != nil {

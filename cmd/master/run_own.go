@@ -17,7 +17,7 @@ import (
 // trainers.
 var ofOwnTrainers = []string{
 	"dir", "resume", "output", "help", "dataset", "data", "passes", "masters", "ps", "trainers", "seed",
-	"update-mode", "backup-workers", "checkpoint-every", "on-trainer-loss", "drillable",
+	"update-mode", "backup-workers", "checkpoint-every", "on-trainer-loss", "drillable", "strategy",
 }
 
 // onlyAfterDash accepts arguments only after --.

@@ -276,7 +276,7 @@ func TestSnapshotKnowsEveryKey(t *testing.T) {
 	const process, session, saved, read, other = "a process's own", "sessions end", "saved", "saved by the reader", "it is about files: saved with the files of the set only; each file has its own placement"
 	known := map[string]string{
 		"/master/": process, "/ps/": process, "/trainers/": session,
-		"/master/secret": saved, "/job": saved, "/task_queues": saved, "/task_queues/tasks/": saved, "/task_queues/aside/": saved, "/ps_desired": saved, "/evaluation": saved, "/evaluation/": saved, "/ps_step": saved,
+		"/master/secret": saved, "/job": saved, "/task_queues": saved, "/task_queues/tasks/": saved, "/task_queues/aside/": saved, "/ps_desired": saved, "/evaluation": saved, "/evaluation/": saved, "/strategy": saved, "/strategy/": saved, "/ps_step": saved,
 		"/ledger/begin": "made of the state", "/ledger/": read, "/checkpoints/": other, "/ps_blocks": other,
 	}
 	rows := 0

@@ -51,6 +51,7 @@ type check struct {
 	charged          map[taskqueue.Ordinal]bool // trainers with a timeout or a failure in this commit
 	stepBook         *stepBook
 	rounds           *roundBook
+	strategies       strategyBook
 	named            *checkpoint.Set           // checkpoint set that this commit names, or nil
 	epochs           map[uint32]map[sample]int // committed records at the start of each epoch
 	fenced           map[string]bool           // ids whose sessions a leader ends because they did not stop for a cut
@@ -162,6 +163,7 @@ func (c *check) wrote(req *pb.TxnRequest) {
 	c.commits++
 	c.names(req)
 	c.term(req, next)
+	c.strategies.before(c.world)
 	c.stepWritten(req)
 	c.time(next)
 	c.jobID(next)
@@ -187,6 +189,7 @@ func (c *check) wrote(req *pb.TxnRequest) {
 	c.columns(next)
 	c.keys(next)
 	c.rounds.written(c.world, req)
+	c.strategies.written(c.world, req, next.Clock)
 	if c.stepped && c.world.failed == nil {
 		c.committedRecords(next)
 		c.stepped = false

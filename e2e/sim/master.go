@@ -271,6 +271,9 @@ func (n *node) lead(k *lock) error {
 		n.control(d, &shards{node: n}, func(c *pscontrol.Control) (parts []component.Component) {
 			if n.world.plan.sync {
 				parts = append(parts, c.Steps())
+				if n.world.plan.strategy != nil {
+					parts = append(parts, c.OwnRate())
+				}
 			}
 			return append(parts, c.Checkpoints()...)
 		})
@@ -494,6 +497,7 @@ func (n *node) serve(c *conn, request any, reply func(any, error)) {
 				out.Commit, out.CommitProof = leads.Proven()
 			}
 			if err == nil && a.Kind == taskqueue.AnswerTask {
+				n.world.check.strategies.answered(n.world, a)
 				table := n.world.table
 				if a.Round != nil {
 					table, out.Round = n.world.heldOut.Table, *a.Round

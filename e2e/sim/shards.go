@@ -125,7 +125,7 @@ func (h *shards) States(ctx context.Context) ([]pscontrol.ServerState, error) {
 		return states, nil
 	}
 	err := h.all(ctx, "describe", h.world.servers, func(i int, s *server, reply func(error)) {
-		states[i] = pscontrol.ServerState{Present: true, Ready: s.ready, Epoch: s.rolledBack, LastCut: s.lastCut, KeepsCheckpoints: true}
+		states[i] = pscontrol.ServerState{Present: true, Ready: s.ready, Epoch: s.rolledBack, LastCut: s.lastCut, KeepsCheckpoints: true, LearningRate: h.world.plan.ownRate(s.ready)}
 		reply(nil)
 	})
 	return states, err

@@ -122,6 +122,30 @@ func TestHistoriesOfEvaluation(t *testing.T) {
 	}
 }
 
+// F219, F220, F221: the histories include decisions of a strategy by what an earlier leader has committed.
+func TestHistoriesOfStrategy(t *testing.T) {
+	decisions, inherited := 0, 0
+	for n := uint64(0); n < 60; n += uint64(oneOf) {
+		seed := 8 + 5 + n%2 + 16*(n/2) // rounds and steps by turns
+		w, err := newWorld(seed, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if w.plan.strategy == nil {
+			t.Fatalf("seed %d: expected a strategy", seed)
+		}
+		if err := w.run(); err != nil {
+			t.Errorf("seed %d: %v\nreplay: go test ./e2e/sim -run TestHistories -sim.seed=%d -v", seed, err, seed)
+		}
+		decisions += w.check.strategies.decisions
+		inherited += w.check.strategies.inherited
+	}
+	t.Logf("%d decisions, %d of them in the first commit of a term", decisions, inherited)
+	if oneOf == 1 && (decisions < 100 || inherited == 0) {
+		t.Errorf("expected 100 decisions and some by the commits of an earlier term, found %d and %d", decisions, inherited)
+	}
+}
+
 func TestSameSeedGivesTheSameHistory(t *testing.T) {
 	for seed := uint64(0); seed < 20; seed += min(10, uint64(oneOf)) {
 		one, err := Run(seed, true)

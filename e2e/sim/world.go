@@ -15,6 +15,7 @@ import (
 	"trainmaster/master/committer"
 	"trainmaster/master/evaluation"
 	"trainmaster/master/netrpc/wire"
+	"trainmaster/master/strategy"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 )
@@ -74,6 +75,7 @@ type plan struct {
 	away      [2]time.Duration // minimum and maximum downtime of a server
 
 	evaluateEvery evaluation.Every
+	strategy      *strategy.Strategy // nil: the job has none
 }
 
 func newPlan(rng *rand.Rand) plan {
@@ -234,6 +236,9 @@ func newPlanned(seed uint64, trace bool, change func(*plan)) (*world, error) {
 		w.plan.synchronous(l.rng)
 	case seed%heldEvery == 5:
 		w.plan.evaluate(l.rng)
+	}
+	if seed/heldEvery%2 == 1 {
+		w.plan.follow()
 	}
 	change(&w.plan)
 	w.codec.real = w.plan.realCodec

@@ -1,6 +1,7 @@
 package committer
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -77,7 +78,7 @@ func readOrBegin(ctx context.Context, lead store.Leadership, config Config, kept
 			return nil, fmt.Errorf("choose a job id: %w", err)
 		}
 		s.queue = taskqueue.New(config.Job, id, cluster, config.Queue)
-		if err := s.readStep(ctx); err != nil {
+		if err := errors.Join(s.readStep(ctx), s.readStrategy(ctx)); err != nil {
 			return nil, err
 		}
 		if err := s.save(ctx, s.queue.Ready()); err != nil {
@@ -109,7 +110,7 @@ func readOrBegin(ctx context.Context, lead store.Leadership, config Config, kept
 	if s.queue, err = taskqueue.Restore(&snapshot, s.roster, tables, config.Queue); err != nil {
 		return nil, err
 	}
-	if err := errors.Join(s.readStep(ctx), s.readRound(ctx)); err != nil {
+	if err := errors.Join(s.readStep(ctx), s.readRound(ctx), s.readStrategy(ctx)); err != nil {
 		return nil, err
 	}
 	s.stored, s.revision = stored, revision
@@ -150,6 +151,44 @@ func (s *state) readRound(ctx context.Context) (err error) {
 	}
 	//guard:round-restored
 	return s.queue.RestoreRound(s.round, s.model)
+}
+
+// readStrategy reads the state of the strategy.
+func (s *state) readStrategy(ctx context.Context) (err error) {
+	if err := CheckStrategy(ctx, s.store, s.config.Queue.Strategy); err != nil || s.config.Queue.Strategy == nil {
+		return err
+	}
+	if s.strategy, _, err = s.store.Value(ctx, taskqueue.StrategyKey); err != nil {
+		return fmt.Errorf("read %s: %w", taskqueue.StrategyKey, err)
+	}
+	if s.statistics, _, err = s.store.Value(ctx, taskqueue.StatisticsKey); err != nil {
+		return fmt.Errorf("read %s: %w", taskqueue.StatisticsKey, err)
+	}
+	return s.queue.RestoreStrategy(s.strategy, s.statistics)
+}
+
+// CheckStrategy returns store.ErrOtherJob if a job has another strategy. A job without a strategy accepts one.
+func CheckStrategy(ctx context.Context, from store.Store, mine *taskqueue.Strategy) error {
+	file, _, err := from.Value(ctx, taskqueue.StrategyFileKey)
+	//guard:strategy-of-the-job
+	switch {
+	case err != nil:
+		return fmt.Errorf("read %s: %w", taskqueue.StrategyFileKey, err)
+	case file != nil && mine == nil:
+		return fmt.Errorf("%w: --strategy: expected the strategy file of the job, found none: %s in etcd has it", store.ErrOtherJob, taskqueue.StrategyFileKey)
+	case file != nil && !bytes.Equal(file, mine.File):
+		return fmt.Errorf("%w: --strategy: expected the strategy file with which the job began, found another one (line %d differs): %s in etcd has it", store.ErrOtherJob, firstDifference(file, mine.File), taskqueue.StrategyFileKey)
+	}
+	return nil
+}
+
+// firstDifference returns the number of the first line that differs.
+func firstDifference(a, b []byte) int {
+	n := 0
+	for n < min(len(a), len(b)) && a[n] == b[n] {
+		n++
+	}
+	return 1 + bytes.Count(a[:n], []byte("\n"))
 }
 
 // readState reads the stored state; revision 0 says that the job is still to be begun.

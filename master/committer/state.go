@@ -45,6 +45,8 @@ type state struct {
 	refusal     atomic.Value                 // string: why the store refused the last commit; "": it did not
 	answered    func()                       // called when etcd answered
 	counts      counters
+
+	strategy, statistics []byte // values of taskqueue.StrategyKey and StatisticsKey
 }
 
 type counters struct {
@@ -107,6 +109,10 @@ func (s *state) save(ctx context.Context, ready taskqueue.Ready) error {
 			s.round = w.Value
 		case taskqueue.ModelKey:
 			s.model = w.Value
+		case taskqueue.StrategyKey:
+			s.strategy = w.Value
+		case taskqueue.StatisticsKey:
+			s.statistics = w.Value
 		}
 		if id, ok := strings.CutPrefix(w.Key, taskqueue.RosterPrefix); ok {
 			if w.Delete {
@@ -242,6 +248,8 @@ func (s *state) decode(stored []byte, tables []*taskqueue.Table) (*taskqueue.Que
 	err = q.RestoreStep(s.step)
 	//guard:round-after-refusal
 	err = errors.Join(err, q.RestoreRound(s.round, s.model))
+	//guard:strategy-after-refusal
+	err = errors.Join(err, q.RestoreStrategy(s.strategy, s.statistics))
 	return q, err
 }
 

@@ -97,6 +97,7 @@ func StatusReply(v *taskqueue.Overview) *pb.StatusReply {
 	if v.LearningRate.Number > 0 {
 		reply.LearningRate = learningRate(v.LearningRate)
 	}
+	reply.Strategy = strategyStatus(v.Strategy)
 	for i, d := range v.Sets {
 		reply.Datasets = append(reply.Datasets, datasetStatus(i, &d))
 	}
@@ -104,6 +105,23 @@ func StatusReply(v *taskqueue.Overview) *pb.StatusReply {
 		reply.Steps = &pb.Steps{Committed: p.Step, Generation: p.Generation, Uncommitted: uint64(p.Uncommitted)}
 	}
 	return reply
+}
+
+// strategyStatus is nil of a job that has no strategy.
+func strategyStatus(o *taskqueue.StrategyOverview) *pb.StrategyStatus {
+	if o == nil {
+		return nil
+	}
+	s := &pb.StrategyStatus{}
+	for _, p := range o.Parameters {
+		s.Parameters = append(s.Parameters, &pb.HyperParameterStatus{Name: p.Name, Value: p.Value, Reason: p.Reason})
+	}
+	for _, d := range o.Decisions {
+		s.Decisions = append(s.Decisions, &pb.StrategyDecision{
+			Parameter: d.Parameter, Value: d.Value, Reason: d.Reason, Step: d.Step, Passes: d.Passes, JobSeconds: float64(d.Clock) / 1000,
+		})
+	}
+	return s
 }
 
 var statuses = map[taskqueue.Status]pb.JobStatus{

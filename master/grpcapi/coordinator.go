@@ -55,7 +55,7 @@ func (c *coordinator) PushResult(ctx context.Context, in *pb.TaskResult) (*pb.Pu
 	}
 	result := taskqueue.Result{
 		Token: tokenOf(in.GetToken()), Error: in.GetError(), Step: in.GetStep(), Metrics: metrics, NotFinite: in.GetNotFiniteMetric(),
-		Model: taskqueue.Model{Path: in.GetModelPath(), Version: uint64(max(in.GetModelId(), 0))},
+		Model: taskqueue.Model{Path: in.GetModelPath(), Version: uint64(max(in.GetModelId(), 0))}, Stats: statsOf(in.GetStat()),
 	}
 	if c.log.Logger.IsLevelEnabled(logrus.DebugLevel) {
 		c.log.WithFields(logrus.Fields{"task": in.GetTaskId(), "model": in.GetModelId(), "path": in.GetModelPath(), "loss": in.GetLoss(), "accuracy": in.GetAccuracy(), "stat": in.GetStat()}).Debug("result of a task")
@@ -71,7 +71,7 @@ func (c *coordinator) PushResult(ctx context.Context, in *pb.TaskResult) (*pb.Pu
 	}
 	ask := in.GetAsk()
 	ev := &taskqueue.PlainAsk{
-		Finished: true, Task: taskqueue.TaskID(in.GetTaskId()), Token: result.Token, Error: result.Error, Metrics: metrics, Model: result.Model, NotFinite: result.NotFinite,
+		Finished: true, Task: taskqueue.TaskID(in.GetTaskId()), Token: result.Token, Error: result.Error, Metrics: metrics, Model: result.Model, NotFinite: result.NotFinite, Stats: result.Stats,
 		Want: ask != nil, Accepts: kindsOf(ask.GetAccepts()),
 	}
 	if ask == nil { // the number of the task is enough: the result does not name its trainer, and must not wait for a call of another one
@@ -191,9 +191,26 @@ func (c *coordinator) taskSpec(r master.Reply, waits bool, err error) (*pb.TaskS
 	case taskqueue.Prediction:
 		spec.Task = &pb.TaskSpec_PredictionSpec{PredictionSpec: &pb.PredictionTaskSpec{Data: data}}
 	default:
-		spec.Task = &pb.TaskSpec_TrainingTask{TrainingTask: &pb.TrainingTaskSpec{Data: data}}
+		spec.Task = &pb.TaskSpec_TrainingTask{TrainingTask: &pb.TrainingTaskSpec{Data: data, HyperParameter: hyperParameter(r.Assignment.HyperParameters)}}
 	}
 	return spec, nil
+}
+
+// hyperParameter translates the hyper-parameters of a task; nil: the job has none.
+func hyperParameter(values map[string]float64) *pb.HyperParameter {
+	if len(values) == 0 {
+		return nil
+	}
+	out := &pb.HyperParameter{Values: make(map[string]*pb.HyperParameter_Value, len(values))}
+	for name, v := range values {
+		out.Values[name] = &pb.HyperParameter_Value{Value: &pb.HyperParameter_Value_Number{Number: v}}
+	}
+	return out
+}
+
+// statsOf translates the statistics of a result.
+func statsOf(in *pb.RunStats) taskqueue.RunStats {
+	return taskqueue.RunStats{Records: in.GetRecords(), Seconds: in.GetSeconds(), PeakMemory: in.GetPeakMemoryBytes(), GPUUtilization: in.GetGpuUtilization()}
 }
 
 // endSpec translates the end of a job. A decision about an evaluation round has its name before its reason.
@@ -213,7 +230,7 @@ func endSpec(err error) *pb.EndTaskSpec {
 
 var endReasons = map[string]pb.EndTaskSpec_Reason{
 	string(evaluation.TargetReached): pb.EndTaskSpec_REASON_TARGET_REACHED, string(evaluation.NoProgress): pb.EndTaskSpec_REASON_NO_PROGRESS,
-	string(evaluation.Diverged): pb.EndTaskSpec_REASON_DIVERGED,
+	string(evaluation.Diverged): pb.EndTaskSpec_REASON_DIVERGED, taskqueue.StoppedByStrategy: pb.EndTaskSpec_REASON_STOPPED,
 }
 
 // dataSpec says where the records of a task come from.

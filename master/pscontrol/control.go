@@ -63,7 +63,7 @@ func New(config Config) *Control {
 
 // Components returns all components that the configuration needs.
 func (c *Control) Components() []component.Component {
-	list := []component.Component{c.Sessions(), c.Scaling(), c.faults()}
+	list := []component.Component{c.Sessions(), c.Scaling(), c.faults(), c.OwnRate()}
 	if c.config.Sync {
 		list = append(list, c.Steps())
 	} else {

@@ -2,6 +2,7 @@ package pscontrol
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"time"
 
@@ -46,10 +47,19 @@ const rateTimeout = 2 * time.Second
 func (c *Control) RateScale(ctx context.Context, rate float32) (scale float32, err error) {
 	ctx, cancel := context.WithTimeout(ctx, rateTimeout)
 	defer cancel()
-	states, err := c.config.Servers.States(ctx)
+	own, err := c.config.ownRate(ctx)
+	if err != nil {
+		return 0, err
+	}
+	return float32(float64(rate) / float64(own)), nil
+}
+
+// ownRate returns the learning rate before the schedule that the servers were started with.
+func (c *Config) ownRate(ctx context.Context) (rate float32, err error) {
+	states, err := c.Servers.States(ctx)
 	for _, s := range states {
 		if s.LearningRate > 0 {
-			return float32(float64(rate) / float64(s.LearningRate)), nil
+			return s.LearningRate, nil
 		}
 	}
 	switch {
@@ -59,4 +69,36 @@ func (c *Control) RateScale(ctx context.Context, rate float32) (scale float32, e
 		return 0, ErrNoServers
 	}
 	return 0, fmt.Errorf("the learning rate of parameter servers is unknown: each %w: repeat the command when training has begun", ErrServerNotReady)
+}
+
+// OwnRate returns the component that reports the learning rate of the servers to the queue, if a strategy needs it.
+func (c *Control) OwnRate() component.Component {
+	return &part{Control: c, name: "learning rate of the strategy", on: []taskqueue.EffectKind{component.OnServersChanged}, run: reportOwnRate}
+}
+
+// ownRateEvery is the pause before the servers are asked again: they have a learning rate when a trainer has initialized them.
+const ownRateEvery = 100 * time.Millisecond
+
+func reportOwnRate(ctx context.Context, t *term, box *component.Mailbox) error {
+	for ctx.Err() == nil {
+		awaits, err := read(ctx, t, (*taskqueue.Queue).AwaitsRate)
+		if err != nil {
+			return err
+		}
+		rest := time.Duration(-1)
+		if awaits {
+			rest = ownRateEvery
+			bounded, cancel := t.within(ctx, rateTimeout)
+			own, err := t.config.ownRate(bounded)
+			cancel()
+			if err == nil {
+				_, err = t.Submit(ctx, &taskqueue.OwnRate{Rate: own})
+			}
+			if err != nil && ctx.Err() == nil && !errors.Is(err, ErrServerNotReady) {
+				t.config.Log.WithError(err).Debug("learning rate of the parameter servers not known, retrying")
+			}
+		}
+		t.Clock().Wait(ctx, box.Changed(), rest)
+	}
+	return context.Cause(ctx)
 }

@@ -69,7 +69,7 @@ func (b *Backup) Save(ctx context.Context, path string, folder *checkpoint.Store
 func (b *Backup) read(ctx context.Context) error {
 	var err error
 	var revision int64
-	if b.values, revision, err = b.Store.ReadAll(ctx, jobKey, taskqueue.StateKey, taskqueue.AsidePrefix, taskqueue.RosterPrefix, psDesiredKey, taskqueue.SecretKey, taskqueue.StepKey, pscontrol.LatestSetKey, evaluation.Key, evaluation.Key+"/"); err != nil {
+	if b.values, revision, err = b.Store.ReadAll(ctx, jobKey, taskqueue.StateKey, taskqueue.AsidePrefix, taskqueue.RosterPrefix, psDesiredKey, taskqueue.SecretKey, taskqueue.StepKey, pscontrol.LatestSetKey, evaluation.Key, evaluation.Key+"/", taskqueue.StrategyKey, taskqueue.StrategyKey+"/"); err != nil {
 		return err
 	}
 	if b.values[taskqueue.StateKey] == nil {

@@ -182,6 +182,7 @@ func (r *Rounds) apply(ctx context.Context, t component.Term, o observation, in 
 				return false, err
 			}
 			with.Writes = append(with.Writes, writes...)
+			with.Ended = &taskqueue.EndedRound{Number: d.Round.Number, Figures: figuresOf(in.Closed)}
 		case evaluation.End:
 			event = &taskqueue.EndJob{Failed: next.Stop == evaluation.Diverged, Reason: string(next.Stop) + ": " + d.Reason}
 		}

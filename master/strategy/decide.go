@@ -4,6 +4,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"strings"
 
 	"trainmaster/master/evaluation/metric"
 	"trainmaster/taskqueue"
@@ -15,14 +16,42 @@ type Strategy struct {
 	Stop      []Rule
 }
 
-// Stats is what the caller observes.
+// NeedsSteps returns a hyper-parameter or a rule that depends on versions of the parameters, if there is one.
+func (s *Strategy) NeedsSteps() (name string, ok bool) {
+	return s.first(func(c Schedule) bool { return c.Shape == Step || c.Shape == Cosine || c.WarmUp > 0 }, func(r Rule) bool { return r.Name == "job.step" })
+}
+
+// NeedsRounds returns a hyper-parameter or a rule that depends on figures of evaluation rounds, if there is one.
+func (s *Strategy) NeedsRounds() (name string, ok bool) {
+	return s.first(func(c Schedule) bool { return c.Shape == Plateau }, func(r Rule) bool { return !strings.HasPrefix(r.Name, "job.") })
+}
+
+// HasPlateau returns a hyper-parameter with a plateau, if there is one.
+func (s *Strategy) HasPlateau() (name string, ok bool) {
+	return s.first(func(c Schedule) bool { return c.Shape == Plateau }, func(Rule) bool { return false })
+}
+
+// first returns the first schedule by name, or else the first rule, that fulfills a condition.
+func (s *Strategy) first(schedule func(Schedule) bool, rule func(Rule) bool) (name string, ok bool) {
+	for _, name := range slices.Sorted(maps.Keys(s.Schedules)) {
+		if schedule(s.Schedules[name]) {
+			return name, true
+		}
+	}
+	if i := slices.IndexFunc(s.Stop, rule); i >= 0 {
+		return s.Stop[i].String(), true
+	}
+	return "", false
+}
+
+// Stats is what the caller observes. NaN is a statistic without a value: it fulfills no condition.
 type Stats struct {
-	Step             uint64 // newest version of the parameters
-	Passes           uint64 // that have ended
-	Records          uint64 // trained
-	RecordsPerSecond float64
-	PeakMemoryBytes  float64
-	GPUUtilization   float64 // 0 to 1
+	Step             uint64  // newest version of the parameters
+	Passes           uint64  // that have ended
+	Records          uint64  // trained
+	RecordsPerSecond float64 // mean speed of a trainer
+	PeakMemoryBytes  float64 // the largest of all trainers
+	GPUUtilization   float64 // mean, 0 to 1
 
 	Round   uint64          // number of the newest evaluation round that has ended; 0: none
 	Figures []metric.Figure // of that round

@@ -111,6 +111,9 @@ func number(key string, n *yaml.Node) (float64, error) {
 	return v, nil
 }
 
+// maxRate is the largest learning rate.
+const maxRate = 1e6
+
 // maxSteps keeps sums and products of steps below 2^64.
 const maxSteps = 1 << 53
 
@@ -169,6 +172,10 @@ func (s *Strategy) parameter(name string, n *yaml.Node) error {
 	}
 	for key, value := range given {
 		return at(value, fmt.Errorf("%s: schedule %s: expected no key %s", name, schedule.Shape, key))
+	}
+	//guard:learning-rate-is-positive
+	if name == LearningRate && !(schedule.Value > 0 && schedule.Value <= maxRate && schedule.End >= 0 && schedule.End <= maxRate && schedule.Least >= 0 && schedule.Least <= maxRate) {
+		return at(n, fmt.Errorf("%s: expected a value above 0 and at most %v, and from 0 for end and least, found %v, %v and %v", name, maxRate, schedule.Value, schedule.End, schedule.Least))
 	}
 	s.Schedules[name] = schedule
 	return nil

@@ -3,6 +3,7 @@ package strategy
 import (
 	"fmt"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -82,4 +83,9 @@ func (r Rule) holds(now taskqueue.Clock, stats *Stats) (value float64, ok bool) 
 	default:
 		return value, value <= r.Limit
 	}
+}
+
+// isStatistic reports whether the rule is about what trainers report with finished tasks.
+func (r Rule) isStatistic() bool {
+	return slices.Contains([]string{"job.records", "job.records-per-second", "job.peak-memory-bytes", "job.gpu-utilization"}, r.Name)
 }

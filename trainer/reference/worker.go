@@ -197,6 +197,7 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 		t.Batch = func(records int, lossSum float64) { client.Progressed(records, lossSum/float64(max(records, 1))) }
 	}
 	t.Report = func(r TaskReport) {
+		client.Trained(r.Task, taskqueue.RunStats{Records: int64(r.Records), Seconds: r.Elapsed.Seconds(), PeakMemory: memoryInUse()})
 		if t.Batch == nil {
 			client.Progressed(r.Records, r.LossSum/float64(max(r.Records, 1)))
 		}

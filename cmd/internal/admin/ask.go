@@ -2,12 +2,15 @@ package admin
 
 import (
 	"context"
+	"fmt"
 	"strings"
 
 	"trainmaster/cmd/internal/view"
 	"trainmaster/etcdstore"
 	"trainmaster/master/grpcapi"
+	"trainmaster/master/strategy"
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/taskqueue"
 )
 
 // AskQueues requests the counts, then the lists. The job continues between two requests.
@@ -60,7 +63,19 @@ func StoredStatus(ctx context.Context, l *Leader) (view.Status, error) {
 	if err != nil {
 		return view.Status{}, err
 	}
-	return view.NewStoredStatus(grpcapi.StatusReply(new(queue.Overview())), l.location.startCommand()), nil
+	overview := queue.Overview()
+	value, _, err := l.store.Value(ctx, taskqueue.StrategyKey)
+	if err != nil {
+		return view.Status{}, fmt.Errorf("read %s: %w", taskqueue.StrategyKey, err)
+	}
+	if value != nil {
+		state, err := strategy.DecodeState(value)
+		if err != nil {
+			return view.Status{}, fmt.Errorf("read %s: %w", taskqueue.StrategyKey, err)
+		}
+		overview.Strategy = new(state.Overview())
+	}
+	return view.NewStoredStatus(grpcapi.StatusReply(&overview), l.location.startCommand()), nil
 }
 
 // AskTasks requests the tasks in a state, which is one of [view.TaskStates].

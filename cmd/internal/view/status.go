@@ -32,8 +32,10 @@ type Status struct {
 	Servers *Servers  `json:"parameter_servers"`
 	Totals  jobTotals `json:"totals"`
 	Steps   *jobSteps `json:"steps,omitempty"` // of explicit commits
-	// LearningRate is the learning rate that master job set has set; null: it was not changed.
+	// LearningRate is the learning rate that master job set or the strategy has set; null: it was not changed.
 	LearningRate *learningRate `json:"learning_rate"`
+	// Strategy has the hyper-parameters and the last decisions of the strategy; null: the job has none.
+	Strategy *strategyStatus `json:"strategy"`
 	// Refusal is why etcd did not take the last commit, and what to do; "": it took it.
 	Refusal string `json:"refusal"`
 	// Ledger describes how the leader seals the ledger; null if it writes none.
@@ -232,6 +234,7 @@ func NewStatus(r *pb.StatusReply) Status {
 	if l := r.GetLearningRate(); l != nil {
 		s.LearningRate = &learningRate{l.GetRate(), l.GetScale(), l.GetFromVersion()}
 	}
+	s.Strategy = newStrategyStatus(r.GetStrategy())
 	if p := r.GetSteps(); p != nil {
 		s.Steps = &jobSteps{p.GetCommitted(), p.GetGeneration(), p.GetUncommitted()}
 	}
@@ -281,6 +284,7 @@ func (s Status) rows(w io.Writer) {
 		}
 		fmt.Fprintf(w, "leader\tnone: "+none+"\ncommits\t%s; epoch %d\n", cli.Thousands(s.Commit), s.Epoch)
 		s.Steps.table(w)
+		s.Strategy.rows(w)
 		return
 	}
 	fmt.Fprintf(w, "leader\t%s, term %d, up for %s\n", s.Leader.Address, s.Leader.Term, cli.Span(s.Totals.Uptime))
@@ -299,6 +303,7 @@ func (s Status) rows(w io.Writer) {
 	if s.LearningRate != nil {
 		fmt.Fprintf(w, "learning rate\t%v\n", s.LearningRate)
 	}
+	s.Strategy.rows(w)
 	if s.Refusal != "" {
 		fmt.Fprintf(w, "etcd\t%s\n", oneLine(s.Refusal))
 	}

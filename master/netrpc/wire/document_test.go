@@ -62,6 +62,8 @@ func fields(t reflect.Type) (list []string) {
 			return t.Name()
 		case reflect.Slice:
 			return "[]" + name(t.Elem())
+		case reflect.Map:
+			return "map[" + name(t.Key()) + "]" + name(t.Elem())
 		case reflect.Array:
 			return fmt.Sprintf("[%d]%s", t.Len(), strings.Replace(name(t.Elem()), "uint8", "byte", 1))
 		}

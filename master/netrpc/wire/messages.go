@@ -62,6 +62,8 @@ type NextReply struct {
 	CommitProof []byte // that a master of the job said Commit: echoed with it
 
 	Round taskqueue.Round // of an evaluation task: the model to evaluate
+
+	HyperParameters map[string]float64 // of a training task; nil: the job has no strategy
 }
 
 // TaskFailedRequest gives back a task that could not be trained. A client that did not join

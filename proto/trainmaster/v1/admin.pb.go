@@ -206,8 +206,10 @@ type StatusReply struct {
 	Refusal string `protobuf:"bytes,14,opt,name=refusal,proto3" json:"refusal,omitempty"`
 	// Absent if the master writes no ledger.
 	Ledger *LedgerStatus `protobuf:"bytes,15,opt,name=ledger,proto3" json:"ledger,omitempty"`
-	// Absent if SetJob has not changed it.
-	LearningRate  *LearningRate `protobuf:"bytes,20,opt,name=learning_rate,json=learningRate,proto3" json:"learning_rate,omitempty"`
+	// Absent if it is unchanged.
+	LearningRate *LearningRate `protobuf:"bytes,20,opt,name=learning_rate,json=learningRate,proto3" json:"learning_rate,omitempty"`
+	// Absent if the job has no strategy.
+	Strategy      *StrategyStatus `protobuf:"bytes,21,opt,name=strategy,proto3" json:"strategy,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -354,7 +356,219 @@ func (x *StatusReply) GetLearningRate() *LearningRate {
 	return nil
 }
 
-// LearningRate is a learning rate of the parameter servers that SetJob set.
+func (x *StatusReply) GetStrategy() *StrategyStatus {
+	if x != nil {
+		return x.Strategy
+	}
+	return nil
+}
+
+// StrategyStatus describes the strategy of a job (master --strategy).
+type StrategyStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// By name.
+	Parameters []*HyperParameterStatus `protobuf:"bytes,1,rep,name=parameters,proto3" json:"parameters,omitempty"`
+	// The newest 16, in their order.
+	Decisions     []*StrategyDecision `protobuf:"bytes,2,rep,name=decisions,proto3" json:"decisions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StrategyStatus) Reset() {
+	*x = StrategyStatus{}
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StrategyStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StrategyStatus) ProtoMessage() {}
+
+func (x *StrategyStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StrategyStatus.ProtoReflect.Descriptor instead.
+func (*StrategyStatus) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *StrategyStatus) GetParameters() []*HyperParameterStatus {
+	if x != nil {
+		return x.Parameters
+	}
+	return nil
+}
+
+func (x *StrategyStatus) GetDecisions() []*StrategyDecision {
+	if x != nil {
+		return x.Decisions
+	}
+	return nil
+}
+
+type HyperParameterStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	Value float64                `protobuf:"fixed64,2,opt,name=value,proto3" json:"value,omitempty"`
+	// Of the last change.
+	Reason        string `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *HyperParameterStatus) Reset() {
+	*x = HyperParameterStatus{}
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[3]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *HyperParameterStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*HyperParameterStatus) ProtoMessage() {}
+
+func (x *HyperParameterStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[3]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use HyperParameterStatus.ProtoReflect.Descriptor instead.
+func (*HyperParameterStatus) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{3}
+}
+
+func (x *HyperParameterStatus) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *HyperParameterStatus) GetValue() float64 {
+	if x != nil {
+		return x.Value
+	}
+	return 0
+}
+
+func (x *HyperParameterStatus) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+// StrategyDecision is a new value of a hyper-parameter, or the end of the job.
+type StrategyDecision struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Empty: the end of the job.
+	Parameter string  `protobuf:"bytes,1,opt,name=parameter,proto3" json:"parameter,omitempty"`
+	Value     float64 `protobuf:"fixed64,2,opt,name=value,proto3" json:"value,omitempty"`
+	Reason    string  `protobuf:"bytes,3,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Newest version of the parameters at the decision.
+	Step uint64 `protobuf:"varint,4,opt,name=step,proto3" json:"step,omitempty"`
+	// Passes of the training data that had ended.
+	Passes uint64 `protobuf:"varint,5,opt,name=passes,proto3" json:"passes,omitempty"`
+	// Job clock, in seconds.
+	JobSeconds    float64 `protobuf:"fixed64,6,opt,name=job_seconds,json=jobSeconds,proto3" json:"job_seconds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *StrategyDecision) Reset() {
+	*x = StrategyDecision{}
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[4]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *StrategyDecision) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*StrategyDecision) ProtoMessage() {}
+
+func (x *StrategyDecision) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[4]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use StrategyDecision.ProtoReflect.Descriptor instead.
+func (*StrategyDecision) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{4}
+}
+
+func (x *StrategyDecision) GetParameter() string {
+	if x != nil {
+		return x.Parameter
+	}
+	return ""
+}
+
+func (x *StrategyDecision) GetValue() float64 {
+	if x != nil {
+		return x.Value
+	}
+	return 0
+}
+
+func (x *StrategyDecision) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *StrategyDecision) GetStep() uint64 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
+func (x *StrategyDecision) GetPasses() uint64 {
+	if x != nil {
+		return x.Passes
+	}
+	return 0
+}
+
+func (x *StrategyDecision) GetJobSeconds() float64 {
+	if x != nil {
+		return x.JobSeconds
+	}
+	return 0
+}
+
+// LearningRate is a learning rate of the parameter servers that SetJob or the strategy set.
 type LearningRate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// Learning rate before the schedule.
@@ -369,7 +583,7 @@ type LearningRate struct {
 
 func (x *LearningRate) Reset() {
 	*x = LearningRate{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[2]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -381,7 +595,7 @@ func (x *LearningRate) String() string {
 func (*LearningRate) ProtoMessage() {}
 
 func (x *LearningRate) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[2]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -394,7 +608,7 @@ func (x *LearningRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LearningRate.ProtoReflect.Descriptor instead.
 func (*LearningRate) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{2}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *LearningRate) GetRate() float32 {
@@ -437,7 +651,7 @@ type LedgerStatus struct {
 
 func (x *LedgerStatus) Reset() {
 	*x = LedgerStatus{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -449,7 +663,7 @@ func (x *LedgerStatus) String() string {
 func (*LedgerStatus) ProtoMessage() {}
 
 func (x *LedgerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -462,7 +676,7 @@ func (x *LedgerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerStatus.ProtoReflect.Descriptor instead.
 func (*LedgerStatus) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{3}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *LedgerStatus) GetSealed() uint64 {
@@ -528,7 +742,7 @@ type ParameterServers struct {
 
 func (x *ParameterServers) Reset() {
 	*x = ParameterServers{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -540,7 +754,7 @@ func (x *ParameterServers) String() string {
 func (*ParameterServers) ProtoMessage() {}
 
 func (x *ParameterServers) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -553,7 +767,7 @@ func (x *ParameterServers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParameterServers.ProtoReflect.Descriptor instead.
 func (*ParameterServers) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{4}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *ParameterServers) GetWanted() uint32 {
@@ -634,7 +848,7 @@ type CheckpointStatus struct {
 
 func (x *CheckpointStatus) Reset() {
 	*x = CheckpointStatus{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -646,7 +860,7 @@ func (x *CheckpointStatus) String() string {
 func (*CheckpointStatus) ProtoMessage() {}
 
 func (x *CheckpointStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -659,7 +873,7 @@ func (x *CheckpointStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointStatus.ProtoReflect.Descriptor instead.
 func (*CheckpointStatus) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *CheckpointStatus) GetSet() uint64 {
@@ -698,7 +912,7 @@ type Steps struct {
 
 func (x *Steps) Reset() {
 	*x = Steps{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -710,7 +924,7 @@ func (x *Steps) String() string {
 func (*Steps) ProtoMessage() {}
 
 func (x *Steps) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -723,7 +937,7 @@ func (x *Steps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Steps.ProtoReflect.Descriptor instead.
 func (*Steps) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *Steps) GetCommitted() uint64 {
@@ -761,7 +975,7 @@ type Registration struct {
 
 func (x *Registration) Reset() {
 	*x = Registration{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -773,7 +987,7 @@ func (x *Registration) String() string {
 func (*Registration) ProtoMessage() {}
 
 func (x *Registration) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -786,7 +1000,7 @@ func (x *Registration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registration.ProtoReflect.Descriptor instead.
 func (*Registration) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *Registration) GetStep() string {
@@ -849,7 +1063,7 @@ type DatasetStatus struct {
 
 func (x *DatasetStatus) Reset() {
 	*x = DatasetStatus{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -861,7 +1075,7 @@ func (x *DatasetStatus) String() string {
 func (*DatasetStatus) ProtoMessage() {}
 
 func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -874,7 +1088,7 @@ func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStatus.ProtoReflect.Descriptor instead.
 func (*DatasetStatus) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *DatasetStatus) GetDataset() uint32 {
@@ -1039,7 +1253,7 @@ type JobTotals struct {
 
 func (x *JobTotals) Reset() {
 	*x = JobTotals{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1051,7 +1265,7 @@ func (x *JobTotals) String() string {
 func (*JobTotals) ProtoMessage() {}
 
 func (x *JobTotals) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1064,7 +1278,7 @@ func (x *JobTotals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobTotals.ProtoReflect.Descriptor instead.
 func (*JobTotals) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *JobTotals) GetTrainers() uint32 {
@@ -1132,7 +1346,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1144,7 +1358,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1157,7 +1371,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *ListTasksRequest) GetJob() string {
@@ -1200,7 +1414,7 @@ type ListTasksReply struct {
 
 func (x *ListTasksReply) Reset() {
 	*x = ListTasksReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1212,7 +1426,7 @@ func (x *ListTasksReply) String() string {
 func (*ListTasksReply) ProtoMessage() {}
 
 func (x *ListTasksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1225,7 +1439,7 @@ func (x *ListTasksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksReply.ProtoReflect.Descriptor instead.
 func (*ListTasksReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *ListTasksReply) GetTasks() []*TaskEntry {
@@ -1269,7 +1483,7 @@ type TaskEntry struct {
 
 func (x *TaskEntry) Reset() {
 	*x = TaskEntry{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1281,7 +1495,7 @@ func (x *TaskEntry) String() string {
 func (*TaskEntry) ProtoMessage() {}
 
 func (x *TaskEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1294,7 +1508,7 @@ func (x *TaskEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskEntry.ProtoReflect.Descriptor instead.
 func (*TaskEntry) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *TaskEntry) GetDataset() uint32 {
@@ -1397,7 +1611,7 @@ type TaskHolder struct {
 
 func (x *TaskHolder) Reset() {
 	*x = TaskHolder{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1409,7 +1623,7 @@ func (x *TaskHolder) String() string {
 func (*TaskHolder) ProtoMessage() {}
 
 func (x *TaskHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1422,7 +1636,7 @@ func (x *TaskHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskHolder.ProtoReflect.Descriptor instead.
 func (*TaskHolder) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *TaskHolder) GetTrainer() string {
@@ -1466,7 +1680,7 @@ type ListTrainersRequest struct {
 
 func (x *ListTrainersRequest) Reset() {
 	*x = ListTrainersRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1478,7 +1692,7 @@ func (x *ListTrainersRequest) String() string {
 func (*ListTrainersRequest) ProtoMessage() {}
 
 func (x *ListTrainersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1491,7 +1705,7 @@ func (x *ListTrainersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrainersRequest.ProtoReflect.Descriptor instead.
 func (*ListTrainersRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListTrainersRequest) GetJob() string {
@@ -1526,7 +1740,7 @@ type ListTrainersReply struct {
 
 func (x *ListTrainersReply) Reset() {
 	*x = ListTrainersReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1538,7 +1752,7 @@ func (x *ListTrainersReply) String() string {
 func (*ListTrainersReply) ProtoMessage() {}
 
 func (x *ListTrainersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1551,7 +1765,7 @@ func (x *ListTrainersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrainersReply.ProtoReflect.Descriptor instead.
 func (*ListTrainersReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *ListTrainersReply) GetTrainers() []*TrainerEntry {
@@ -1593,7 +1807,7 @@ type TrainerEntry struct {
 
 func (x *TrainerEntry) Reset() {
 	*x = TrainerEntry{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1605,7 +1819,7 @@ func (x *TrainerEntry) String() string {
 func (*TrainerEntry) ProtoMessage() {}
 
 func (x *TrainerEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1618,7 +1832,7 @@ func (x *TrainerEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrainerEntry.ProtoReflect.Descriptor instead.
 func (*TrainerEntry) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TrainerEntry) GetId() string {
@@ -1709,7 +1923,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1721,7 +1935,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1734,7 +1948,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *DrainRequest) GetJob() string {
@@ -1759,7 +1973,7 @@ type DrainReply struct {
 
 func (x *DrainReply) Reset() {
 	*x = DrainReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1771,7 +1985,7 @@ func (x *DrainReply) String() string {
 func (*DrainReply) ProtoMessage() {}
 
 func (x *DrainReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1784,7 +1998,7 @@ func (x *DrainReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainReply.ProtoReflect.Descriptor instead.
 func (*DrainReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 type StopTasksRequest struct {
@@ -1798,7 +2012,7 @@ type StopTasksRequest struct {
 
 func (x *StopTasksRequest) Reset() {
 	*x = StopTasksRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1810,7 +2024,7 @@ func (x *StopTasksRequest) String() string {
 func (*StopTasksRequest) ProtoMessage() {}
 
 func (x *StopTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1823,7 +2037,7 @@ func (x *StopTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopTasksRequest.ProtoReflect.Descriptor instead.
 func (*StopTasksRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *StopTasksRequest) GetJob() string {
@@ -1850,7 +2064,7 @@ type StopTasksReply struct {
 
 func (x *StopTasksReply) Reset() {
 	*x = StopTasksReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1862,7 +2076,7 @@ func (x *StopTasksReply) String() string {
 func (*StopTasksReply) ProtoMessage() {}
 
 func (x *StopTasksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1875,7 +2089,7 @@ func (x *StopTasksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopTasksReply.ProtoReflect.Descriptor instead.
 func (*StopTasksReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *StopTasksReply) GetTaskIds() []int64 {
@@ -1894,7 +2108,7 @@ type EvaluateRequest struct {
 
 func (x *EvaluateRequest) Reset() {
 	*x = EvaluateRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1906,7 +2120,7 @@ func (x *EvaluateRequest) String() string {
 func (*EvaluateRequest) ProtoMessage() {}
 
 func (x *EvaluateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1919,7 +2133,7 @@ func (x *EvaluateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluateRequest.ProtoReflect.Descriptor instead.
 func (*EvaluateRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *EvaluateRequest) GetJob() string {
@@ -1937,7 +2151,7 @@ type EvaluateReply struct {
 
 func (x *EvaluateReply) Reset() {
 	*x = EvaluateReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1949,7 +2163,7 @@ func (x *EvaluateReply) String() string {
 func (*EvaluateReply) ProtoMessage() {}
 
 func (x *EvaluateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1962,7 +2176,7 @@ func (x *EvaluateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluateReply.ProtoReflect.Descriptor instead.
 func (*EvaluateReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 type PauseRequest struct {
@@ -1976,7 +2190,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1988,7 +2202,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2001,7 +2215,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *PauseRequest) GetJob() string {
@@ -2026,7 +2240,7 @@ type PauseReply struct {
 
 func (x *PauseReply) Reset() {
 	*x = PauseReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2038,7 +2252,7 @@ func (x *PauseReply) String() string {
 func (*PauseReply) ProtoMessage() {}
 
 func (x *PauseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2051,7 +2265,7 @@ func (x *PauseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseReply.ProtoReflect.Descriptor instead.
 func (*PauseReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 type ResumeRequest struct {
@@ -2063,7 +2277,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2075,7 +2289,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2088,7 +2302,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *ResumeRequest) GetJob() string {
@@ -2106,7 +2320,7 @@ type ResumeReply struct {
 
 func (x *ResumeReply) Reset() {
 	*x = ResumeReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2118,7 +2332,7 @@ func (x *ResumeReply) String() string {
 func (*ResumeReply) ProtoMessage() {}
 
 func (x *ResumeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2131,7 +2345,7 @@ func (x *ResumeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeReply.ProtoReflect.Descriptor instead.
 func (*ResumeReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 type RetryTaskRequest struct {
@@ -2149,7 +2363,7 @@ type RetryTaskRequest struct {
 
 func (x *RetryTaskRequest) Reset() {
 	*x = RetryTaskRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2161,7 +2375,7 @@ func (x *RetryTaskRequest) String() string {
 func (*RetryTaskRequest) ProtoMessage() {}
 
 func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2174,7 +2388,7 @@ func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskRequest.ProtoReflect.Descriptor instead.
 func (*RetryTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *RetryTaskRequest) GetJob() string {
@@ -2243,7 +2457,7 @@ type RetryTaskReply struct {
 
 func (x *RetryTaskReply) Reset() {
 	*x = RetryTaskReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2255,7 +2469,7 @@ func (x *RetryTaskReply) String() string {
 func (*RetryTaskReply) ProtoMessage() {}
 
 func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2268,7 +2482,7 @@ func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskReply.ProtoReflect.Descriptor instead.
 func (*RetryTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *RetryTaskReply) GetRetried() uint64 {
@@ -2289,7 +2503,7 @@ type DropTaskRequest struct {
 
 func (x *DropTaskRequest) Reset() {
 	*x = DropTaskRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2301,7 +2515,7 @@ func (x *DropTaskRequest) String() string {
 func (*DropTaskRequest) ProtoMessage() {}
 
 func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2314,7 +2528,7 @@ func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskRequest.ProtoReflect.Descriptor instead.
 func (*DropTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *DropTaskRequest) GetJob() string {
@@ -2346,7 +2560,7 @@ type DropTaskReply struct {
 
 func (x *DropTaskReply) Reset() {
 	*x = DropTaskReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2358,7 +2572,7 @@ func (x *DropTaskReply) String() string {
 func (*DropTaskReply) ProtoMessage() {}
 
 func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2371,7 +2585,7 @@ func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskReply.ProtoReflect.Descriptor instead.
 func (*DropTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 type ScaleRequest struct {
@@ -2385,7 +2599,7 @@ type ScaleRequest struct {
 
 func (x *ScaleRequest) Reset() {
 	*x = ScaleRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2397,7 +2611,7 @@ func (x *ScaleRequest) String() string {
 func (*ScaleRequest) ProtoMessage() {}
 
 func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2410,7 +2624,7 @@ func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleRequest.ProtoReflect.Descriptor instead.
 func (*ScaleRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ScaleRequest) GetJob() string {
@@ -2452,7 +2666,7 @@ type ScaleReply struct {
 
 func (x *ScaleReply) Reset() {
 	*x = ScaleReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2464,7 +2678,7 @@ func (x *ScaleReply) String() string {
 func (*ScaleReply) ProtoMessage() {}
 
 func (x *ScaleReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2477,7 +2691,7 @@ func (x *ScaleReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleReply.ProtoReflect.Descriptor instead.
 func (*ScaleReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ScaleReply) GetParameterServers() uint32 {
@@ -2564,7 +2778,7 @@ type SetJobRequest struct {
 
 func (x *SetJobRequest) Reset() {
 	*x = SetJobRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2576,7 +2790,7 @@ func (x *SetJobRequest) String() string {
 func (*SetJobRequest) ProtoMessage() {}
 
 func (x *SetJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2589,7 +2803,7 @@ func (x *SetJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetJobRequest.ProtoReflect.Descriptor instead.
 func (*SetJobRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SetJobRequest) GetJob() string {
@@ -2623,7 +2837,7 @@ type SetJobReply struct {
 
 func (x *SetJobReply) Reset() {
 	*x = SetJobReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2635,7 +2849,7 @@ func (x *SetJobReply) String() string {
 func (*SetJobReply) ProtoMessage() {}
 
 func (x *SetJobReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2648,7 +2862,7 @@ func (x *SetJobReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetJobReply.ProtoReflect.Descriptor instead.
 func (*SetJobReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *SetJobReply) GetLearningRate() *LearningRate {
@@ -2664,7 +2878,7 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"\x1atrainmaster/v1/admin.proto\x12\x0etrainmaster.v1\x1a\x19trainmaster/v1/data.proto\"!\n" +
 	"\rStatusRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"\xd4\x05\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\x90\x06\n" +
 	"\vStatusReply\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x121\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x19.trainmaster.v1.JobStatusR\x06status\x12\x16\n" +
@@ -2684,7 +2898,25 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x11parameter_servers\x18\r \x01(\v2 .trainmaster.v1.ParameterServersR\x10parameterServers\x12\x18\n" +
 	"\arefusal\x18\x0e \x01(\tR\arefusal\x124\n" +
 	"\x06ledger\x18\x0f \x01(\v2\x1c.trainmaster.v1.LedgerStatusR\x06ledger\x12A\n" +
-	"\rlearning_rate\x18\x14 \x01(\v2\x1c.trainmaster.v1.LearningRateR\flearningRate\"[\n" +
+	"\rlearning_rate\x18\x14 \x01(\v2\x1c.trainmaster.v1.LearningRateR\flearningRate\x12:\n" +
+	"\bstrategy\x18\x15 \x01(\v2\x1e.trainmaster.v1.StrategyStatusR\bstrategy\"\x96\x01\n" +
+	"\x0eStrategyStatus\x12D\n" +
+	"\n" +
+	"parameters\x18\x01 \x03(\v2$.trainmaster.v1.HyperParameterStatusR\n" +
+	"parameters\x12>\n" +
+	"\tdecisions\x18\x02 \x03(\v2 .trainmaster.v1.StrategyDecisionR\tdecisions\"X\n" +
+	"\x14HyperParameterStatus\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\"\xab\x01\n" +
+	"\x10StrategyDecision\x12\x1c\n" +
+	"\tparameter\x18\x01 \x01(\tR\tparameter\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value\x12\x16\n" +
+	"\x06reason\x18\x03 \x01(\tR\x06reason\x12\x12\n" +
+	"\x04step\x18\x04 \x01(\x04R\x04step\x12\x16\n" +
+	"\x06passes\x18\x05 \x01(\x04R\x06passes\x12\x1f\n" +
+	"\vjob_seconds\x18\x06 \x01(\x01R\n" +
+	"jobSeconds\"[\n" +
 	"\fLearningRate\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\x02R\x04rate\x12\x14\n" +
 	"\x05scale\x18\x02 \x01(\x02R\x05scale\x12!\n" +
@@ -2910,95 +3142,101 @@ func file_trainmaster_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_trainmaster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 36)
+var file_trainmaster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
 var file_trainmaster_v1_admin_proto_goTypes = []any{
-	(JobStatus)(0),              // 0: trainmaster.v1.JobStatus
-	(TaskState)(0),              // 1: trainmaster.v1.TaskState
-	(*StatusRequest)(nil),       // 2: trainmaster.v1.StatusRequest
-	(*StatusReply)(nil),         // 3: trainmaster.v1.StatusReply
-	(*LearningRate)(nil),        // 4: trainmaster.v1.LearningRate
-	(*LedgerStatus)(nil),        // 5: trainmaster.v1.LedgerStatus
-	(*ParameterServers)(nil),    // 6: trainmaster.v1.ParameterServers
-	(*CheckpointStatus)(nil),    // 7: trainmaster.v1.CheckpointStatus
-	(*Steps)(nil),               // 8: trainmaster.v1.Steps
-	(*Registration)(nil),        // 9: trainmaster.v1.Registration
-	(*DatasetStatus)(nil),       // 10: trainmaster.v1.DatasetStatus
-	(*JobTotals)(nil),           // 11: trainmaster.v1.JobTotals
-	(*ListTasksRequest)(nil),    // 12: trainmaster.v1.ListTasksRequest
-	(*ListTasksReply)(nil),      // 13: trainmaster.v1.ListTasksReply
-	(*TaskEntry)(nil),           // 14: trainmaster.v1.TaskEntry
-	(*TaskHolder)(nil),          // 15: trainmaster.v1.TaskHolder
-	(*ListTrainersRequest)(nil), // 16: trainmaster.v1.ListTrainersRequest
-	(*ListTrainersReply)(nil),   // 17: trainmaster.v1.ListTrainersReply
-	(*TrainerEntry)(nil),        // 18: trainmaster.v1.TrainerEntry
-	(*DrainRequest)(nil),        // 19: trainmaster.v1.DrainRequest
-	(*DrainReply)(nil),          // 20: trainmaster.v1.DrainReply
-	(*StopTasksRequest)(nil),    // 21: trainmaster.v1.StopTasksRequest
-	(*StopTasksReply)(nil),      // 22: trainmaster.v1.StopTasksReply
-	(*EvaluateRequest)(nil),     // 23: trainmaster.v1.EvaluateRequest
-	(*EvaluateReply)(nil),       // 24: trainmaster.v1.EvaluateReply
-	(*PauseRequest)(nil),        // 25: trainmaster.v1.PauseRequest
-	(*PauseReply)(nil),          // 26: trainmaster.v1.PauseReply
-	(*ResumeRequest)(nil),       // 27: trainmaster.v1.ResumeRequest
-	(*ResumeReply)(nil),         // 28: trainmaster.v1.ResumeReply
-	(*RetryTaskRequest)(nil),    // 29: trainmaster.v1.RetryTaskRequest
-	(*RetryTaskReply)(nil),      // 30: trainmaster.v1.RetryTaskReply
-	(*DropTaskRequest)(nil),     // 31: trainmaster.v1.DropTaskRequest
-	(*DropTaskReply)(nil),       // 32: trainmaster.v1.DropTaskReply
-	(*ScaleRequest)(nil),        // 33: trainmaster.v1.ScaleRequest
-	(*ScaleReply)(nil),          // 34: trainmaster.v1.ScaleReply
-	(*SetJobRequest)(nil),       // 35: trainmaster.v1.SetJobRequest
-	(*SetJobReply)(nil),         // 36: trainmaster.v1.SetJobReply
-	nil,                         // 37: trainmaster.v1.SetJobRequest.WeightsEntry
-	(TaskKind)(0),               // 38: trainmaster.v1.TaskKind
+	(JobStatus)(0),               // 0: trainmaster.v1.JobStatus
+	(TaskState)(0),               // 1: trainmaster.v1.TaskState
+	(*StatusRequest)(nil),        // 2: trainmaster.v1.StatusRequest
+	(*StatusReply)(nil),          // 3: trainmaster.v1.StatusReply
+	(*StrategyStatus)(nil),       // 4: trainmaster.v1.StrategyStatus
+	(*HyperParameterStatus)(nil), // 5: trainmaster.v1.HyperParameterStatus
+	(*StrategyDecision)(nil),     // 6: trainmaster.v1.StrategyDecision
+	(*LearningRate)(nil),         // 7: trainmaster.v1.LearningRate
+	(*LedgerStatus)(nil),         // 8: trainmaster.v1.LedgerStatus
+	(*ParameterServers)(nil),     // 9: trainmaster.v1.ParameterServers
+	(*CheckpointStatus)(nil),     // 10: trainmaster.v1.CheckpointStatus
+	(*Steps)(nil),                // 11: trainmaster.v1.Steps
+	(*Registration)(nil),         // 12: trainmaster.v1.Registration
+	(*DatasetStatus)(nil),        // 13: trainmaster.v1.DatasetStatus
+	(*JobTotals)(nil),            // 14: trainmaster.v1.JobTotals
+	(*ListTasksRequest)(nil),     // 15: trainmaster.v1.ListTasksRequest
+	(*ListTasksReply)(nil),       // 16: trainmaster.v1.ListTasksReply
+	(*TaskEntry)(nil),            // 17: trainmaster.v1.TaskEntry
+	(*TaskHolder)(nil),           // 18: trainmaster.v1.TaskHolder
+	(*ListTrainersRequest)(nil),  // 19: trainmaster.v1.ListTrainersRequest
+	(*ListTrainersReply)(nil),    // 20: trainmaster.v1.ListTrainersReply
+	(*TrainerEntry)(nil),         // 21: trainmaster.v1.TrainerEntry
+	(*DrainRequest)(nil),         // 22: trainmaster.v1.DrainRequest
+	(*DrainReply)(nil),           // 23: trainmaster.v1.DrainReply
+	(*StopTasksRequest)(nil),     // 24: trainmaster.v1.StopTasksRequest
+	(*StopTasksReply)(nil),       // 25: trainmaster.v1.StopTasksReply
+	(*EvaluateRequest)(nil),      // 26: trainmaster.v1.EvaluateRequest
+	(*EvaluateReply)(nil),        // 27: trainmaster.v1.EvaluateReply
+	(*PauseRequest)(nil),         // 28: trainmaster.v1.PauseRequest
+	(*PauseReply)(nil),           // 29: trainmaster.v1.PauseReply
+	(*ResumeRequest)(nil),        // 30: trainmaster.v1.ResumeRequest
+	(*ResumeReply)(nil),          // 31: trainmaster.v1.ResumeReply
+	(*RetryTaskRequest)(nil),     // 32: trainmaster.v1.RetryTaskRequest
+	(*RetryTaskReply)(nil),       // 33: trainmaster.v1.RetryTaskReply
+	(*DropTaskRequest)(nil),      // 34: trainmaster.v1.DropTaskRequest
+	(*DropTaskReply)(nil),        // 35: trainmaster.v1.DropTaskReply
+	(*ScaleRequest)(nil),         // 36: trainmaster.v1.ScaleRequest
+	(*ScaleReply)(nil),           // 37: trainmaster.v1.ScaleReply
+	(*SetJobRequest)(nil),        // 38: trainmaster.v1.SetJobRequest
+	(*SetJobReply)(nil),          // 39: trainmaster.v1.SetJobReply
+	nil,                          // 40: trainmaster.v1.SetJobRequest.WeightsEntry
+	(TaskKind)(0),                // 41: trainmaster.v1.TaskKind
 }
 var file_trainmaster_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: trainmaster.v1.StatusReply.status:type_name -> trainmaster.v1.JobStatus
-	10, // 1: trainmaster.v1.StatusReply.datasets:type_name -> trainmaster.v1.DatasetStatus
-	11, // 2: trainmaster.v1.StatusReply.totals:type_name -> trainmaster.v1.JobTotals
-	9,  // 3: trainmaster.v1.StatusReply.registration:type_name -> trainmaster.v1.Registration
-	7,  // 4: trainmaster.v1.StatusReply.checkpoint:type_name -> trainmaster.v1.CheckpointStatus
-	8,  // 5: trainmaster.v1.StatusReply.steps:type_name -> trainmaster.v1.Steps
-	6,  // 6: trainmaster.v1.StatusReply.parameter_servers:type_name -> trainmaster.v1.ParameterServers
-	5,  // 7: trainmaster.v1.StatusReply.ledger:type_name -> trainmaster.v1.LedgerStatus
-	4,  // 8: trainmaster.v1.StatusReply.learning_rate:type_name -> trainmaster.v1.LearningRate
-	38, // 9: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
-	1,  // 10: trainmaster.v1.ListTasksRequest.states:type_name -> trainmaster.v1.TaskState
-	14, // 11: trainmaster.v1.ListTasksReply.tasks:type_name -> trainmaster.v1.TaskEntry
-	1,  // 12: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
-	15, // 13: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
-	18, // 14: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
-	37, // 15: trainmaster.v1.SetJobRequest.weights:type_name -> trainmaster.v1.SetJobRequest.WeightsEntry
-	4,  // 16: trainmaster.v1.SetJobReply.learning_rate:type_name -> trainmaster.v1.LearningRate
-	2,  // 17: trainmaster.v1.Admin.Status:input_type -> trainmaster.v1.StatusRequest
-	12, // 18: trainmaster.v1.Admin.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
-	16, // 19: trainmaster.v1.Admin.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
-	19, // 20: trainmaster.v1.Admin.Drain:input_type -> trainmaster.v1.DrainRequest
-	21, // 21: trainmaster.v1.Admin.StopTasks:input_type -> trainmaster.v1.StopTasksRequest
-	25, // 22: trainmaster.v1.Admin.Pause:input_type -> trainmaster.v1.PauseRequest
-	27, // 23: trainmaster.v1.Admin.Resume:input_type -> trainmaster.v1.ResumeRequest
-	29, // 24: trainmaster.v1.Admin.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
-	33, // 25: trainmaster.v1.Admin.Scale:input_type -> trainmaster.v1.ScaleRequest
-	23, // 26: trainmaster.v1.Admin.Evaluate:input_type -> trainmaster.v1.EvaluateRequest
-	31, // 27: trainmaster.v1.Admin.DropTask:input_type -> trainmaster.v1.DropTaskRequest
-	35, // 28: trainmaster.v1.Admin.SetJob:input_type -> trainmaster.v1.SetJobRequest
-	3,  // 29: trainmaster.v1.Admin.Status:output_type -> trainmaster.v1.StatusReply
-	13, // 30: trainmaster.v1.Admin.ListTasks:output_type -> trainmaster.v1.ListTasksReply
-	17, // 31: trainmaster.v1.Admin.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
-	20, // 32: trainmaster.v1.Admin.Drain:output_type -> trainmaster.v1.DrainReply
-	22, // 33: trainmaster.v1.Admin.StopTasks:output_type -> trainmaster.v1.StopTasksReply
-	26, // 34: trainmaster.v1.Admin.Pause:output_type -> trainmaster.v1.PauseReply
-	28, // 35: trainmaster.v1.Admin.Resume:output_type -> trainmaster.v1.ResumeReply
-	30, // 36: trainmaster.v1.Admin.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
-	34, // 37: trainmaster.v1.Admin.Scale:output_type -> trainmaster.v1.ScaleReply
-	24, // 38: trainmaster.v1.Admin.Evaluate:output_type -> trainmaster.v1.EvaluateReply
-	32, // 39: trainmaster.v1.Admin.DropTask:output_type -> trainmaster.v1.DropTaskReply
-	36, // 40: trainmaster.v1.Admin.SetJob:output_type -> trainmaster.v1.SetJobReply
-	29, // [29:41] is the sub-list for method output_type
-	17, // [17:29] is the sub-list for method input_type
-	17, // [17:17] is the sub-list for extension type_name
-	17, // [17:17] is the sub-list for extension extendee
-	0,  // [0:17] is the sub-list for field type_name
+	13, // 1: trainmaster.v1.StatusReply.datasets:type_name -> trainmaster.v1.DatasetStatus
+	14, // 2: trainmaster.v1.StatusReply.totals:type_name -> trainmaster.v1.JobTotals
+	12, // 3: trainmaster.v1.StatusReply.registration:type_name -> trainmaster.v1.Registration
+	10, // 4: trainmaster.v1.StatusReply.checkpoint:type_name -> trainmaster.v1.CheckpointStatus
+	11, // 5: trainmaster.v1.StatusReply.steps:type_name -> trainmaster.v1.Steps
+	9,  // 6: trainmaster.v1.StatusReply.parameter_servers:type_name -> trainmaster.v1.ParameterServers
+	8,  // 7: trainmaster.v1.StatusReply.ledger:type_name -> trainmaster.v1.LedgerStatus
+	7,  // 8: trainmaster.v1.StatusReply.learning_rate:type_name -> trainmaster.v1.LearningRate
+	4,  // 9: trainmaster.v1.StatusReply.strategy:type_name -> trainmaster.v1.StrategyStatus
+	5,  // 10: trainmaster.v1.StrategyStatus.parameters:type_name -> trainmaster.v1.HyperParameterStatus
+	6,  // 11: trainmaster.v1.StrategyStatus.decisions:type_name -> trainmaster.v1.StrategyDecision
+	41, // 12: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
+	1,  // 13: trainmaster.v1.ListTasksRequest.states:type_name -> trainmaster.v1.TaskState
+	17, // 14: trainmaster.v1.ListTasksReply.tasks:type_name -> trainmaster.v1.TaskEntry
+	1,  // 15: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
+	18, // 16: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
+	21, // 17: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
+	40, // 18: trainmaster.v1.SetJobRequest.weights:type_name -> trainmaster.v1.SetJobRequest.WeightsEntry
+	7,  // 19: trainmaster.v1.SetJobReply.learning_rate:type_name -> trainmaster.v1.LearningRate
+	2,  // 20: trainmaster.v1.Admin.Status:input_type -> trainmaster.v1.StatusRequest
+	15, // 21: trainmaster.v1.Admin.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
+	19, // 22: trainmaster.v1.Admin.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
+	22, // 23: trainmaster.v1.Admin.Drain:input_type -> trainmaster.v1.DrainRequest
+	24, // 24: trainmaster.v1.Admin.StopTasks:input_type -> trainmaster.v1.StopTasksRequest
+	28, // 25: trainmaster.v1.Admin.Pause:input_type -> trainmaster.v1.PauseRequest
+	30, // 26: trainmaster.v1.Admin.Resume:input_type -> trainmaster.v1.ResumeRequest
+	32, // 27: trainmaster.v1.Admin.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
+	36, // 28: trainmaster.v1.Admin.Scale:input_type -> trainmaster.v1.ScaleRequest
+	26, // 29: trainmaster.v1.Admin.Evaluate:input_type -> trainmaster.v1.EvaluateRequest
+	34, // 30: trainmaster.v1.Admin.DropTask:input_type -> trainmaster.v1.DropTaskRequest
+	38, // 31: trainmaster.v1.Admin.SetJob:input_type -> trainmaster.v1.SetJobRequest
+	3,  // 32: trainmaster.v1.Admin.Status:output_type -> trainmaster.v1.StatusReply
+	16, // 33: trainmaster.v1.Admin.ListTasks:output_type -> trainmaster.v1.ListTasksReply
+	20, // 34: trainmaster.v1.Admin.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
+	23, // 35: trainmaster.v1.Admin.Drain:output_type -> trainmaster.v1.DrainReply
+	25, // 36: trainmaster.v1.Admin.StopTasks:output_type -> trainmaster.v1.StopTasksReply
+	29, // 37: trainmaster.v1.Admin.Pause:output_type -> trainmaster.v1.PauseReply
+	31, // 38: trainmaster.v1.Admin.Resume:output_type -> trainmaster.v1.ResumeReply
+	33, // 39: trainmaster.v1.Admin.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
+	37, // 40: trainmaster.v1.Admin.Scale:output_type -> trainmaster.v1.ScaleReply
+	27, // 41: trainmaster.v1.Admin.Evaluate:output_type -> trainmaster.v1.EvaluateReply
+	35, // 42: trainmaster.v1.Admin.DropTask:output_type -> trainmaster.v1.DropTaskReply
+	39, // 43: trainmaster.v1.Admin.SetJob:output_type -> trainmaster.v1.SetJobReply
+	32, // [32:44] is the sub-list for method output_type
+	20, // [20:32] is the sub-list for method input_type
+	20, // [20:20] is the sub-list for extension type_name
+	20, // [20:20] is the sub-list for extension extendee
+	0,  // [0:20] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_admin_proto_init() }
@@ -3007,20 +3245,20 @@ func file_trainmaster_v1_admin_proto_init() {
 		return
 	}
 	file_trainmaster_v1_data_proto_init()
-	file_trainmaster_v1_admin_proto_msgTypes[9].OneofWrappers = []any{}
-	file_trainmaster_v1_admin_proto_msgTypes[16].OneofWrappers = []any{}
-	file_trainmaster_v1_admin_proto_msgTypes[27].OneofWrappers = []any{
+	file_trainmaster_v1_admin_proto_msgTypes[12].OneofWrappers = []any{}
+	file_trainmaster_v1_admin_proto_msgTypes[19].OneofWrappers = []any{}
+	file_trainmaster_v1_admin_proto_msgTypes[30].OneofWrappers = []any{
 		(*RetryTaskRequest_Index)(nil),
 		(*RetryTaskRequest_All)(nil),
 	}
-	file_trainmaster_v1_admin_proto_msgTypes[33].OneofWrappers = []any{}
+	file_trainmaster_v1_admin_proto_msgTypes[36].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_admin_proto_rawDesc), len(file_trainmaster_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   36,
+			NumMessages:   39,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -92,6 +92,8 @@ const (
 	EndTaskSpec_REASON_NO_PROGRESS EndTaskSpec_Reason = 4
 	// A metric is not finite, or the loss exceeds --diverged-factor times the lowest loss. The job has failed.
 	EndTaskSpec_REASON_DIVERGED EndTaskSpec_Reason = 5
+	// A rule of the strategy holds: `text` has it.
+	EndTaskSpec_REASON_STOPPED EndTaskSpec_Reason = 6
 )
 
 // Enum value maps for EndTaskSpec_Reason.
@@ -103,6 +105,7 @@ var (
 		3: "REASON_TARGET_REACHED",
 		4: "REASON_NO_PROGRESS",
 		5: "REASON_DIVERGED",
+		6: "REASON_STOPPED",
 	}
 	EndTaskSpec_Reason_value = map[string]int32{
 		"REASON_UNSPECIFIED":    0,
@@ -111,6 +114,7 @@ var (
 		"REASON_TARGET_REACHED": 3,
 		"REASON_NO_PROGRESS":    4,
 		"REASON_DIVERGED":       5,
+		"REASON_STOPPED":        6,
 	}
 )
 
@@ -772,7 +776,8 @@ type TrainingTaskSpec struct {
 	// Absent: the trainer trains its own model.
 	Model *ModelSpec `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
 	Data  *DataSpec  `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
-	// Absent: the trainer uses its own settings.
+	// The values of the strategy of the job (master --strategy) at the time of the answer, as numbers. The learning rate of parameter servers is not among
+	// them. Absent: the trainer uses its own settings.
 	HyperParameter *HyperParameter `protobuf:"bytes,3,opt,name=hyper_parameter,json=hyperParameter,proto3" json:"hyper_parameter,omitempty"`
 	unknownFields  protoimpl.UnknownFields
 	sizeCache      protoimpl.SizeCache
@@ -1610,16 +1615,18 @@ func (x *Histogram) GetNegatives() []int64 {
 	return nil
 }
 
-// RunStats is about the training of a task. Without a session, master status shows the records; the others are for logs only.
+// RunStats is about the training of a task. A strategy can have rules about it. Without a session, master status shows the records.
 type RunStats struct {
 	state           protoimpl.MessageState `protogen:"open.v1"`
 	Records         int64                  `protobuf:"varint,1,opt,name=records,proto3" json:"records,omitempty"`
 	Seconds         float64                `protobuf:"fixed64,2,opt,name=seconds,proto3" json:"seconds,omitempty"`
 	PeakMemoryBytes int64                  `protobuf:"varint,3,opt,name=peak_memory_bytes,json=peakMemoryBytes,proto3" json:"peak_memory_bytes,omitempty"`
-	CpuSeconds      float64                `protobuf:"fixed64,4,opt,name=cpu_seconds,json=cpuSeconds,proto3" json:"cpu_seconds,omitempty"`
-	GpuUtilization  float64                `protobuf:"fixed64,5,opt,name=gpu_utilization,json=gpuUtilization,proto3" json:"gpu_utilization,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// For logs only.
+	CpuSeconds float64 `protobuf:"fixed64,4,opt,name=cpu_seconds,json=cpuSeconds,proto3" json:"cpu_seconds,omitempty"`
+	// 0 to 1; 0: not reported.
+	GpuUtilization float64 `protobuf:"fixed64,5,opt,name=gpu_utilization,json=gpuUtilization,proto3" json:"gpu_utilization,omitempty"`
+	unknownFields  protoimpl.UnknownFields
+	sizeCache      protoimpl.SizeCache
 }
 
 func (x *RunStats) Reset() {
@@ -3376,17 +3383,18 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\rREASON_COMMIT\x10\x02\x12\x13\n" +
 	"\x0fREASON_ROLLBACK\x10\x03\x12\x0e\n" +
 	"\n" +
-	"REASON_CUT\x10\x04\"\xf3\x01\n" +
+	"REASON_CUT\x10\x04\"\x87\x02\n" +
 	"\vEndTaskSpec\x12:\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\".trainmaster.v1.EndTaskSpec.ReasonR\x06reason\x12\x12\n" +
-	"\x04text\x18\x02 \x01(\tR\x04text\"\x93\x01\n" +
+	"\x04text\x18\x02 \x01(\tR\x04text\"\xa7\x01\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12REASON_PASSES_DONE\x10\x01\x12\x11\n" +
 	"\rREASON_FAILED\x10\x02\x12\x19\n" +
 	"\x15REASON_TARGET_REACHED\x10\x03\x12\x16\n" +
 	"\x12REASON_NO_PROGRESS\x10\x04\x12\x13\n" +
-	"\x0fREASON_DIVERGED\x10\x05\"\x9d\x04\n" +
+	"\x0fREASON_DIVERGED\x10\x05\x12\x12\n" +
+	"\x0eREASON_STOPPED\x10\x06\"\x9d\x04\n" +
 	"\n" +
 	"TaskResult\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x03R\x06taskId\x12\x19\n" +
