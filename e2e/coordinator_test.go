@@ -1,7 +1,6 @@
 package e2e
 
 import (
-	"bytes"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -39,30 +38,48 @@ func TestPythonTrainer(t *testing.T) {
 			term := j.awaitLeader(0)
 			standby := j.master("--passes", "8", "--listen", addrs[1])
 			start(t, "dataproxy", j.dir, "dataproxy", "--listen", addrs[2], "--data-roots", j.dir)
-			var output bytes.Buffer
+			var output output
 			trainer := pythonCommand(t.Context(), t, "../examples/coordinator/trainer.py", "--masters", strings.Join(addrs[:2], ","), "--data-proxy", addrs[2],
 				"--data", filepath.Join(j.dir, "data", "digits-0*"))
 			trainer.Stdout, trainer.Stderr = &output, &output
 			if err := trainer.Start(); err != nil {
 				t.Fatal(err)
 			}
+			exited := make(chan error, 1)
+			go func() { exited <- trainer.Wait() }()
 			j.awaitMidPass(2)
 			began := time.Now()
 			fault(t, j, leader)
 			j.awaitLeader(term)
 			at := doneOf(j.awaitStatus("the next leader has the dataset", func(s *pb.StatusReply) bool { return len(s.Datasets) > 0 }))
-			j.awaitStatus("a task finishes at the next leader", func(s *pb.StatusReply) bool { return len(s.Datasets) > 0 && doneOf(s) > at })
+			j.awaitStatus("a task finishes at the next leader", func(s *pb.StatusReply) bool {
+				if err := exitOf(exited); err != nil {
+					t.Fatalf("trainer: %v\n%s", err, output.String())
+				}
+				return len(s.Datasets) > 0 && doneOf(s) > at
+			})
 			if took := time.Since(began); took > soon {
 				t.Errorf("the trainer found the next leader in %v, expected at most %v", took, soon)
 			} else {
 				t.Logf("the trainer found the next leader in %v", took)
 			}
-			if err := trainer.Wait(); err != nil || !strings.Contains(output.String(), "REASON_PASSES_DONE") {
+			if err := <-exited; err != nil || !strings.Contains(output.String(), "REASON_PASSES_DONE") {
 				t.Errorf("trainer: %v\n%s", err, output.String())
 			}
 			standby.wantExit(0)
 			j.wantVerified(passes, tasksPerPass)
 		})
+	}
+}
+
+// exitOf returns the error of a process that has failed; nil: it runs, or has succeeded.
+func exitOf(exited chan error) error {
+	select {
+	case err := <-exited:
+		exited <- err
+		return err
+	default:
+		return nil
 	}
 }
 
