@@ -38,7 +38,8 @@ var house = []room{
 	{dir: "internal/failpoint", pure: true},
 	// what both ends of a connection must agree on
 	{dir: "proto"},
-	{dir: "internal/grpcserver"},
+	{dir: "internal/largemsg"},
+	{dir: "internal/grpcserver", may: []string{"internal/largemsg"}},
 	{dir: "dataset/onwire", may: []string{"recordio", "dataset", "internal/grpcserver"}},
 	{dir: "taskqueue/onwire", may: []string{"taskqueue", "proto"}},
 	{dir: "master/netrpc/wire", may: []string{"recordio", "dataset", "taskqueue"}},
@@ -82,10 +83,10 @@ var house = []room{
 	{dir: "internal/objectstore", may: []string{"internal/freeport", "scripts"}},
 	// interfaces and adapters
 	{dir: "etcdstore", may: []string{"taskqueue", "ledger", "etcdstore/fence", "master/store"}},
-	{dir: "master/netrpc", may: []string{"master", "recordio", "dataset", "taskqueue", "master/netrpc/wire"}},
+	{dir: "master/netrpc", may: []string{"internal/largemsg", "master", "recordio", "dataset", "taskqueue", "master/netrpc/wire"}},
 	{dir: "dataset/proxy", may: []string{"recordio", "dataset", "dataset/onwire", "internal/grpcserver", "proto"}},
 	{dir: "master/trainerclient", may: []string{"taskqueue", "taskqueue/onwire", "proto"}},
-	{dir: "master/grpcapi", may: []string{"master", "master/evaluation", "master/evaluation/metric", "taskqueue/onwire", "master/pscontrol", "dataset/onwire", "internal/grpcdial", "internal/grpcserver", "taskqueue", "proto"}},
+	{dir: "master/grpcapi", may: []string{"master", "master/evaluation", "master/evaluation/metric", "taskqueue/onwire", "master/pscontrol", "dataset/onwire", "internal/grpcdial", "internal/grpcserver", "internal/largemsg", "taskqueue", "proto"}},
 	{dir: "master/httpapi", may: []string{"master", "ledger"}},
 	{dir: "pserver/checkpoint", may: []string{"internal/safetensors", "internal/failpoint", "pserver/floats", "pserver/model", "pserver/partition", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness"}},
 	{dir: "pserver", may: []string{"internal/failpoint", "internal/grpcserver", "internal/portsplit", "proto", "pserver/checkpoint", "pserver/checkpoint/storage", "pserver/control", "pserver/dataport", "pserver/persist", "pserver/shard", "pserver/wire"}},

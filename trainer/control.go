@@ -63,7 +63,7 @@ func (c *control) close() {
 // serve serves calls until ctx ends.
 func (c *control) serve(ctx context.Context) {
 	log := c.client.config.Log
-	server := grpcserver.New(grpcserver.Common, nil, log)
+	server := grpcserver.New(grpcserver.Config{Table: grpcserver.Common, Log: log})
 	pb.RegisterTrainerControlServer(server, c)
 	if err := server.Serve(ctx, c.listener, func() {}); err != nil {
 		log.WithError(err).Error("control of the trainer ended") // heartbeats have the same commands

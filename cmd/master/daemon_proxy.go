@@ -2,7 +2,6 @@ package main
 
 import (
 	"github.com/spf13/cobra"
-	"google.golang.org/grpc"
 
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/dataset/proxy"
@@ -34,6 +33,6 @@ func (s *daemonSettings) proxy() (grpcapi.DataProxy, error) {
 		return grpcapi.DataProxy{}, cli.UsageErrorf("--data-roots: %w", err)
 	}
 	return grpcapi.DataProxy{
-		Addr: s.config.Advertise, Register: service.Register, Errors: proxy.Table, Options: []grpc.ServerOption{proxy.ServerOption()},
+		Addr: s.config.Advertise, Register: service.Register, Errors: proxy.Table, Large: proxy.Large, Codec: proxy.Codec(),
 	}, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
 	"google.golang.org/grpc/health"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
@@ -46,7 +47,7 @@ type Service struct {
 	readers *semaphore.Weighted
 }
 
-// NewService checks the roots and returns a service without streams. Its server needs ServerOption.
+// NewService checks the roots and returns a service without streams. Its server needs Codec.
 func NewService(config Config) (*Service, error) {
 	if config.MaxReaders == 0 {
 		config.MaxReaders = DefaultMaxReaders
@@ -65,15 +66,18 @@ func NewService(config Config) (*Service, error) {
 	return &Service{config: config, streams: streams{idle: config.Idle, byID: map[int64]*stream{}}, readers: readers}, nil
 }
 
-// ServerOption lets a server send the batches of a Service.
-func ServerOption() grpc.ServerOption { return grpc.ForceServerCodecV2(newCodec()) }
+// Codec lets a server send the batches of a Service.
+func Codec() encoding.CodecV2 { return newCodec() }
 
-// Register adds the service to a server that has ServerOption and the errors of Table.
+// Large has the methods with specifications of thousands of files.
+var Large = map[string]grpcserver.Large{pb.DataProxy_CreateStream_FullMethodName: grpcserver.LargeReport}
+
+// Register adds the service to a server that has Codec, Large, and the errors of Table.
 func (s *Service) Register(server grpc.ServiceRegistrar) { pb.RegisterDataProxyServer(server, s) }
 
 // Serve serves the proxy, the health service and the reflection service until ctx ends.
 func (s *Service) Serve(ctx context.Context, l net.Listener, log *logrus.Entry) error {
-	server := grpcserver.New(Table, nil, log, ServerOption())
+	server := grpcserver.New(grpcserver.Config{Table: Table, Log: log, Large: Large, Codec: Codec()})
 	s.Register(server)
 	healths := health.NewServer()
 	healths.SetServingStatus(pb.DataProxy_ServiceDesc.ServiceName, healthpb.HealthCheckResponse_SERVING)

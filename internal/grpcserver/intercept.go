@@ -36,12 +36,13 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, info *grpc.StreamServ
 	ctx, cancel := context.WithCancelCause(stream.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(s.stopping, func() { cancel(context.Cause(s.stopping)) })()
-	return s.Table.Status(handler(srv, stoppable{stream, ctx}), s.Leader())
+	return s.Table.Status(handler(srv, stoppable{stream, ctx, s}), s.Leader())
 }
 
 type stoppable struct {
 	grpc.ServerStream
-	ctx context.Context
+	ctx    context.Context
+	server *Server
 }
 
 func (s stoppable) Context() context.Context { return s.ctx }

@@ -8,8 +8,12 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
+	"google.golang.org/grpc/encoding/proto"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/reflection"
+
+	"trainmaster/internal/largemsg"
 )
 
 // MaxMessage is the maximum size of a message in bytes, in both directions. It is the default of all gRPC clients.
@@ -30,22 +34,37 @@ const (
 // Server is a gRPC server with bounds. Register the services before Serve.
 type Server struct {
 	*grpc.Server
+	Config
+
+	large      *largemsg.Messages
+	stopping   context.Context // ends the streams
+	endStreams context.CancelCauseFunc
+}
+
+// Config has the settings of a server.
+type Config struct {
 	// Table converts the errors of calls.
 	Table Table
 	// Leader returns the address of another master that leads, or "". nil: there is none.
 	Leader func() string
 	Log    *logrus.Entry
-
-	stopping   context.Context // ends the streams
-	endStreams context.CancelCauseFunc
+	// Large has the methods with messages of more than largemsg.MaxShort bytes, as /package.Service/Method.
+	Large map[string]Large
+	// Codec encodes and decodes messages. nil: the codec of gRPC.
+	Codec encoding.CodecV2
+	// Options are added to the options of the server.
+	Options []grpc.ServerOption
 }
 
-// New returns a server that does nothing until Serve. The options are added to its own.
-func New(table Table, leader func() string, log *logrus.Entry, options ...grpc.ServerOption) *Server {
-	if leader == nil {
-		leader = func() string { return "" }
+// New returns a server that does nothing until Serve.
+func New(config Config) *Server {
+	if config.Leader == nil {
+		config.Leader = func() string { return "" }
 	}
-	s := &Server{Table: table, Leader: leader, Log: log}
+	if config.Codec == nil {
+		config.Codec = encoding.GetCodecV2(proto.Name)
+	}
+	s := &Server{Config: config, large: largemsg.New()}
 	s.stopping, s.endStreams = context.WithCancelCause(context.Background())
 	s.Server = grpc.NewServer(append([]grpc.ServerOption{
 		//guard:grpc-message-limit
@@ -56,9 +75,10 @@ func New(table Table, leader func() string, log *logrus.Entry, options ...grpc.S
 		grpc.ConnectionTimeout(connectionTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout, MaxConnectionIdle: idleAfter}),
+		grpc.ForceServerCodecV2(codec{config.Codec}),
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),
-	}, options...)...)
+	}, config.Options...)...)
 	reflection.Register(s.Server)
 	return s
 }
@@ -74,7 +94,7 @@ func (s *Server) Serve(ctx context.Context, l net.Listener, hide func()) error {
 		hide()
 		s.stop()
 	}()
-	err := s.Server.Serve(l)
+	err := s.Server.Serve(listener{l, s.large})
 	end()
 	<-stopped
 	if err != nil && ctx.Err() == nil {

@@ -53,6 +53,8 @@ type Table []Row
 var Common = Table{
 	{Is: ErrArgument, Code: codes.InvalidArgument, Reason: "BAD_ARGUMENT"},
 	{Is: ErrPanic, Code: codes.Internal, Reason: "PANIC"},
+	{Is: ErrTooLarge, Code: codes.ResourceExhausted, Reason: "TOO_LARGE"},
+	{Is: ErrBusy, Code: codes.ResourceExhausted, Reason: "TOO_MANY_LARGE_MESSAGES"},
 	{Is: ErrStopping, Code: codes.Unavailable, Reason: "STOPPING"},
 	{Is: context.Canceled, Code: codes.Canceled, Reason: "CANCELED"},
 	{Is: context.DeadlineExceeded, Code: codes.DeadlineExceeded, Reason: "DEADLINE_EXCEEDED"},

@@ -11,6 +11,8 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"google.golang.org/protobuf/proto"
+	"trainmaster/internal/largemsg"
 	"trainmaster/master"
 	"trainmaster/master/evaluation"
 	pb "trainmaster/proto/trainmaster/v1"
@@ -60,16 +62,20 @@ func (c *coordinator) PushResult(ctx context.Context, in *pb.TaskResult) (*pb.Pu
 	if c.log.Logger.IsLevelEnabled(logrus.DebugLevel) {
 		c.log.WithFields(logrus.Fields{"task": in.GetTaskId(), "model": in.GetModelId(), "path": in.GetModelPath(), "loss": in.GetLoss(), "accuracy": in.GetAccuracy(), "stat": in.GetStat()}).Debug("result of a task")
 	}
+	ask := in.GetAsk()
+	//guard:large-result-does-not-wait
+	if proto.Size(in) > largemsg.MaxShort {
+		ask = nil // a waiting trainer would keep its memory
+	}
 	if in.GetRequest() != nil {
-		ev, err := requestOf(in.GetRequest(), in.GetAsk(), []taskqueue.Result{result})
+		ev, err := requestOf(in.GetRequest(), ask, []taskqueue.Result{result})
 		if err != nil {
 			return nil, err
 		}
 		reply, err := c.master.Next(ctx, ev)
 		connectionOf(ctx).observe(ev.Trainer, ev.Incarnation, err)
-		return c.resultReply(in, reply, len(ev.Held) == 0, err)
+		return c.resultReply(in, ask, reply, len(ev.Held) == 0, err)
 	}
-	ask := in.GetAsk()
 	ev := &taskqueue.PlainAsk{
 		Finished: true, Task: taskqueue.TaskID(in.GetTaskId()), Token: result.Token, Error: result.Error, Metrics: metrics, Model: result.Model, NotFinite: result.NotFinite, Stats: result.Stats,
 		Want: ask != nil, Accepts: kindsOf(ask.GetAccepts()),
@@ -77,22 +83,25 @@ func (c *coordinator) PushResult(ctx context.Context, in *pb.TaskResult) (*pb.Pu
 	if ask == nil { // the number of the task is enough: the result does not name its trainer, and must not wait for a call of another one
 		//guard:result-waits-for-no-trainer
 		reply, err := c.master.PlainAsk(ctx, ev)
-		return c.resultReply(in, reply, true, err)
+		return c.resultReply(in, ask, reply, true, err)
 	}
 	reply, err := c.plain(ctx, ask.GetTrainerId(), ev, in)
-	return c.resultReply(in, reply, true, err)
+	return c.resultReply(in, ask, reply, true, err)
 }
 
-// resultReply translates the answer to a result. waits is that of taskSpec.
-func (c *coordinator) resultReply(in *pb.TaskResult, reply master.Reply, waits bool, err error) (*pb.PushResultResponse, error) {
+// resultReply translates the answer to a result. ask is the part of the result that was followed, and waits that of taskSpec.
+func (c *coordinator) resultReply(in *pb.TaskResult, ask *pb.TrainerInfo, reply master.Reply, waits bool, err error) (*pb.PushResultResponse, error) {
 	if len(reply.Finishes) == 0 && err != nil {
 		return nil, err
 	}
 	out := &pb.PushResultResponse{Status: resultStatuses[reply.Finishes[0]]}
-	if in.GetAsk() != nil {
+	switch {
+	case ask != nil:
 		if out.Next, err = c.taskSpec(reply, waits, err); err != nil {
 			return nil, err
 		}
+	case in.GetAsk() != nil:
+		out.Next = &pb.TaskSpec{Task: &pb.TaskSpec_Wait{Wait: &pb.WaitTaskSpec{Reason: pb.WaitTaskSpec_REASON_NO_TASK}}}
 	}
 	return out, nil
 }

@@ -2,6 +2,7 @@ package grpcapi
 
 import (
 	"context"
+	"maps"
 	"net"
 	"slices"
 	"sync"
@@ -9,6 +10,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/encoding"
 	healthpb "google.golang.org/grpc/health/grpc_health_v1"
 
 	"trainmaster/internal/grpcdial"
@@ -38,11 +40,12 @@ type Server struct {
 type DataProxy struct {
 	Addr string // host:port of the service DataProxy; "": trainers read the files
 
-	// Register adds the service to the port of this master; nil: another process serves it. Errors and Options are its errors and the
-	// options that its server needs.
+	// Register adds the service to the port of this master; nil: another process serves it. Errors, Large and Codec are what its
+	// server needs.
 	Register func(grpc.ServiceRegistrar)
 	Errors   grpcserver.Table
-	Options  []grpc.ServerOption
+	Large    map[string]grpcserver.Large
+	Codec    encoding.CodecV2
 }
 
 // New returns a server that does nothing until Serve. It takes at most one proxy.
@@ -52,8 +55,14 @@ func New(m *master.Master, log *logrus.Entry, proxies ...DataProxy) *Server {
 		proxy = proxies[0]
 	}
 	conns := &connections{master: m, log: log, newest: map[taskqueue.Ordinal]*connection{}}
-	options := slices.Concat(tuning(), []grpc.ServerOption{grpc.StatsHandler(conns)}, proxy.Options)
-	s := &Server{master: m, conns: conns, grpc: grpcserver.New(slices.Concat(table, proxy.Errors), m.Leader, log, options...)}
+	large := map[string]grpcserver.Large{
+		pb.Coordinator_ReportDataset_FullMethodName: grpcserver.LargeReport, pb.Coordinator_PushResult_FullMethodName: grpcserver.LargeResult,
+	}
+	maps.Copy(large, proxy.Large)
+	s := &Server{master: m, conns: conns, grpc: grpcserver.New(grpcserver.Config{
+		Table: slices.Concat(table, proxy.Errors), Leader: m.Leader, Log: log, Large: large, Codec: proxy.Codec,
+		Options: append(tuning(), grpc.StatsHandler(conns)),
+	})}
 	if proxy.Register != nil {
 		proxy.Register(s.grpc)
 	}

@@ -12,7 +12,6 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
-	"google.golang.org/protobuf/proto"
 
 	"trainmaster/internal/grpcserver"
 	"trainmaster/master"
@@ -20,10 +19,7 @@ import (
 	"trainmaster/taskqueue"
 )
 
-const (
-	maxUnanswered  = 16       // requests of a stream
-	maxWorkRequest = 64 << 10 // bytes
-)
+const maxUnanswered = 16 // requests of a stream, of at most largemsg.MaxShort bytes
 
 // workStream is a stream of requests and answers. Its memory is bounded by the unanswered requests: a request is answered when its
 // answer is accepted by the flow control of the stream.
@@ -111,10 +107,6 @@ func (w *workStream) receive() error {
 }
 
 func checkWorkRequest(in *pb.WorkRequest) error {
-	//guard:work-request-size-limit
-	if n := proto.Size(in); n > maxWorkRequest {
-		return badArgument("request", "expected at most %d bytes, found %d", maxWorkRequest, n)
-	}
 	switch {
 	case in.GetId() == 0:
 		return badArgument("id", "expected the number of the request from 1, found 0")

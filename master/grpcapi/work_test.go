@@ -344,7 +344,7 @@ func TestMalformedMessageEndsOneStream(t *testing.T) {
 	}{
 		"no number": {&pb.WorkRequest{Call: &pb.WorkRequest_GetTask{GetTask: &pb.TrainerInfo{}}}, codes.InvalidArgument},
 		"no call":   {&pb.WorkRequest{Id: 1}, codes.InvalidArgument},
-		"too large": {&pb.WorkRequest{Id: 1, Call: &pb.WorkRequest_PushResult{PushResult: &pb.TaskResult{TaskId: 1, Error: strings.Repeat("x", 64<<10)}}}, codes.InvalidArgument},
+		"too large": {&pb.WorkRequest{Id: 1, Call: &pb.WorkRequest_PushResult{PushResult: &pb.TaskResult{TaskId: 1, Error: strings.Repeat("x", 64<<10)}}}, codes.ResourceExhausted},
 		"5 MiB":     {&pb.WorkRequest{Id: 1, Call: &pb.WorkRequest_PushResult{PushResult: &pb.TaskResult{TaskId: 1, Error: strings.Repeat("x", 5<<20)}}}, codes.ResourceExhausted},
 	} {
 		w := work(t, s.conn)

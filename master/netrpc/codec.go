@@ -14,6 +14,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/internal/largemsg"
 	"trainmaster/master/netrpc/wire"
 	"trainmaster/taskqueue"
 )
@@ -40,14 +41,14 @@ type codec struct {
 	w   *bufio.Writer
 
 	fitting bool // the client's type of tasks was compared with ours
-	placed  bool // a finished task has a place in large.finishes
+	placed  bool // a finished task has a place in large.Results
 	hasTurn bool // whether a place in Server.turns is taken
 
 	mu       sync.Mutex
-	large    *largeMessages   // of the server
-	host     string           // of the client
-	incoming *incomingMessage // the large message that is arriving
-	reported map[uint64]int   // places in large.reports of the requests of this connection, by number: another connection may use the same number
+	large    *largemsg.Messages // of the server
+	host     string             // of the client
+	incoming *largemsg.Message  // the large message that is arriving
+	reported map[uint64]int     // places in large.reports of the requests of this connection, by number: another connection may use the same number
 }
 
 func newCodec(c *connection, conn net.Conn, r *bufio.Reader, cancel context.CancelFunc) *codec {
@@ -56,7 +57,7 @@ func newCodec(c *connection, conn net.Conn, r *bufio.Reader, cancel context.Canc
 		ctx: c.ctx, conn: conn, timeouts: c.server.timeouts, cancel: cancel, connection: c, log: c.server.Log,
 		in: wire.NewBound(r), unanswered: make(chan struct{}, maxUnanswered),
 		enc: gob.NewEncoder(w), w: w,
-		large: c.server.large, host: hostOf(conn.RemoteAddr()), reported: map[uint64]int{},
+		large: c.server.large, host: largemsg.HostOf(conn.RemoteAddr()), reported: map[uint64]int{},
 	}
 	codec.in.Began, codec.in.Grew, codec.in.Ended, codec.in.Arrived = codec.began, codec.grew, codec.ended, codec.arrived
 	codec.in.Waits, codec.in.Whole = codec.giveTurn, codec.takeTurn
@@ -94,15 +95,18 @@ func (c *codec) began() error {
 // grew is called for each n bytes more of a large message.
 func (c *codec) grew(n int) error {
 	if c.incoming == nil {
-		c.incoming = &incomingMessage{host: c.host, conn: c.conn}
+		c.incoming = &largemsg.Message{Host: c.host, Conn: c.conn}
 	}
-	return c.large.grow(c.incoming, n)
+	if err := c.large.Grow(c.incoming, n); !errors.Is(err, largemsg.ErrBusy) {
+		return err
+	}
+	return wire.ErrBusy
 }
 
 // ended is called when nothing of a message is missing any more.
 func (c *codec) ended() error {
 	if c.incoming != nil {
-		c.large.end(c.incoming)
+		c.large.End(c.incoming)
 		c.incoming = nil
 	}
 	return c.conn.SetReadDeadline(time.Time{})
@@ -113,11 +117,11 @@ func (c *codec) ended() error {
 // only while it is decoded.
 func (c *codec) arrived() error {
 	if c.request.ServiceMethod == getTask {
-		c.large.finishes <- struct{}{}
+		c.large.Results <- struct{}{}
 		c.placed = true
 		return nil
 	}
-	if !c.large.report(c.host) {
+	if !c.large.TakeReport(c.host) {
 		//guard:large-message-slots
 		return wire.ErrBusy
 	}
@@ -130,7 +134,7 @@ func (c *codec) arrived() error {
 // decoded gives the place of a finished task back.
 func (c *codec) decoded() {
 	if c.placed {
-		<-c.large.finishes
+		<-c.large.Results
 		c.placed = false
 	}
 }
@@ -142,7 +146,7 @@ func (c *codec) release(seq uint64) {
 	if c.reported[seq] == 0 {
 		return
 	}
-	c.large.reported(c.host)
+	c.large.GiveReport(c.host)
 	if c.reported[seq]--; c.reported[seq] == 0 {
 		delete(c.reported, seq)
 	}
@@ -154,7 +158,7 @@ func (c *codec) releaseAll() {
 	defer c.mu.Unlock()
 	for _, held := range c.reported {
 		for range held {
-			c.large.reported(c.host)
+			c.large.GiveReport(c.host)
 		}
 	}
 	clear(c.reported)

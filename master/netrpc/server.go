@@ -16,6 +16,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
+	"trainmaster/internal/largemsg"
 	"trainmaster/master"
 	"trainmaster/master/netrpc/wire"
 	"trainmaster/taskqueue"
@@ -42,7 +43,7 @@ type Server struct {
 	conns map[net.Conn]*connection // nil before the handshake
 	done  bool
 	wg    sync.WaitGroup
-	large *largeMessages
+	large *largemsg.Messages
 
 	// turns bounds the number of connections that are decoded at a time. Thousands of trainers that reach a new leader
 	// together would occupy the processors for seconds. The leader could neither renew its lease nor commit, would lose
@@ -65,7 +66,7 @@ func (s *Server) giveTurn() { <-s.turns }
 
 // Serve takes connections until ctx ends, then closes them all and waits.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
-	s.large = newLargeMessages()
+	s.large = largemsg.New()
 	s.turns = newTurns()
 	if s.timeouts == (timeouts{}) {
 		s.timeouts = defaultTimeouts
