@@ -3,6 +3,7 @@ package e2e
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -169,4 +170,30 @@ func TestPythonCallsEveryMethod(t *testing.T) {
 	committer.wantExit(0)
 	plain.wantVerified(1, 12)
 	explicit.wantVerified(1, 6)
+}
+
+// A search with Optuna runs a job for each trial. The value of a trial is the last accuracy of its job.
+func TestPythonSearch(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	cmd := pythonCommand(t.Context(), t, "../examples/optuna/search.py", "--trials", "2", "--master", program(t), "--dir", dir, "--", "--passes", "2", "--trainers", "1", "--ps", "1")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	best := 0.0
+	for trial := range 2 {
+		rounds := evaluationsOf(t, filepath.Join(dir, fmt.Sprintf("trial-%d", trial), "001"))
+		if len(rounds) == 0 {
+			t.Fatalf("trial %d: expected evaluation rounds, found none", trial)
+		}
+		accuracy := rounds[len(rounds)-1].Figures["accuracy"]
+		best = max(best, accuracy)
+		if line := fmt.Sprintf("Trial %d finished with value: %.15g", trial, accuracy); !strings.Contains(string(out), line) {
+			t.Errorf("expected %q, found %s", line, out)
+		}
+	}
+	if line := fmt.Sprintf("\nbest: accuracy %.4f in trial ", best); !strings.Contains(string(out), line) {
+		t.Errorf("expected %q, found %s", line, out)
+	}
 }
