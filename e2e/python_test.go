@@ -4,10 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strconv"
 	"strings"
 	"sync"
 	"syscall"
@@ -189,8 +191,12 @@ func TestPythonSearch(t *testing.T) {
 		}
 		accuracy := rounds[len(rounds)-1].Figures["accuracy"]
 		best = max(best, accuracy)
-		if line := fmt.Sprintf("Trial %d finished with value: %.15g", trial, accuracy); !strings.Contains(string(out), line) {
-			t.Errorf("expected %q, found %s", line, out)
+		found := regexp.MustCompile(fmt.Sprintf(`Trial %d finished with value: ([\d.]+)`, trial)).FindSubmatch(out)
+		if len(found) == 0 {
+			t.Fatalf("expected the value of trial %d, found %s", trial, out)
+		}
+		if value, err := strconv.ParseFloat(string(found[1]), 64); err != nil || math.Abs(value-accuracy) > 1e-9 {
+			t.Errorf("trial %d: found the value %v (%v), expected %v", trial, value, err, accuracy)
 		}
 	}
 	if line := fmt.Sprintf("\nbest: accuracy %.4f in trial ", best); !strings.Contains(string(out), line) {
