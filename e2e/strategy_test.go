@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -239,6 +240,36 @@ func TestStrategyOfARun(t *testing.T) {
 	}
 	if s := found.Strategy; fmt.Sprint(s.Parameters) != "[{dropout constant}]" || len(s.Decisions) != 2 || !strings.HasPrefix(s.Decisions[1].Reason, "accuracy >= 0.9: ") {
 		t.Errorf("found %+v", s)
+	}
+}
+
+// F220: the models of two deterministic runs with a schedule of the learning rate are equal. In the second run, the master is killed.
+func TestDeterministicRunFollowsItsStrategy(t *testing.T) {
+	t.Parallel()
+	path := strategyFile(t, "hyper-parameters: {learning-rate: {schedule: cosine, value: 0.1, end: 0.01, steps: 300, warm-up: 30, every: 3}}")
+	flags := []string{"--update-mode", "sync", "--deterministic", "--passes", "15", "--strategy", path, "-o", "json"}
+	model := func(r local.Result) []byte {
+		b, err := os.ReadFile(r.ModelPath)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return b
+	}
+	o := run(t, t.TempDir(), append([]string{"run"}, flags...)...)
+	o.wants(t, 0)
+	var one local.Result
+	o.decode(t, &one)
+	r := startRun(t, flags...)
+	for _, c := range r.awaitChildren() {
+		if c.kind() == "master" {
+			if err := syscall.Kill(c.pid, syscall.SIGKILL); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	other := r.result(0)
+	if other.Restarts == 0 || !bytes.Equal(model(one), model(other)) {
+		t.Errorf("expected the model of a run without faults, found another one after %d restarts", other.Restarts)
 	}
 }
 

@@ -38,6 +38,7 @@ type Queue struct {
 
 	steering   Steering // of the strategy, if there is one
 	statistics Statistics
+	observed   *Observation // by which steering has decided
 
 	// What Ready returns.
 	dirty        bool

@@ -34,8 +34,9 @@ type Steering interface {
 	// their own rate. steers is false if the strategy has none. known is false before the own rate of the servers is known: see WithRate.
 	Rate() (rate, scale float32, known, steers bool)
 	WithRate(own float32) Steering
-	// UsesStatistics reports that a decision depends on Observation.Statistics.
+	// UsesStatistics reports that a decision depends on Observation.Statistics, and UsesClock that it depends on Observation.Clock.
 	UsesStatistics() bool
+	UsesClock() bool
 	Overview() StrategyOverview
 }
 
@@ -164,6 +165,26 @@ func (q *Queue) steer(round *EndedRound) {
 	if q.sync != nil {
 		o.Step = q.sync.last.Version
 	}
+	seen := o
+	//guard:clock-is-observed
+	if !q.steering.UsesClock() {
+		seen.Clock = 0
+	}
+	//guard:same-observation-decides-nothing
+	if q.observed == nil || *q.observed != seen {
+		q.observed = &seen
+		q.decide(o)
+	}
+	q.followRate()
+	//guard:strategy-ends-the-job
+	if reason := q.steering.Stopped(); reason != "" {
+		q.end(Ended, reason)
+		q.unblock(WaitTask, WaitStep)
+	}
+}
+
+// decide takes the decisions about an observation.
+func (q *Queue) decide(o Observation) {
 	next, decisions, isChanged := q.steering.Observe(o)
 	if isChanged {
 		q.steering, q.steeringChanged, q.dirty = next, true, true
@@ -172,12 +193,6 @@ func (q *Queue) steer(round *EndedRound) {
 		if d.Parameter != "" {
 			q.notice(false, "hyper-parameter changed", map[string]any{"parameter": d.Parameter, "value": d.Value, "reason": d.Reason, "step": d.Step})
 		}
-	}
-	q.followRate()
-	//guard:strategy-ends-the-job
-	if reason := q.steering.Stopped(); reason != "" {
-		q.end(Ended, reason)
-		q.unblock(WaitTask, WaitStep)
 	}
 }
 

@@ -326,6 +326,21 @@ func TestStatisticWithoutAValueEndsNothing(t *testing.T) {
 	}
 }
 
+// A rule about the job clock holds without any other change.
+func TestRuleAboutTheClock(t *testing.T) {
+	j := newJob(t, `stop: [{when: "job.seconds >= 2"}]`, false, taskqueue.Options{})
+	for _, now := range []taskqueue.Clock{1500, 1990, 2000} {
+		if status, reason := j.q.Status(); status != taskqueue.Running {
+			t.Fatalf("before %d: found %v, %s", now, status, reason)
+		}
+		j.q.Apply(now, &taskqueue.Tick{})
+		j.commit()
+	}
+	if _, reason := j.q.Status(); reason != "stopped: job.seconds >= 2: job.seconds is 2" || !j.last.MustCommit {
+		t.Errorf("found %q", reason)
+	}
+}
+
 // F222: the servers have the learning rate, or the trainers, and a command does not change it.
 func TestLearningRateHasOneOwner(t *testing.T) {
 	for _, servers := range []bool{true, false} {

@@ -28,6 +28,7 @@ func (s *Strategy) OfJob(file []byte, servers bool) *taskqueue.Strategy {
 		}
 		state.strategy, state.servers = s, servers
 		state.uses = slices.ContainsFunc(s.Stop, func(r Rule) bool { return r.isStatistic() })
+		state.clocked = slices.ContainsFunc(s.Stop, func(r Rule) bool { return r.Name == "job.seconds" })
 		return state.derived(), nil
 	}}
 }
@@ -40,6 +41,7 @@ type State struct {
 	strategy *Strategy
 	servers  bool               // the job has parameter servers
 	uses     bool               // a rule is about statistics
+	clocked  bool               // a rule is about the job clock
 	trainers map[string]float64 // derived: the values for trainers
 }
 
@@ -163,6 +165,9 @@ func (s State) WithRate(own float32) taskqueue.Steering {
 
 // UsesStatistics implements [taskqueue.Steering].
 func (s State) UsesStatistics() bool { return s.uses }
+
+// UsesClock implements [taskqueue.Steering].
+func (s State) UsesClock() bool { return s.clocked }
 
 // Overview implements [taskqueue.Steering].
 func (s State) Overview() (o taskqueue.StrategyOverview) {
