@@ -97,6 +97,7 @@ var house = []room{
 		"pserver/placement", "pserver/staleness", "pserver/table", "pserver/wire",
 	}},
 	{dir: "trainer", may: []string{"master/evaluation/metric", "internal/grpcdial", "internal/grpcserver", "taskqueue/onwire", "trainer/params/shards", "trainer/params/plan", "trainer/params/stream", "trainer/params/link", "recordio", "dataset", "taskqueue", "internal/safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness", "trainer/session"}},
+	{dir: "trainer/parts", may: []string{"pserver/checkpoint", "pserver/checkpoint/storage"}},
 	{dir: "pserver/checkpoint/storage", may: []string{"internal/objectstore", "pserver/checkpoint"}},
 	{dir: "master/psclient", may: []string{"master/pscontrol", "proto", "pserver/checkpoint", "pserver/placement", "pserver/onwire", "taskqueue"}},
 	{dir: "pserver/checkpoint/modelfile", may: []string{"internal/filekind", "internal/safetensors", "internal/usage", "pserver/checkpoint", "pserver/checkpoint/storage", "pserver/floats"}},

@@ -111,6 +111,11 @@ func TestBadSettings(t *testing.T) {
 		{"no etcd for verify", []string{"verify", "--endpoints", away}, exitStore, []string{"etcd is unreachable", away}},
 		{"another process instead of etcd", daemon("--endpoints", taken, "--store-timeout", "1s"), exitStore, []string{"etcd is unreachable", taken, "a process listens there but did not answer in"}},
 
+		{"prediction without a directory", []string{"trainer", "--endpoints", away, "--predict-model", file}, exitUsage, []string{"--predict-model: expected --predict-out"}},
+		{"prediction and training data", []string{"trainer", "--endpoints", away, "--predict-model", file, "--predict-out", filepath.Dir(file), "--data", file}, exitUsage, []string{"--predict-model: expected no --data"}},
+		{"prediction into a file", []string{"trainer", "--endpoints", away, "--predict-out", file}, exitUsage, []string{"--predict-out", "expected a directory, found a file"}},
+		{"prediction by no model", []string{"trainer", "--addr", away, "--predict-model", file, "--predict-out", t.TempDir()}, exitUsage, []string{"--predict-model: load the model"}},
+		{"dataset without a name", []string{"--dataset", file}, exitUsage, []string{"--dataset", "expected NAME=PATH[,weight=W][,passes=N]"}},
 		{"trainer without a master", []string{"trainer", "--data", file}, exitUsage, []string{"--endpoints", "--addr", "--servers"}},
 		{"unquoted glob", []string{"trainer", "--endpoints", away, "--data", file, file}, exitUsage, []string{"arguments after the flags", file, "quoted"}},
 		{"negative batch size", []string{"trainer", "--endpoints", away, "--data", file, "--batch-size", "-1"}, exitUsage, []string{"--batch-size", `"-1"`, "expected 0"}},

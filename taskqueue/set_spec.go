@@ -10,7 +10,7 @@ import (
 // SetSpec is the use of a dataset in a job. A job can have several datasets, each with a name.
 //
 // Training datasets make the job: it ends when the last pass of each has ended, and fails if a pass counts nothing. Explicit commits,
-// ranks and synchronous steps are about their tasks only. A prediction dataset also keeps the job open. A pass of an evaluation dataset
+// ranks and synchronous steps are about their tasks only. A prediction dataset also keeps the job open; its tasks are dispatched when all training has ended. A pass of an evaluation dataset
 // begins with [BeginRound]; only while it is open does the dataset keep the job open. Evaluation and prediction datasets never fail or
 // pause the job, and their finishes count immediately.
 type SetSpec struct {
@@ -155,7 +155,12 @@ func (q *Queue) Set(name string) (set int, ok bool) {
 	return 0, false
 }
 
-// nextSet returns the dataset to pick from: of evaluation first, then of training, then of prediction. tried has the datasets without a
+// trained reports whether all training datasets have ended.
+func (q *Queue) trained() bool {
+	return q.Registered() && !slices.ContainsFunc(q.sets, func(s *set) bool { return s.kind == Training && !s.ended })
+}
+
+// nextSet returns the dataset to pick from: of evaluation first, then of training, and when all training has ended, of prediction. tried has the datasets without a
 // task for the trainer. Among the datasets of a kind, smooth weighted round-robin chooses, with which nginx shares requests among
 // servers: each dataset with a task earns its weight, and the richest pays the sum of these weights. A dataset without a task
 // keeps its balance.
@@ -163,6 +168,10 @@ func (q *Queue) nextSet(accepts Kinds, tried *[MaxSets]bool) *set {
 	for _, kind := range [...]Kind{Evaluation, Training, Prediction} {
 		//guard:kinds-that-the-trainer-accepts
 		if !accepts.has(kind) {
+			continue
+		}
+		//guard:prediction-after-training
+		if kind == Prediction && !q.trained() {
 			continue
 		}
 		var best *set

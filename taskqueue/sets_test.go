@@ -121,6 +121,24 @@ func TestJobEndsAfterItsLastDataset(t *testing.T) {
 	}
 }
 
+// A trainer that waits for the last training task of another trainer predicts nothing yet: the model is not final.
+func TestPredictionBeginsAfterTraining(t *testing.T) {
+	s := newSets(t, Options{Passes: 2, Sets: []string{"training", "prediction"}}, 2, setOf{SetSpec{Kind: Prediction}, 1}, setOf{SetSpec{}, 1})
+	for range 2 {
+		last := s.wantSet(s.ask(0, allKinds), 1)
+		if a := s.ask(1, allKinds); a.Kind != AnswerWait {
+			t.Fatalf("during the training: %+v", a)
+		}
+		if a := s.ask(0, KindsOf(Evaluation), Result{Token: last.Token}); a.Kind != AnswerWait {
+			t.Fatalf("a trainer that evaluates only: %+v", a)
+		}
+	}
+	a := s.wantSet(s.ask(1, allKinds), 0)
+	if a = s.ask(1, allKinds, Result{Token: a.Token}); a.Kind != AnswerEnded {
+		t.Fatalf("after the prediction: %+v", a)
+	}
+}
+
 func TestRoundOfAnEvaluationDataset(t *testing.T) {
 	s := newSets(t, Options{Passes: 1}, 2, setOf{SetSpec{}, 2}, setOf{heldOut, 2})
 	train := s.wantSet(s.ask(0, allKinds), 0) // no round is open

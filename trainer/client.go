@@ -3,6 +3,7 @@ package trainer
 import (
 	"cmp"
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -63,6 +64,7 @@ type Client struct {
 	config   Config
 	link     *link
 	who      wire.Trainer
+	jobID    [16]byte
 	sync     bool
 	cuts     *cuts          // nil: the master takes none
 	explicit *session.Steps // nil: a finish counts as soon as it is stored
@@ -124,7 +126,7 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 	if config.Heartbeat == 0 {
 		config.Heartbeat = heartbeatFor(reply.TTL)
 	}
-	c := &Client{config: config, link: l, who: reply.Trainer, sync: reply.Sync, session: session.New(reply), stamps: map[taskqueue.Token][]dataset.Stamp{}}
+	c := &Client{config: config, link: l, who: reply.Trainer, jobID: reply.JobID, sync: reply.Sync, session: session.New(reply), stamps: map[taskqueue.Token][]dataset.Stamp{}}
 	c.files.stores = cmp.Or(config.Stores, dataset.DefaultStores)
 	c.rounds, c.metrics, c.models = map[taskqueue.Token]taskqueue.Round{}, map[taskqueue.Token][]byte{}, map[taskqueue.Token]taskqueue.Model{}
 	c.stats, c.hyper = map[taskqueue.Token]taskqueue.RunStats{}, map[taskqueue.Token]map[string]float64{}
@@ -164,6 +166,9 @@ func (c *Client) Ordinal() taskqueue.Ordinal { return c.who.Ordinal }
 
 // Incarnation is the number of this session: unique in the job and growing.
 func (c *Client) Incarnation() uint64 { return c.who.Incarnation }
+
+// JobID returns the id of the job instance. It is the same for all trainers, and after a failover.
+func (c *Client) JobID() string { return hex.EncodeToString(c.jobID[:]) }
 
 // Sync reports whether the job applies gradients in synchronous steps.
 func (c *Client) Sync() bool { return c.sync }

@@ -213,8 +213,10 @@ func applyWorkReply(in *pb.WorkReply, reply *wire.NextReply) error {
 		e, token := task.EvaluationSpec, tokenOf(spec.GetToken())
 		reply.Round = taskqueue.Round{Number: e.GetRound(), Set: token.Dataset, Pass: token.Pass, Version: e.GetModelVersion(), Model: e.GetModel().GetModelPath()}
 		return applyFiles(spec, filesOf(e.GetData()), reply)
+	case *pb.TaskSpec_PredictionSpec:
+		return applyFiles(spec, filesOf(task.PredictionSpec.GetData()), reply)
 	}
-	return wire.Refusal(nil, fmt.Sprintf("task %d: expected a training or evaluation task, found another kind: update this trainer", spec.GetTaskId()))
+	return wire.Refusal(nil, fmt.Sprintf("task %d: expected a training, evaluation or prediction task, found another kind: update this trainer", spec.GetTaskId()))
 }
 
 // hyperParametersOf returns the numbers among hyper-parameters.

@@ -19,11 +19,13 @@ import (
 
 // datasetFlags are the flags for the datasets that a master registers itself.
 type datasetFlags struct {
-	training []string
+	training   []string
+	prediction []string
 }
 
 func (d *datasetFlags) add(cmd *cobra.Command) {
 	cmd.Flags().StringArrayVar(&d.training, "dataset", nil, "training dataset as `NAME=PATH[,weight=W][,passes=N]`, with its share of the tasks (default 1) and its passes (default --passes); repeatable. The same name again adds paths. Default: a trainer reports the dataset")
+	cmd.Flags().StringSliceVar(&d.prediction, "prediction-data", nil, "paths and `globs` of RecordIO or TFRecord files to predict when the training has ended, by trainers with --predict-out (default: nothing is predicted)")
 }
 
 // parse returns the datasets of the flags.
@@ -63,6 +65,9 @@ func (d *datasetFlags) parse(cmd *cobra.Command) (list []master.Dataset, err err
 		if list[i].Paths, err = withShards(list[i].Paths); err != nil {
 			return nil, cli.UsageErrorf("%s: %w", list[i].From, err)
 		}
+	}
+	if len(d.prediction) > 0 {
+		list = append(list, master.Dataset{SetSpec: taskqueue.SetSpec{Kind: taskqueue.Prediction}, Paths: d.prediction, From: "--prediction-data"})
 	}
 	return list, nil
 }

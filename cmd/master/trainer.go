@@ -20,6 +20,7 @@ import (
 	"trainmaster/trainer"
 	"trainmaster/trainer/model"
 	"trainmaster/trainer/params"
+	"trainmaster/trainer/parts"
 	"trainmaster/trainer/reference"
 )
 
@@ -30,6 +31,8 @@ func trainerCommand() *cobra.Command {
 		addr    string
 		servers []string
 		stored  string
+
+		predictOut, predictModel string
 	)
 	cmd := &cobra.Command{
 		Use:   "trainer",
@@ -64,6 +67,8 @@ master or server it continues when that process runs again. One trainer of the j
 	flags.Uint64Var(&w.Seed, "model-seed", 1, "of the initial parameters")
 	flags.StringVar(&w.SavePath, "save-model", "", "safetensors `file` that the elected trainer writes at the end")
 	flags.StringVar(&stored, "checkpoint-dir", "", "`directory`, or s3://bucket/prefix, of the checkpoints of the parameter servers, for evaluation rounds (default: the newest parameters are evaluated)")
+	flags.StringVar(&predictOut, "predict-out", "", "`directory`, or s3://bucket/prefix, for predictions: the trainer accepts tasks of --prediction-data of the master (default: it accepts none)")
+	flags.StringVar(&predictModel, "predict-model", "", "saved `file` of a model that predicts; the trainer then trains nothing and needs no parameter servers (default: the newest parameters)")
 	flags.StringVar(&w.JournalPath, "journal", "", "`file` for one line of JSON per trained task")
 	flags.StringVar(&w.Trainer.Control, "control-listen", "", "`host:port` for the gRPC service TrainerControl; a port alone, as :9000, is open on all addresses (default: none)")
 	flags.DurationVar(&w.RecordDelay, "record-delay", 0, "`time` to wait before each record, so that a small dataset lasts (for drills)")
@@ -77,7 +82,13 @@ master or server it continues when that process runs again. One trainer of the j
 		if err := cmp.Or(validateWorker(cmd, &w, addr, servers), checkOptimizer(), checkExchange(false)); err != nil {
 			return err
 		}
-		if len(etcd.Endpoints) == 0 && (addr == "" || len(servers) == 0) {
+		switch {
+		case predictModel != "" && predictOut == "":
+			return cli.UsageErrorf("--predict-model: expected --predict-out with the directory of the predictions")
+		case predictModel != "" && len(w.Data) > 0:
+			return cli.UsageErrorf("--predict-model: expected no --data: the trainer trains nothing")
+		}
+		if predictModel == "" && len(etcd.Endpoints) == 0 && (addr == "" || len(servers) == 0) || len(etcd.Endpoints) == 0 && addr == "" {
 			return cli.UsageErrorf("expected --endpoints of etcd, or both --addr of the master and --servers, found %s", given(addr, servers))
 		}
 		if err := checkTables(*kind, *dtype); err != nil {
@@ -95,6 +106,21 @@ master or server it continues when that process runs again. One trainer of the j
 		w.Trainer.Log, w.Trainer.Protocol = w.Log, trainer.Protocol(*protocol)
 		if stored != "" {
 			w.Stored = storedIn(stored)
+		}
+		if predictOut != "" {
+			to, err := parts.Open(predictOut)
+			if err != nil {
+				return cli.UsageErrorf("--predict-out: %w", err)
+			}
+			defer to.Close()
+			w.Predict.Parts, w.Predict.Claim = to, to.Claim
+		}
+		if predictModel != "" {
+			saved, err := reference.ReadSaved(predictModel)
+			if err != nil {
+				return cli.UsageErrorf("--predict-model: %w", err)
+			}
+			w.Predict.Model = &saved
 		}
 		if len(etcd.Endpoints) == 0 {
 			w.Trainer.Locate = trainer.At(addr)

@@ -85,6 +85,17 @@ func (f *factorization) Evaluate(params []Tensor, batch *Batch) (correct int, lo
 	return correct, lossSum, nil
 }
 
+func (f *factorization) Predict(params []Tensor, batch *Batch, probabilities []float32) ([]float32, error) {
+	if err := f.admit(params, batch); err != nil {
+		return probabilities, err
+	}
+	for i := range batch.labels {
+		p := 1 / (1 + math.Exp(-f.logit(params, batch.rowsOf(i))))
+		probabilities = append(probabilities, float32(1-p), float32(p))
+	}
+	return probabilities, nil
+}
+
 // Scores implements Scorer.
 func (f *factorization) Scores(params []Tensor, batch *Batch, scores []float64) ([]float64, error) {
 	if err := f.admit(params, batch); err != nil {

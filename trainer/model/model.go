@@ -74,6 +74,9 @@ type Model interface {
 	// Evaluate returns the number of records whose most likely label is correct, and the sum of the losses. Of equally likely
 	// labels the lowest counts; a NaN is never correct.
 	Evaluate(params []Tensor, batch *Batch) (correct int, lossSum float64, err error)
+
+	// Predict appends the probabilities of the classes of each record of the batch.
+	Predict(params []Tensor, batch *Batch, probabilities []float32) ([]float32, error)
 }
 
 // Scorer is a model of two classes that returns the likelihood of the second one.

@@ -101,6 +101,19 @@ func (n *network) Evaluate(params []Tensor, batch *Batch) (correct int, lossSum 
 	return correct, lossSum, nil
 }
 
+func (n *network) Predict(params []Tensor, batch *Batch, probabilities []float32) ([]float32, error) {
+	if err := n.admit(params, batch); err != nil {
+		return probabilities, err
+	}
+	last := n.forward(params, batch)
+	for i := range batch.labels {
+		logits := row(last, i)
+		softmax(logits, 0) // of any label
+		probabilities = append(probabilities, logits...)
+	}
+	return probabilities, nil
+}
+
 // admit checks the arguments of a call and grows the scratch memory.
 func (n *network) admit(params []Tensor, batch *Batch) error {
 	if err := check("parameters", params, n.shapes); err != nil {

@@ -107,6 +107,7 @@ type Trainer struct {
 	// Stored reads the model of a round. It returns nil if the model cannot be read here: the newest parameters are evaluated then. May be nil.
 	Stored func(ctx context.Context, round taskqueue.Round) (*StoredModel, error)
 	Seed   uint64 // of the initial rows of tables
+	Parts  Parts  // nil: no prediction tasks come
 
 	Journal *Journal // nil: none is kept
 	// Batch is called after each group of mini-batches with its number of records and the sum of their losses. May be nil.
@@ -187,6 +188,12 @@ func (t *Trainer) Run(ctx context.Context) error {
 		if task.Token.Kind == taskqueue.Evaluation {
 			if finished, err = s.evaluate(ctx, task); err != nil {
 				return fmt.Errorf("evaluate task %d of pass %d: %w", task.Index, task.Token.Pass, err)
+			}
+			continue
+		}
+		if task.Token.Kind == taskqueue.Prediction {
+			if finished, err = s.predict(ctx, task); err != nil {
+				return fmt.Errorf("predict task %d: %w", task.Index, err)
 			}
 			continue
 		}

@@ -47,7 +47,18 @@ type Worker struct {
 	// Stored is [Trainer.Stored].
 	Stored func(ctx context.Context, round taskqueue.Round) (*StoredModel, error)
 
+	Predict Prediction // zero: this trainer predicts nothing
+
 	RecordDelay time.Duration // waited before each record: makes a small dataset last, for drills
+}
+
+// Prediction is how a trainer takes part in prediction.
+type Prediction struct {
+	Parts Parts // receives the parts; nil: the trainer accepts no prediction tasks
+	// Claim claims the parts for the id of the job.
+	Claim func(ctx context.Context, id string) error
+	// Model predicts, and the trainer accepts no other tasks and needs no parameter servers; nil: the newest parameters of the servers.
+	Model *Saved
 }
 
 // ErrRival is returned if this trainer and another trainer with the same name end the sessions of each other.
@@ -124,6 +135,12 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 	before := w.savedModel()
 	config := w.Trainer
 	config.Accepts = taskqueue.KindsOf(taskqueue.Training, taskqueue.Evaluation)
+	switch {
+	case w.Predict.Model != nil:
+		config.Accepts = taskqueue.KindsOf(taskqueue.Prediction)
+	case w.Predict.Parts != nil:
+		config.Accepts |= taskqueue.KindsOf(taskqueue.Prediction)
+	}
 	var current atomic.Pointer[currentModel]
 	config.Model = func(ctx context.Context) (int64, []byte, error) { return current.Load().content(ctx) }
 	client, err := trainer.Join(ctx, config)
@@ -143,6 +160,14 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 	log.Info("joined")
 	ctx, release := client.UntilFailed(ctx)
 	defer release()
+	if w.Predict.Parts != nil {
+		if err := w.Predict.Claim(ctx, client.JobID()); err != nil {
+			return err
+		}
+	}
+	if w.Predict.Model != nil {
+		return w.predictSaved(ctx, client, log)
+	}
 	var tasks Tasks = client
 	var data sample.Shape
 	var described string // a file of the dataset
@@ -182,7 +207,7 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 		return err
 	}
 	defer servers.Close()
-	t := Trainer{ID: w.Trainer.ID, Model: m, BatchSize: recipe.BatchSize, Exchange: recipe.Exchange, Tasks: tasks, Parameters: servers, Rows: servers, Stops: client, Journal: journal, Rounds: client, Stored: w.Stored, Seed: w.Seed}
+	t := Trainer{ID: w.Trainer.ID, Model: m, BatchSize: recipe.BatchSize, Exchange: recipe.Exchange, Tasks: tasks, Parameters: servers, Rows: servers, Stops: client, Journal: journal, Rounds: client, Stored: w.Stored, Seed: w.Seed, Parts: w.Predict.Parts}
 	if client.Sync() {
 		t.Steps = client
 	}
@@ -203,9 +228,7 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 		}
 		log.WithFields(logrus.Fields{"task": r.Task.Token.String(), "records": r.Records, "version": r.Version, "recomputed": r.Recomputed}).Debug("task trained")
 	}
-	t.Failed = func(task *taskqueue.Task, reason error) {
-		log.WithError(reason).WithField("task", task.Token.String()).Warn("task failed")
-	}
+	t.Failed = warnFailed(log)
 	switch err := t.Run(ctx); {
 	case errors.Is(err, trainer.ErrDrained):
 		log.Info("trainer drained")
@@ -218,6 +241,40 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 	}
 	log.Info("job ended")
 	return w.save(ctx, client, servers, m, shape, described, before)
+}
+
+// warnFailed returns a function that logs a task that failed.
+func warnFailed(log *logrus.Entry) func(task *taskqueue.Task, reason error) {
+	return func(task *taskqueue.Task, reason error) {
+		log.WithError(reason).WithField("task", task.Token.String()).Warn("task failed")
+	}
+}
+
+// predictSaved predicts tasks with a saved model until the job ends.
+func (w *Worker) predictSaved(ctx context.Context, client *trainer.Client, log *logrus.Entry) error {
+	saved := w.Predict.Model
+	m, err := saved.Model()
+	if err != nil {
+		return err
+	}
+	var tasks Tasks = client
+	if w.RecordDelay > 0 {
+		tasks = delayed{client, w.RecordDelay}
+	}
+	p := predictor{model: m, tasks: tasks, parts: w.Predict.Parts, stops: client, failed: warnFailed(log), tensorsOf: func(batch *model.Batch) ([]model.Tensor, error) {
+		if len(saved.Tables) == 0 {
+			return saved.Tensors, nil
+		}
+		return all(saved.Tensors, saved.RowsOf(batch)), nil
+	}}
+	if err := p.run(ctx); errors.Is(err, trainer.ErrDrained) {
+		log.Info("trainer drained")
+		return nil
+	} else if err != nil {
+		return err
+	}
+	log.Info("job ended")
+	return nil
 }
 
 // currentModel is the model of a session, for GetModel.
