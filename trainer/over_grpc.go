@@ -157,7 +157,7 @@ func (o *overGRPC) answer(id uint64) (*pb.WorkReply, error) {
 // kinds are the errors of package wire by the reasons of gRPC errors. Other reasons are answers without a kind.
 var kinds = map[string]error{
 	"NOT_LEADER": wire.ErrNotLeader, "STOPPING": wire.ErrNotLeader, "OTHER_JOB": wire.ErrNotLeader,
-	"NOT_STORED": wire.ErrNotStored, "STORE_FULL": wire.ErrNotStored, "TOO_MANY_SESSIONS": wire.ErrNotStored,
+	"NOT_STORED": wire.ErrNotStored, "STORE_FULL": wire.ErrNotStored, "TOO_MANY_SESSIONS": wire.ErrNotStored, "TOO_MANY_LARGE_MESSAGES": wire.ErrNotStored,
 	"JOB_FINISHED": wire.ErrJobFinished, "JOB_FAILED": wire.ErrJobFailed, "REJOIN": wire.ErrRejoin, "DRAINED": wire.ErrDrained,
 	"OTHER_DATASET": wire.ErrOtherDataset, "ROLLED_BACK_TO_STEP": wire.ErrRolledBack, "OTHER_GENERATION": wire.ErrOtherGeneration,
 	"OTHER_STEP": wire.ErrOtherStep, "MEMBER_LOST": wire.ErrMemberLost, "NOT_EXPLICIT": wire.ErrNotExplicit,

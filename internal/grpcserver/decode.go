@@ -1,9 +1,11 @@
 package grpcserver
 
 import (
+	"compress/gzip"
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"slices"
 
 	"google.golang.org/grpc"
@@ -23,8 +25,8 @@ var (
 // Large says how a method takes messages of more than largemsg.MaxShort bytes, up to MaxMessage. Other methods refuse them.
 type Large int
 
-// Kinds of methods with large messages. A result waits for its place: others do not wait for it, because they are short. A report is refused if
-// there is no place. Both keep their place until they are answered.
+// Kinds of methods with large messages. A result waits for its place, unless 64 MiB of results wait. A report is refused if there is no place. Both
+// keep their place until they are answered.
 const (
 	LargeReport Large = 1 + iota
 	LargeResult
@@ -88,10 +90,15 @@ func (r *request) admit(n int) error {
 	case r.large == 0:
 		return fmt.Errorf("%w: expected at most %d bytes, found %d", ErrTooLarge, largemsg.MaxShort, n)
 	case r.large == LargeResult:
+		if !large.TakeResult(n) {
+			//guard:grpc-waiting-results
+			return fmt.Errorf("%w: repeat the request", ErrBusy)
+		}
+		r.give = func() { large.GiveResult(n) }
 		select {
 		//guard:grpc-large-results
 		case large.Results <- struct{}{}:
-			r.give = func() { <-large.Results }
+			r.give = func() { <-large.Results; large.GiveResult(n) }
 		case <-r.ctx.Done():
 			return context.Cause(r.ctx)
 		}
@@ -107,6 +114,22 @@ func (r *request) admit(n int) error {
 		r.give = func() { large.GiveReport(host) }
 	}
 	return nil
+}
+
+// unzip decompresses few messages at a time: a message of 4 KiB can have 4 MiB then.
+type unzip struct{ places chan struct{} }
+
+func (u unzip) Type() string { return "gzip" }
+
+// Do reads at most one byte more than the server accepts.
+func (u unzip) Do(compressed io.Reader) ([]byte, error) {
+	u.places <- struct{}{}
+	defer func() { <-u.places }()
+	r, err := gzip.NewReader(compressed)
+	if err != nil {
+		return nil, err
+	}
+	return io.ReadAll(io.LimitReader(r, MaxMessage+1))
 }
 
 // codec admits requests before it decodes them.

@@ -75,6 +75,7 @@ func New(config Config) *Server {
 		grpc.ConnectionTimeout(connectionTimeout),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: minPing, PermitWithoutStream: true}),
 		grpc.KeepaliveParams(keepalive.ServerParameters{Time: pingAfter, Timeout: pingTimeout, MaxConnectionIdle: idleAfter}),
+		grpc.RPCDecompressor(unzip{make(chan struct{}, largemsg.MaxResults)}), //nolint:staticcheck // the other registry is for all servers of the process
 		grpc.ForceServerCodecV2(codec{config.Codec}),
 		grpc.UnaryInterceptor(s.unary),
 		grpc.StreamInterceptor(s.stream),

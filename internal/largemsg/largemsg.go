@@ -24,7 +24,8 @@ const (
 const (
 	MaxArriving = 16 * MaxMessage // bytes of messages that are incomplete
 	MaxReports  = 4               // reports that are not answered
-	MaxResults  = 4               // results of tasks that are being decoded
+	MaxResults  = 4               // results of tasks that are being decoded, or processed
+	MaxWaiting  = 16 * MaxMessage // bytes of results that are not answered, with the results that wait for their place
 
 	// staleAfter is how long a message can arrive without progress before it is dropped for any other message.
 	staleAfter = time.Second
@@ -43,6 +44,7 @@ type Messages struct {
 	bytes    int       // of all in arriving
 	hosts    map[string]hostLarge
 	reports  int
+	results  int // bytes
 }
 
 // hostLarge is what one remote host has: bytes that are arriving, and reports.
@@ -161,6 +163,24 @@ func (l *Messages) GiveReport(host string) {
 	h := l.hosts[host]
 	h.reports--
 	l.set(host, h)
+}
+
+// TakeResult takes memory for a result of n bytes, if there is some. The result waits for its place in Results then.
+func (l *Messages) TakeResult(n int) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.results+n > MaxWaiting {
+		return false
+	}
+	l.results += n
+	return true
+}
+
+// GiveResult gives the memory of a result back.
+func (l *Messages) GiveResult(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.results -= n
 }
 
 func (l *Messages) set(host string, h hostLarge) {
