@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"reflect"
 	"strings"
 	"sync"
 	"testing"
@@ -13,6 +14,7 @@ import (
 	"trainmaster/internal/freeport"
 	"trainmaster/scripts/prepared"
 	"trainmaster/trainer"
+	"trainmaster/trainer/model"
 	"trainmaster/trainer/reference"
 )
 
@@ -95,18 +97,26 @@ func TestKilledTrainerLeavesNoCopyOfItsModel(t *testing.T) {
 		t.Fatal(err)
 	}
 	a := j.trainer("a", "--model", "mlp", "--hidden", "10000", "--control-listen", addr)
-	var model bytes.Buffer
+	var content bytes.Buffer
 	eventually(t, "a sends its model", func() (bool, string) {
-		model.Reset()
-		version, err := trainer.CopyModel(t.Context(), addr, &model)
+		content.Reset()
+		version, err := trainer.CopyModel(t.Context(), addr, &content)
 		return err == nil && version > 0, fmt.Sprint(version, err)
 	})
 	path := filepath.Join(j.dir, "copy.safetensors")
-	if err := os.WriteFile(path, model.Bytes(), 0o600); err != nil {
+	if err := os.WriteFile(path, content.Bytes(), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	if saved, err := reference.ReadSaved(path); err != nil || saved.Config.Hidden != 10000 || saved.Version == 0 {
+	saved, err := reference.ReadSaved(path)
+	if err != nil || saved.Config.Hidden != 10000 || saved.Version == 0 {
 		t.Errorf("copied model: hidden %d, version %d, %v", saved.Config.Hidden, saved.Version, err)
+	}
+	initial, err := model.New(saved.Kind, saved.Config)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if reflect.DeepEqual(saved.Tensors, initial.Parameters()) {
+		t.Error("copied model: expected trained parameters, found the initial ones")
 	}
 	if _, err := trainer.CopyModel(t.Context(), addr, &killer{process: a}); !errors.Is(err, trainer.ErrIncompleteModel) {
 		t.Errorf("copy of a killed trainer: %v", err)

@@ -42,6 +42,7 @@ var notRun = map[string]string{
 	"master evaluate && master evaluations":                                                          "TestOperatorBeginsARound",
 	"master run --best-metric accuracy:max --target 0.97 --metrics-out figures.txt":                  "TestTargetEndsARun",
 	"master trainers stop worker-3":                                                                  "TestOperatorStopsWhatATrainerRuns",
+	"master trainers evaluate worker-3 && master evaluations":                                        "TestTrainerIsEvaluatedOnCommand",
 	"master drain worker-3":                                                                          "TestAdmin",
 	"master tasks retry 17":                                                                          "TestAdmin",
 	"master job set learning-rate=0.001":                                                             "TestLearningRateOfAKilledLeader",

@@ -28,8 +28,9 @@ type Config struct {
 	Clock   component.Clock    // default: the clock of the machine
 	Log     *logrus.Entry      // default: the standard logger
 
-	Components []component.Component       // in addition to the components of every master
-	Evaluate   func(context.Context) error // asks the component of evaluation for a round; nil: the job is not evaluated
+	Components []component.Component // in addition to the components of every master
+	// Evaluate asks the component of evaluation for a round of the job or, with a name, of a trainer. nil: the job is not evaluated
+	Evaluate func(ctx context.Context, trainer string) error
 
 	Job       string // name; default "default"
 	Advertise string // address that trainers dial: host:port

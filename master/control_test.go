@@ -13,6 +13,7 @@ import (
 	"trainmaster/master/committer"
 	"trainmaster/master/component"
 	"trainmaster/master/trainercontrol"
+	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 )
 
@@ -27,7 +28,9 @@ type stopCalls struct {
 	of         taskqueue.TaskID
 	inProgress int
 	most       int
-	given      int // calls that ended with their context
+	given      int      // calls that ended with their context
+	evaluated  []string // address and task
+	refused    error    // of evaluations
 }
 
 func (c *stopCalls) Stop(ctx context.Context, address string, task taskqueue.Token) error {
@@ -53,6 +56,13 @@ func (c *stopCalls) Progress(context.Context, string) (taskqueue.TaskID, int64, 
 	defer c.mu.Unlock()
 	c.steps += c.moves
 	return c.of, c.steps, nil
+}
+
+func (c *stopCalls) Evaluate(_ context.Context, address string, task trainercontrol.Task) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.evaluated = append(c.evaluated, address+" "+task.Token.String())
+	return c.refused
 }
 
 func (c *stopCalls) calls() (stopped []string, most, given int) {
@@ -187,4 +197,109 @@ func TestStopIsPublishedAfterItsCommit(t *testing.T) {
 			}
 		})
 	}
+}
+
+// evaluates returns a leader with a trainer that has an address for commands, and its round over two tasks.
+func evaluates(t *testing.T, store *memory, calls *stopCalls) (m *Master, s Session) {
+	t.Helper()
+	config := controlling(calls)
+	config.Queue.FirstTimeout = time.Hour
+	m, _, _ = leads(t, store, config, nil)
+	register(t, m, 1)
+	table := taskqueue.NewTable(1)
+	if err := table.Add(taskqueue.File{Path: "/data/held-out", Size: 2 * recordio.HeaderSize}, []recordio.Index{{Records: 1}, {Offset: recordio.HeaderSize, Records: 1}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.send(t.Context(), &taskqueue.Report{SetSpec: taskqueue.SetSpec{Kind: taskqueue.Evaluation}, Digest: [32]byte{9}, Table: table}); err != nil {
+		t.Fatal(err)
+	}
+	s, err := m.JoinAs(t.Context(), Joining{ID: "a", Control: ":9000", Peer: "10.0.0.7:50000"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := m.send(t.Context(), &taskqueue.BeginRound{Set: 1, Number: 1, Trainer: "a"}); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(time.Second) // virtual time
+	return m, s
+}
+
+func (c *stopCalls) wantEvaluated(t *testing.T, want ...string) {
+	t.Helper()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if !slices.Equal(c.evaluated, want) {
+		t.Errorf("evaluations: found %q, expected %q", c.evaluated, want)
+	}
+}
+
+const (
+	firstEvaluation  = "10.0.0.7:9000 1/1/1/0.1"
+	secondEvaluation = "10.0.0.7:9000 1/1/1/1.1"
+)
+
+func finishesEvaluation(t *testing.T, m *Master, s Session, position int) {
+	t.Helper()
+	result := taskqueue.Result{Token: taskqueue.Token{Epoch: 1, Kind: taskqueue.Evaluation, Dataset: 1, Pass: 1, Position: position, Attempt: 1}}
+	r, err := m.Next(t.Context(), &taskqueue.Request{Trainer: s.Ordinal, Incarnation: s.Incarnation, Seq: 1, Finished: []taskqueue.Result{result}})
+	if err != nil || r.Finishes[0] != taskqueue.Counted {
+		t.Fatalf("%+v, %v", r, err)
+	}
+	time.Sleep(time.Second) // virtual time
+}
+
+func TestLeaderBringsEachTaskOfARoundToItsTrainer(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		calls := &stopCalls{}
+		m, s := evaluates(t, newMemory(), calls)
+		calls.wantEvaluated(t, firstEvaluation)
+		finishesEvaluation(t, m, s, 0)
+		calls.wantEvaluated(t, firstEvaluation, secondEvaluation)
+		finishesEvaluation(t, m, s, 1)
+		calls.wantEvaluated(t, firstEvaluation, secondEvaluation)
+	})
+}
+
+// A call that fails is repeated with the same task. A refusal ends the round with the reason.
+func TestTrainerThatDoesNotTakeItsRound(t *testing.T) {
+	for name, test := range map[string]struct {
+		err     error
+		calls   int
+		outcome string
+	}{
+		"not reached": {errors.New("no route"), 2, ""},
+		"refused":     {fmt.Errorf("%w: no model", trainercontrol.ErrRefused), 1, "trainer a: task failed: " + trainercontrol.ErrRefused.Error() + ": no model"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				calls := &stopCalls{refused: test.err}
+				m, _ := evaluates(t, newMemory(), calls)
+				time.Sleep(500 * time.Millisecond) // virtual time
+				calls.wantEvaluated(t, slices.Repeat([]string{firstEvaluation}, test.calls)...)
+				var round taskqueue.Round
+				if err := m.inspect(t.Context(), func(q *taskqueue.Queue) { round, _ = q.Round() }); err != nil || round.Outcome != test.outcome {
+					t.Errorf("round %+v, %v", round, err)
+				}
+			})
+		})
+	}
+}
+
+// A task of a round waits while the job is paused.
+func TestPausedJobBringsNoTaskOfARound(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		calls := &stopCalls{}
+		m, s := evaluates(t, newMemory(), calls)
+		if err := m.Pause(t.Context(), ""); err != nil {
+			t.Fatal(err)
+		}
+		finishesEvaluation(t, m, s, 0)
+		time.Sleep(time.Minute) // virtual time
+		calls.wantEvaluated(t, firstEvaluation)
+		if err := m.Resume(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Second) // virtual time
+		calls.wantEvaluated(t, firstEvaluation, secondEvaluation)
+	})
 }

@@ -213,6 +213,7 @@ func (t *term) failure(ctx context.Context) error {
 type Orders struct {
 	Draining bool              // the trainer gets no more tasks, and is to leave
 	Stops    []taskqueue.Token // dispatches to give up
+	Evaluate *Assignment       // task of a round of the trainer; nil: none
 }
 
 // Heartbeat keeps a session alive. If the job has failed, it returns ErrJobFailed.
@@ -225,7 +226,13 @@ func (m *Master) Heartbeat(ctx context.Context, h *taskqueue.Heartbeat) (Orders,
 	if err == nil && a.Kind == taskqueue.AnswerFailed {
 		err = t.failure(ctx)
 	}
-	return Orders{Draining: a.Draining, Stops: a.Stops}, err
+	orders := Orders{Draining: a.Draining, Stops: a.Stops}
+	if err == nil && a.Kind == taskqueue.AnswerTask {
+		reply, err := t.assignment(ctx, a)
+		orders.Evaluate = reply.Assignment
+		return orders, err
+	}
+	return orders, err
 }
 
 // Leave ends a session in order.

@@ -24,15 +24,16 @@ func (m *Master) Resume(ctx context.Context) error { return m.send(ctx, &taskque
 // ErrNoEvaluation is returned by Evaluate for a job without evaluation data.
 var ErrNoEvaluation = errors.New("the job is not evaluated: expected --evaluation-data of its master")
 
-// Evaluate asks for an evaluation round. It returns when the request is stored.
-func (m *Master) Evaluate(ctx context.Context) error {
+// Evaluate asks for an evaluation round of the model of the job or, with a name, of the own model of a trainer. It returns when the request
+// is stored.
+func (m *Master) Evaluate(ctx context.Context, trainer string) error {
 	if _, err := m.leading(); err != nil {
 		return err
 	}
 	if m.config.Evaluate == nil {
 		return ErrNoEvaluation
 	}
-	return m.config.Evaluate(ctx)
+	return m.config.Evaluate(ctx, trainer)
 }
 
 // Drain lets a trainer finish its tasks and then leave.

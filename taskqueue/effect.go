@@ -28,6 +28,7 @@ const (
 	OnProgressDue
 	OnModelStored
 	OnReported
+	OnEvaluateDue
 )
 
 // JobEnded follows the end of the job. Status is Ended or Failed.
@@ -137,6 +138,10 @@ func (q *Queue) Outstanding() []Effect {
 		if due.Rollback {
 			list = append(list, RollbackDue{})
 		}
+	}
+	//guard:evaluate-due-outstanding
+	if due, ok := q.evaluateDue(); ok {
+		list = append(list, due)
 	}
 	if q.hasEnded() {
 		list = append(list, JobEnded{q.status, q.reason})

@@ -39,6 +39,7 @@ const (
 	EventLeft       EventKind = 23 // the session of a draining trainer has ended
 	EventRated      EventKind = 24 // another learning rate of the parameter servers
 	EventWeighted   EventKind = 25 // another weight of a dataset
+	EventAbandoned  EventKind = 26 // a round of a trainer has ended before its last task: a pass without the remaining tasks
 )
 
 // Ledger flags, in the kind byte.
@@ -159,6 +160,12 @@ func (w *ledgerWriter) passClosed(set int, p Pass, counted, setAside int) {
 	w.uint(uint64(p))
 	w.uint(uint64(counted))
 	w.uint(uint64(setAside))
+}
+
+func (w *ledgerWriter) passAbandoned(set int, p Pass) {
+	w.kind(EventAbandoned, 0)
+	w.uint(uint64(set))
+	w.uint(uint64(p))
 }
 
 func (w *ledgerWriter) attemptEvent(k EventKind, e *entry, o Ordinal, attempt Attempt) {
@@ -371,7 +378,7 @@ func (r *ledgerReader) event() LedgerEvent {
 		if r.version > 1 {
 			ev.Purpose, ev.Passes, ev.Weight, ev.Name = Kind(r.upTo(uint64(kinds-1))), r.passNumber(), int(r.upTo(MaxWeight)), r.text()
 		}
-	case EventPassOpened:
+	case EventPassOpened, EventAbandoned:
 		ev.Set, ev.Pass = r.int(), r.passNumber()
 	case EventPassClosed:
 		ev.Set, ev.Pass, ev.Counted, ev.SetAside = r.int(), r.passNumber(), r.int(), r.int()

@@ -44,6 +44,7 @@ func exampleLedger() ([]byte, []LedgerEvent) {
 	w.rolledBack(9, 2, 1<<32-1)
 	w.rated(RateChange{1<<64 - 1, 7, 0.1, 0.01})
 	w.weighted(second)
+	w.passAbandoned(1, 3)
 	return StampEvents(w.take(), time.UnixMilli(1_700_000_000_123)), []LedgerEvent{
 		{Kind: EventStamped, At: 1_700_000_000_123},
 		{Kind: EventReported, Set: 0, Tasks: 7, Chunks: 14, Algorithm: orderFeistel, Seed: 42, ID: "report-1", Name: "training", Weight: 1},
@@ -73,6 +74,7 @@ func exampleLedger() ([]byte, []LedgerEvent) {
 		{Kind: EventRolledBack, Step: 9, Generation: 2, Epoch: 1<<32 - 1},
 		{Kind: EventRated, Rate: RateChange{1<<64 - 1, 7, 0.1, 0.01}},
 		{Kind: EventWeighted, Set: 1, Weight: MaxWeight},
+		{Kind: EventAbandoned, Set: 1, Pass: 3},
 	}
 }
 

@@ -109,6 +109,7 @@ type Heartbeat struct {
 	Moving      []Token
 	Held        []Token
 	Progress    Progress
+	Evaluates   bool // the trainer takes a task of a round of its own with the answer: then its kind is AnswerTask
 }
 
 func (ev *Heartbeat) apply(q *Queue) Answer {
@@ -125,7 +126,15 @@ func (ev *Heartbeat) apply(q *Queue) Answer {
 	if q.status == Failed {
 		return Answer{Kind: AnswerFailed}
 	}
-	return Answer{Draining: t.draining, Stops: q.stops(t, ev.Held)}
+	a := Answer{Draining: t.draining, Stops: q.stops(t, ev.Held)}
+	if ev.Evaluates != t.evaluates {
+		t.evaluates = ev.Evaluates
+		q.saveTrainer(t)
+	}
+	if t.evaluates && t.control == "" {
+		q.offer(t, &a)
+	}
+	return a
 }
 
 // Moved reports that a trainer has made progress on a task, as its service for commands says.
@@ -178,6 +187,7 @@ type Leave struct {
 
 func (ev *Leave) apply(q *Queue) Answer {
 	if t := q.known(ev.Trainer, ev.Incarnation); t != nil {
+		q.endOwnRoundOf(t, "it has left")
 		t.gone = true
 		if q.keepsTasks() {
 			q.keep(t)
@@ -245,6 +255,7 @@ const (
 
 func (ev *Tick) apply(q *Queue) Answer {
 	q.endSessions()
+	q.tickOwnRound()
 	//guard:deadline-key-limit
 	limit := q.PendingWrites() + deadlineKeysPerTick
 	if q.explicit != nil {
@@ -301,6 +312,10 @@ func (q *Queue) passDeadline(e *entry, limit int) bool {
 		}
 		q.release(e, h.trainer)
 		q.timeOut(e, h)
+		if q.ofOwnRound(e) {
+			q.endOwnRound("task " + e.lastError)
+			return true
+		}
 		q.retryOrSetAside(e)
 	}
 	return true
@@ -325,6 +340,8 @@ func (q *Queue) timeOut(e *entry, h holder) {
 // lose ends the session of a trainer that went away without a word. Nothing is charged for
 // a connection that the master before this one had: it went with that master.
 func (q *Queue) lose(t *trainer, charge bool) {
+	//guard:own-round-ends-with-its-trainer
+	q.endOwnRoundOf(t, "it was lost")
 	q.ledger.lost(t)
 	q.notice(false, "trainer lost", map[string]any{"trainer": t.id, "incarnation": t.incarnation, "tasks": len(t.holds)})
 	t.gone = true
@@ -534,6 +551,7 @@ type RosterEntry struct {
 	Plain       bool    `json:"plain,omitempty"`
 	Lost        bool    `json:"lost,omitempty"` // and losses are ignored: only time returns its tasks
 	Control     string  `json:"control,omitempty"`
+	Evaluates   bool    `json:"evaluates,omitempty"`
 }
 
 // RosterPrefix begins the keys of the roster; the trainer's id follows.
@@ -542,7 +560,7 @@ const RosterPrefix = "/trainers/"
 func rosterKey(id string) string { return RosterPrefix + id }
 
 func (t *trainer) encode() []byte {
-	b, err := json.Marshal(RosterEntry{t.ordinal, t.incarnation, t.address, t.draining, t.finished, t.charged, t.plain, t.gone, t.control})
+	b, err := json.Marshal(RosterEntry{t.ordinal, t.incarnation, t.address, t.draining, t.finished, t.charged, t.plain, t.gone, t.control, t.evaluates})
 	if err != nil {
 		panic(err) // numbers and strings always encode
 	}
@@ -555,5 +573,5 @@ func decodeTrainer(id string, value []byte) (*trainer, error) {
 		return nil, err
 	}
 	return &trainer{ordinal: r.Ordinal, id: id, incarnation: r.Incarnation, address: r.Address,
-		draining: r.Draining, finished: r.Finished, charged: r.Charged, plain: r.Plain, gone: r.Lost, control: r.Control, stored: true}, nil
+		draining: r.Draining, finished: r.Finished, charged: r.Charged, plain: r.Plain, gone: r.Lost, control: r.Control, evaluates: r.Evaluates, stored: true}, nil
 }

@@ -85,6 +85,7 @@ func (ev *Drain) apply(q *Queue) Answer {
 	if t.draining {
 		return Answer{}
 	}
+	q.endOwnRoundOf(t, "it is being drained")
 	t.draining = true
 	q.saveTrainer(t)
 	q.unblock(WaitTask)

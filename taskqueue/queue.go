@@ -171,6 +171,7 @@ type trainer struct {
 	incarnation uint64
 	address     string
 	control     string // address for commands; "": it has none
+	evaluates   bool   // it takes evaluation tasks with the answers to heartbeats
 	draining    bool
 	finished    bool // this incarnation has finished a task
 	charged     bool // a loss of this incarnation was charged
@@ -416,7 +417,11 @@ func (q *Queue) Dispatchable() bool {
 	if q.waitsFor() != WaitTask {
 		return true
 	}
+	own, isOwn := q.ownRound()
 	for _, s := range q.sets {
+		if t := q.trainers[own.Trainer]; isOwn && s.id == own.Set && (t == nil || t.commanded()) {
+			continue // no request is answered with its tasks
+		}
 		if s.retry > 0 || len(s.open) > 0 && s.cursor < s.tasks && q.roomToDispatch(s) {
 			return true
 		}

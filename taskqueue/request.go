@@ -91,7 +91,7 @@ func (q *Queue) dropLostReplies(t *trainer, ev *Request) {
 		//guard:returned-attempt-copied
 		h := *e.holderOf(t)
 		//guard:unheld-task-returned
-		if h.request < ev.Ack && !slices.Contains(ev.Held, q.token(e, h.attempt)) {
+		if h.request < ev.Ack && !q.called(e, t) && !slices.Contains(ev.Held, q.token(e, h.attempt)) {
 			q.release(e, t)
 			q.ledger.returned(e, t.ordinal, h.attempt)
 			q.retryOrSetAside(e)
@@ -124,15 +124,16 @@ func (q *Queue) ask(t *trainer, seq uint64, accepts Kinds, a *Answer) {
 	if q.status == Paused || q.hold || t.draining {
 		return
 	}
-	if q.opt.Ranks > 0 && len(t.holds) > 0 {
+	held := q.heldByRequest(t)
+	if q.opt.Ranks > 0 && held > 0 {
 		return
 	}
 	limit := maxHeldJoined
 	if t.plain {
 		limit = maxHeldPlain
 	}
-	if len(t.holds) >= limit {
-		a.Err = fmt.Errorf("%w: %d are held, finish one first", ErrTooManyHeld, len(t.holds))
+	if held >= limit {
+		a.Err = fmt.Errorf("%w: %d are held, finish one first", ErrTooManyHeld, held)
 		return
 	}
 	if q.toFlush(t) {
@@ -155,6 +156,9 @@ func (q *Queue) ask(t *trainer, seq uint64, accepts Kinds, a *Answer) {
 		return
 	}
 	var tried [MaxSets]bool
+	if set, yes := q.passesBy(t, accepts); yes {
+		tried[set] = true
+	}
 	for s := q.nextSet(accepts, &tried); s != nil; s = q.nextSet(accepts, &tried) {
 		if e := q.pick(s, t); e != nil {
 			q.pay(s, &tried)
@@ -235,7 +239,7 @@ func (q *Queue) dispatch(e *entry, t *trainer, seq uint64, a *Answer) {
 	h := &e.holders[e.holderCount]
 	e.holderCount++
 	*h = holder{trainer: t, attempt: attempt, request: seq}
-	if t.plain || !t.running() {
+	if t.plain || !t.running() || seq == offered {
 		q.start(e, h)
 	}
 	t.holds = append(t.holds, e)
@@ -392,6 +396,9 @@ func (q *Queue) finish(by *trainer, r *Result) FinishStatus {
 	q.countStats(s, tok, r.Stats)
 	q.ledger.finished(s.id, tok, by, step)
 	q.advance(s)
+	if s.id == q.round.Set {
+		q.continueOwnRound()
+	}
 	return Counted
 }
 
@@ -457,6 +464,10 @@ func (q *Queue) fail(by *trainer, tok Token, text string) FinishStatus {
 		}
 		q.release(e, h.trainer)
 		q.ledger.failed(e, h.trainer.ordinal, tok.Attempt)
+		if q.ofOwnRound(e) {
+			q.endOwnRound("task failed: " + e.lastError)
+			return Returned
+		}
 		q.retryOrSetAside(e)
 		return Returned
 	}

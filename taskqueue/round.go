@@ -24,7 +24,14 @@ type Round struct {
 	Results int    `json:"results,omitempty"` // finishes in Metrics
 	// NotFinite is the name of the first metric that was refused in this round because it is NaN or infinite; "": none.
 	NotFinite string `json:"not_finite,omitempty"`
-	Metrics   []byte `json:"-"` // of the counted finishes, merged by Options.Merge
+
+	// Of a round of one trainer, which evaluates its own model.
+	Trainer Ordinal `json:"trainer,omitempty"`
+	Name    string  `json:"name,omitempty"`    // of the trainer
+	Until   Clock   `json:"until,omitempty"`   // the round ends when no task has finished until then
+	Outcome string  `json:"outcome,omitempty"` // why the round ended before its last task; "": it did not
+
+	Metrics []byte `json:"-"` // of the counted finishes, merged by Options.Merge
 }
 
 // Encode returns the value of RoundKey: JSON, a line feed, and the metrics.
@@ -112,6 +119,7 @@ type BeginRound struct {
 	Number  uint64 // of the round
 	Version uint64 // of the parameters
 	Model   string
+	Trainer string    // name of the trainer whose model it is, instead of Version and Model; "": none
 	With    StoreKeys // in the same transaction
 }
 
@@ -140,8 +148,17 @@ func (ev *BeginRound) apply(q *Queue) Answer {
 		return Answer{Err: fmt.Errorf("%w: round %d", ErrRoundOpen, q.round.Number)}
 	}
 	if !isOpen(s) {
+		round := Round{Number: ev.Number, Set: s.id, Version: ev.Version, Model: ev.Model}
+		if ev.Trainer != "" {
+			if err := q.MayEvaluate(ev.Trainer); err != nil {
+				return Answer{Err: err}
+			}
+			round.Trainer, round.Name = q.byID[ev.Trainer].ordinal, ev.Trainer
+		}
 		q.openNext(s)
-		q.setRound(Round{Number: ev.Number, Set: s.id, Pass: s.pass, Version: ev.Version, Model: ev.Model})
+		round.Pass = s.pass
+		q.setRound(round)
+		q.continueOwnRound()
 		//guard:round-with-its-decision
 		ev.With.apply(q)
 		q.unblock(WaitTask)

@@ -121,6 +121,11 @@ func (ev *StopTasks) apply(q *Queue) Answer {
 	}
 	var stopped []Token
 	for _, e := range running {
+		if q.ofOwnRound(e) {
+			stopped = append(stopped, q.token(e, e.holderOf(t).attempt))
+			q.endOwnRound("its task was stopped by an operator")
+			continue
+		}
 		h := *e.holderOf(t)
 		tok := q.token(e, h.attempt)
 		//guard:operator-stop-skips-attempt

@@ -28,6 +28,7 @@ type TracedPass struct {
 	Pass       Pass
 	Deliveries []Delivery // by attempt
 	SetAside   Moment     // commit 0: it was not
+	Abandoned  bool       // the pass has ended without the task: see EventAbandoned
 }
 
 // Counted returns the delivery that was counted, or nil.
@@ -88,6 +89,10 @@ func (t *Tracer) Add(commit uint64, value []byte) error {
 				t.outline, t.known = SetOutline{Tasks: ev.Tasks, Algorithm: ev.Algorithm, Seed: ev.Seed}, true
 			}
 			t.sets++
+		case EventAbandoned:
+			if i, ok := t.find(ev.Pass); ok && ev.Set == t.set {
+				t.passes[i].Abandoned = t.passes[i].Counted() == nil && t.passes[i].SetAside.Commit == 0
+			}
 		case EventCommitted, EventRolledBack:
 			t.steps(&ev, now)
 		case EventDispatched, EventFinished, EventApplied, EventReturned, EventFailed, EventTimedOut, EventSetAside:
@@ -129,8 +134,12 @@ func (t *Tracer) concerns(ev *LedgerEvent) bool {
 	return ev.Position == at
 }
 
+func (t *Tracer) find(pass Pass) (int, bool) {
+	return slices.BinarySearchFunc(t.passes, pass, func(p TracedPass, pass Pass) int { return cmp.Compare(p.Pass, pass) })
+}
+
 func (t *Tracer) take(ev *LedgerEvent, now Moment) {
-	i, ok := slices.BinarySearchFunc(t.passes, ev.Pass, func(p TracedPass, pass Pass) int { return cmp.Compare(p.Pass, pass) })
+	i, ok := t.find(ev.Pass)
 	if !ok {
 		t.passes = slices.Insert(t.passes, i, TracedPass{Pass: ev.Pass})
 	}

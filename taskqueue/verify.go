@@ -13,6 +13,7 @@ type PassReport struct {
 	SetAside     int  `json:"set_aside"`
 	Dropped      int  `json:"dropped"`     // of SetAside: an operator gave them up
 	Redelivered  int  `json:"redelivered"` // dispatches beyond the first of each task
+	Abandoned    int  `json:"abandoned"`   // of a round of one trainer that ended early: tasks without a result
 	Missing      int  `json:"missing"`
 	CountedTwice int  `json:"counted_twice"`
 
@@ -35,6 +36,7 @@ type Verifier struct {
 
 type verifiedSet struct {
 	tasks     int
+	kind      Kind
 	algorithm uint8
 	seed      uint64
 	pass      Pass         // the newest
@@ -109,7 +111,7 @@ func (v *Verifier) event(ev *LedgerEvent) error {
 		if ev.Set != len(v.sets) || ev.Tasks < 0 || ev.Tasks > maxTasks || ev.Algorithm > orderFeistel {
 			return impossible("dataset %d of %d tasks, order %d, reported after %d others", ev.Set, ev.Tasks, ev.Algorithm, len(v.sets))
 		}
-		v.sets = append(v.sets, &verifiedSet{tasks: ev.Tasks, algorithm: ev.Algorithm, seed: ev.Seed, aside: map[int]Pass{}, dropped: map[int]bool{}})
+		v.sets = append(v.sets, &verifiedSet{tasks: ev.Tasks, kind: ev.Purpose, algorithm: ev.Algorithm, seed: ev.Seed, aside: map[int]Pass{}, dropped: map[int]bool{}})
 		return nil
 	}
 	if ev.Set < 0 || ev.Set >= len(v.sets) {
@@ -141,8 +143,8 @@ func (v *Verifier) event(ev *LedgerEvent) error {
 	if p == nil {
 		return impossible("event %d in pass %d, which is not open", ev.Kind, ev.Pass)
 	}
-	if ev.Kind == EventPassClosed {
-		return s.closePass(p)
+	if ev.Kind == EventPassClosed || ev.Kind == EventAbandoned {
+		return s.closePass(p, ev.Kind == EventAbandoned)
 	}
 	if ev.Position < 0 || ev.Position >= s.tasks {
 		return impossible("position %d of %d tasks", ev.Position, s.tasks)
@@ -245,13 +247,20 @@ func (s *verifiedSet) finish(p *verifiedPass, position int) {
 	}
 }
 
-func (s *verifiedSet) closePass(p *verifiedPass) error {
+func (s *verifiedSet) closePass(p *verifiedPass, abandoned bool) error {
+	//guard:training-pass-not-abandoned
+	if abandoned && s.kind != Evaluation {
+		return impossible("pass %d of a dataset for %s abandoned", p.report.Pass, s.kind)
+	}
 	if s.open[0] != p {
 		return impossible("pass %d closed before pass %d", p.report.Pass, s.open[0].report.Pass)
 	}
 	r := s.report(p)
 	if !r.Unseen {
 		r.Missing = r.Tasks - r.CountedOnce - r.CountedTwice - r.SetAside
+	}
+	if abandoned {
+		r.Missing, r.Abandoned = 0, r.Missing
 	}
 	s.closed = append(s.closed, r)
 	s.open = s.open[1:]

@@ -123,7 +123,7 @@ func TestVerify(t *testing.T) {
 		t.Fatalf("got %+v, expected %+v", got, want)
 	}
 	b, err := json.Marshal(v.Report()[0])
-	if err != nil || string(b) != `{"set":0,"pass":1,"tasks":6,"counted_once":5,"set_aside":1,"dropped":0,"redelivered":1,"missing":0,"counted_twice":0,"unseen":false}` {
+	if err != nil || string(b) != `{"set":0,"pass":1,"tasks":6,"counted_once":5,"set_aside":1,"dropped":0,"redelivered":1,"abandoned":0,"missing":0,"counted_twice":0,"unseen":false}` {
 		t.Fatalf("%s, %v", b, err)
 	}
 }

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"sync"
 	"time"
 
@@ -14,6 +15,7 @@ import (
 
 	"trainmaster/dataset"
 	"trainmaster/master/netrpc/wire"
+	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/taskqueue"
 	"trainmaster/trainer/session"
 )
@@ -41,6 +43,11 @@ type Config struct {
 	Control string
 	// Model returns the current model and its version, for GetModel. Another goroutine calls it. nil: the trainer sends no model.
 	Model func(ctx context.Context) (version int64, content []byte, err error)
+
+	// Evaluate measures the current model on the records of a task, for EvaluateCurrentModel, and returns the encoded metrics, as for Measured. It must
+	// pause the training. ctx ends with ErrStopped as its cause if the master stops the task; the result is not used then. Another
+	// goroutine calls it, one call at a time. nil: the trainer refuses the call.
+	Evaluate func(ctx context.Context, task *taskqueue.Task, records iter.Seq2[[]byte, error]) (metrics []byte, err error)
 
 	copyStall time.Duration // 0: the default; for tests
 }
@@ -85,7 +92,9 @@ type Client struct {
 	metrics map[taskqueue.Token][]byte          // of evaluation tasks that are measured
 	models  map[taskqueue.Token]taskqueue.Model // that are stored after training tasks
 	wait    taskqueue.WaitFor                   // of the last reply
-	held    heldTasks                           // empty in a job of explicit commits: a lost task ends the session there
+	held    heldTasks                           // without the training tasks of explicit commits: losing one ends the session
+
+	evaluator evaluator // of the current model
 
 	stats map[taskqueue.Token]taskqueue.RunStats // of training tasks
 	hyper map[taskqueue.Token]map[string]float64
@@ -131,6 +140,7 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 	c.rounds, c.metrics, c.models = map[taskqueue.Token]taskqueue.Round{}, map[taskqueue.Token][]byte{}, map[taskqueue.Token]taskqueue.Model{}
 	c.stats, c.hyper = map[taskqueue.Token]taskqueue.RunStats{}, map[taskqueue.Token]map[string]float64{}
 	c.session.Accepts = config.Accepts
+	c.evaluator.files.stores, c.evaluator.done = c.files.stores, make(chan struct{}, 1)
 	if reply.Explicit {
 		c.explicit = session.NewSteps()
 	}
@@ -453,14 +463,16 @@ func (c *Client) beat() {
 		case <-c.ctx.Done():
 			return
 		case <-ticker.C:
+		case <-c.evaluator.done: // the next heartbeat has the next task
 		}
 		c.mu.Lock()
-		beat := wire.HeartbeatRequest{Trainer: c.who, Progress: c.progress, Held: c.held.list()}
+		beat := beatRequest{HeartbeatRequest: wire.HeartbeatRequest{Trainer: c.who, Progress: c.progress, Held: c.held.list()}}
+		beat.Evaluates = c.config.Evaluate != nil && c.config.Control == ""
 		if c.moved {
 			beat.Moving, c.moved = c.running, false
 		}
 		c.mu.Unlock()
-		reply, err := call[int](c.ctx, c.link, "Heartbeat", beat)
+		reply, err := call[beatReply](c.ctx, c.link, "Heartbeat", beat)
 		switch {
 		case errors.Is(err, io.EOF): // there is no leader yet
 		case errors.Is(err, ErrJobFailed):
@@ -470,13 +482,31 @@ func (c *Client) beat() {
 		case err != nil && c.ctx.Err() == nil:
 			c.config.Log.WithError(err).Warn("heartbeat refused") // the next request returns the same error
 		case err == nil:
-			c.obey(*reply, beat.Held)
+			c.obey(reply, beat.Held)
 		}
 	}
 }
 
+// beatRequest is a heartbeat. Only gRPC has all its fields.
+type beatRequest struct {
+	wire.HeartbeatRequest
+	Evaluates bool
+}
+
+// beatReply is the answer to a heartbeat. Only gRPC has all its fields.
+type beatReply struct {
+	Answer   int
+	Evaluate *pb.TaskSpec // nil: none
+}
+
 // obey follows the answer to a heartbeat, which listed the tasks of held.
-func (c *Client) obey(answer int, held []taskqueue.Token) {
+func (c *Client) obey(reply *beatReply, held []taskqueue.Token) {
+	answer := reply.Answer
+	if reply.Evaluate != nil {
+		if err := c.evaluateCurrent(reply.Evaluate); err != nil {
+			c.config.Log.WithError(err).Warn("evaluation task of a heartbeat not accepted")
+		}
+	}
 	if answer&wire.HeartbeatDraining != 0 {
 		c.mu.Lock()
 		c.draining = true
@@ -511,7 +541,7 @@ func (c *Client) Close() error {
 		err = nil
 	}
 	c.link.close()
-	return errors.Join(err, c.files.close())
+	return errors.Join(err, c.files.close(), c.evaluator.files.close())
 }
 
 // flush reports the remaining finished tasks. It ignores the end of the job or of the session.

@@ -7,7 +7,9 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"iter"
 	"net"
+	"strings"
 	"testing"
 	"time"
 
@@ -24,7 +26,9 @@ import (
 	"trainmaster/master"
 	"trainmaster/master/mastertest"
 	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/recordio"
 	"trainmaster/taskqueue"
+	"trainmaster/taskqueue/onwire"
 	"trainmaster/trainer"
 )
 
@@ -125,6 +129,89 @@ func TestCopyOfAModelIsWhole(t *testing.T) {
 		if last := left == 0; len(part.GetContent()) > 1<<20 || (len(part.GetDigest()) > 0) != last || last && !bytes.Equal(part.GetDigest(), digest[:]) {
 			t.Errorf("part of %d bytes, %d left: digest %x", len(part.GetContent()), left, part.GetDigest())
 		}
+	}
+}
+
+// evaluationSpec is a task that a leader sends. Its file does not exist.
+func evaluationSpec(position int) *pb.TaskSpec {
+	tok := taskqueue.Token{Epoch: 1, Kind: taskqueue.Evaluation, Dataset: 1, Pass: 1, Position: position, Attempt: 1}
+	chunks := []taskqueue.Chunk{{Path: "none", Index: recordio.Index{Size: 10, Records: 3, Layout: 1}}}
+	ranges := []taskqueue.RecordRange{{File: taskqueue.File{Path: "none"}, Records: 3, Length: chunks[0].Index.Layout.Extent(10, 3)}}
+	return &pb.TaskSpec{TaskId: int64(tok.ID()), Token: onwire.Token(tok), Task: &pb.TaskSpec_EvaluationSpec{
+		EvaluationSpec: onwire.EvaluationTask(&taskqueue.Round{Number: 1}, onwire.Data(onwire.Files(ranges, chunks), "")),
+	}}
+}
+
+func TestEvaluationOfTheOwnModelIsChecked(t *testing.T) {
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: taskqueue.Options{SessionTTL: time.Hour}})
+	_, control, _ := controlled(t, r, nil)
+	for name, test := range map[string]struct {
+		change func(*pb.TaskSpec)
+		code   codes.Code
+		words  string
+	}{
+		"whole":            {func(*pb.TaskSpec) {}, codes.Unimplemented, "Config.Evaluate"},
+		"a model":          {func(s *pb.TaskSpec) { s.GetEvaluationSpec().Model = &pb.ModelSpec{ModelPath: "set-1"} }, codes.InvalidArgument, "evaluation_spec.model"},
+		"another trainer":  {func(s *pb.TaskSpec) { s.GetEvaluationSpec().Model = &pb.ModelSpec{TrainerIp: "10.0.0.7:1"} }, codes.InvalidArgument, "evaluation_spec.model"},
+		"an empty model":   {func(s *pb.TaskSpec) { s.GetEvaluationSpec().Model = &pb.ModelSpec{} }, codes.Unimplemented, "Config.Evaluate"},
+		"a training task":  {func(s *pb.TaskSpec) { s.Task = &pb.TaskSpec_TrainingTask{} }, codes.InvalidArgument, "expected an evaluation task"},
+		"no task":          {func(s *pb.TaskSpec) { s.Task = nil }, codes.InvalidArgument, "expected an evaluation task"},
+		"no token":         {func(s *pb.TaskSpec) { s.Token = nil }, codes.InvalidArgument, "token"},
+		"token of another": {func(s *pb.TaskSpec) { s.Token.Position++ }, codes.InvalidArgument, "token"},
+		"token of training": {func(s *pb.TaskSpec) {
+			s.Token.Kind = pb.TaskKind_TASK_KIND_TRAINING
+			s.TaskId = int64(onwire.TokenOf(s.Token).ID())
+		}, codes.InvalidArgument, "token"},
+	} {
+		spec := evaluationSpec(0)
+		test.change(spec)
+		if _, err := control.EvaluateCurrentModel(t.Context(), spec); status.Code(err) != test.code || !strings.Contains(err.Error(), test.words) {
+			t.Errorf("%s: found %v, expected %v with %q", name, err, test.code, test.words)
+		}
+	}
+}
+
+// A task is evaluated once, also if the leader repeats its call. A stop of the task ends the evaluation, and no other one.
+func TestEvaluationOfTheOwnModelRunsOnce(t *testing.T) {
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: taskqueue.Options{SessionTTL: time.Hour}})
+	began := make(chan *taskqueue.Task, 10)
+	ended := make(chan error, 10)
+	_, control, _ := controlledBy(t, r, trainer.Config{Evaluate: func(ctx context.Context, task *taskqueue.Task, records iter.Seq2[[]byte, error]) ([]byte, error) {
+		for _, err := range records {
+			if err == nil {
+				t.Error("expected a missing file")
+			}
+		}
+		began <- task
+		<-ctx.Done()
+		ended <- context.Cause(ctx)
+		return nil, context.Cause(ctx)
+	}})
+	first, second := evaluationSpec(0), evaluationSpec(1)
+	for _, spec := range []*pb.TaskSpec{first, second} {
+		for _, call := range []*pb.TaskSpec{first, spec, spec} {
+			if _, err := control.EvaluateCurrentModel(t.Context(), call); err != nil {
+				t.Fatal(err)
+			}
+		}
+		task := <-began
+		if task.Token != onwire.TokenOf(spec.GetToken()) || len(task.Chunks) != 1 {
+			t.Fatalf("task %+v, expected %v", task, spec.GetToken())
+		}
+		if _, err := control.StopTask(t.Context(), &pb.StopTaskRequest{TaskId: spec.GetTaskId()}); err != nil {
+			t.Fatal(err)
+		}
+		select {
+		case err := <-ended:
+			if !errors.Is(err, trainer.ErrStopped) {
+				t.Errorf("end: %v", err)
+			}
+		case <-within(t).Done():
+			t.Fatal("the stop ended no evaluation")
+		}
+	}
+	if _, err := control.EvaluateCurrentModel(t.Context(), first); err != nil || len(began) > 0 {
+		t.Errorf("a late call: %v, %d evaluations", err, len(began))
 	}
 }
 

@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"fmt"
 	"io"
+	"iter"
 	"maps"
 	"math"
 	"os"
@@ -13,6 +15,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -33,6 +36,13 @@ import (
 
 // evaluatedJob starts a job of 4 training tasks in one pass, and of 3 evaluation tasks, and returns its trainer.
 func evaluatedJob(t *testing.T) (*trainer.Client, *etcdstore.Store) {
+	t.Helper()
+	c, store, _ := evaluatedJobOf(t, trainer.Config{})
+	return c, store
+}
+
+// evaluatedJobOf is evaluatedJob with settings of the trainer. It also returns the component that evaluates the job.
+func evaluatedJobOf(t *testing.T, of trainer.Config) (*trainer.Client, *etcdstore.Store, *rounds.Rounds) {
 	t.Helper()
 	heldOut := filepath.Join(t.TempDir(), "held-out")
 	file, err := os.Create(heldOut)
@@ -62,15 +72,82 @@ func evaluatedJob(t *testing.T) (*trainer.Client, *etcdstore.Store) {
 		return err == nil && len(v.Sets) == 2
 	})
 	logger, _ := logtest.NewNullLogger()
-	c, err := trainer.Join(within(t), trainer.Config{
-		ID: "a", Locate: trainer.At(r.Addr), Heartbeat: 50 * time.Millisecond, Log: logrus.NewEntry(logger), Protocol: protocol,
-		Accepts: taskqueue.KindsOf(taskqueue.Training, taskqueue.Evaluation),
-	})
+	of.ID, of.Locate, of.Heartbeat, of.Log, of.Protocol = "a", trainer.At(r.Addr), 50*time.Millisecond, logrus.NewEntry(logger), protocol
+	of.Accepts = taskqueue.KindsOf(taskqueue.Training, taskqueue.Evaluation)
+	c, err := trainer.Join(within(t), of)
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = c.Close() })
-	return c, store
+	return c, store, evaluating
+}
+
+// A client without a port evaluates its own model on command: over gRPC during a training task, because its heartbeats bring the tasks, and over
+// net/rpc between two tasks. It evaluates each task once.
+func TestClientEvaluatesItsOwnModel(t *testing.T) {
+	overBoth(t, func(t *testing.T) {
+		loss := func(records int) []byte {
+			var set metric.Set
+			if err := set.AddMean("loss", 0.5*float64(records), int64(records)); err != nil {
+				t.Error(err)
+			}
+			return set.Encode()
+		}
+		var evaluated atomic.Int32
+		c, store, evaluating := evaluatedJobOf(t, trainer.Config{Evaluate: func(_ context.Context, task *taskqueue.Task, records iter.Seq2[[]byte, error]) ([]byte, error) {
+			n := 0
+			for record, err := range records {
+				if n++; err != nil || string(record) != "record" {
+					return nil, fmt.Errorf("found %q, %w", record, err)
+				}
+			}
+			evaluated.Add(1)
+			return loss(n), nil
+		}})
+		training := next(t, c, nil)
+		if err := evaluating.Evaluate(within(t), "a"); err != nil {
+			t.Fatal(err)
+		}
+		if protocol == trainer.NetRPC {
+			mastertest.Eventually(t, "the round begins", func() bool { return len(recordsOf(t, store)) == 1 })
+			for found := 0; found < 3; {
+				task := next(t, c, training)
+				if training = task; task.Token.Kind == taskqueue.Evaluation {
+					if round := c.Round(task); round.Model != "" || round.Name != "a" {
+						t.Errorf("round %+v", round)
+					}
+					found++
+					c.Measured(task, loss(1))
+				}
+			}
+			training = next(t, c, training)
+		}
+		mastertest.Eventually(t, "the round ends", func() bool { list := recordsOf(t, store); return len(list) == 1 && list[0].Ended != nil })
+		if r := recordsOf(t, store)[0]; r.Trainer != "a" || r.Model != "" || r.Results != 3 || r.Figures["loss"] != 0.5 {
+			t.Errorf("record %+v", r)
+		}
+		if n := evaluated.Load(); protocol == trainer.GRPC && n != 3 {
+			t.Errorf("evaluated %d times, expected 3", n)
+		}
+		if err := c.Fail(within(t), training, errors.New("the end of the test")); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// An evaluation that fails ends the round with the error.
+func TestRoundEndsWithTheErrorOfItsTrainer(t *testing.T) {
+	c, store, evaluating := evaluatedJobOf(t, trainer.Config{Evaluate: func(context.Context, *taskqueue.Task, iter.Seq2[[]byte, error]) ([]byte, error) {
+		return nil, trainer.ErrNoModel
+	}})
+	next(t, c, nil)
+	if err := evaluating.Evaluate(within(t), "a"); err != nil {
+		t.Fatal(err)
+	}
+	mastertest.Eventually(t, "the round ends", func() bool { list := recordsOf(t, store); return len(list) == 1 && list[0].Ended != nil })
+	if r := recordsOf(t, store)[0]; r.Outcome != "trainer a: task failed: "+trainer.ErrNoModel.Error() || len(r.Figures) > 0 {
+		t.Errorf("record %+v", r)
+	}
 }
 
 // untilEvaluation trains the training tasks, and returns the first evaluation task. The model of the last training task is models/4.

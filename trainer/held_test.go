@@ -23,10 +23,10 @@ func TestLateStopDoesNotEndNewerTask(t *testing.T) {
 	c.held.begin(newer)
 	running, release := c.UntilStopped(t.Context(), &taskqueue.Task{Token: newer})
 	defer release()
-	if c.obey(wire.HeartbeatStop(0), listed); len(c.held.stopped()) > 0 {
+	if c.obey(&beatReply{Answer: wire.HeartbeatStop(0)}, listed); len(c.held.stopped()) > 0 {
 		t.Error("stop of an earlier dispatch: the newer dispatch is stopped")
 	}
-	c.obey(wire.HeartbeatStop(0), c.held.list())
+	c.obey(&beatReply{Answer: wire.HeartbeatStop(0)}, c.held.list())
 	<-running.Done()
 	if cause := context.Cause(running); !errors.Is(cause, ErrStopped) {
 		t.Errorf("cause: %v", cause)

@@ -72,7 +72,7 @@ func testMasterFrozenInALargeRequest(t *testing.T, protocol Protocol) {
 	}()
 	<-first
 	go func() {
-		_, _ = call[int](ctx, l, "Heartbeat", wire.HeartbeatRequest{})
+		_, _ = call[beatReply](ctx, l, "Heartbeat", beatRequest{})
 		ended <- struct{}{}
 	}()
 	follow.Set(next, 2)

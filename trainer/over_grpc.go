@@ -66,9 +66,12 @@ func (o *overGRPC) dropWork() {
 
 // next makes a request over the stream, in parts with one finish each. An error of the stream ends it, an error in an answer does not.
 func (o *overGRPC) next(ctx context.Context, r *wire.NextRequest, reply *wire.NextReply) (err error) {
+	parts := session.Parts(r)
+	if r.Ack == 0 && !r.Want { // a result outside the order of requests does not wait for them
+		return o.callParts(ctx, parts, reply)
+	}
 	o.working.Lock()
 	defer o.working.Unlock()
-	parts := session.Parts(r)
 	//guard:large-metrics-by-call
 	if slices.ContainsFunc(r.Finished, func(f taskqueue.Result) bool { return len(f.Metrics) > maxStreamedMetrics }) {
 		return o.callParts(ctx, parts, reply)

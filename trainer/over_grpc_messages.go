@@ -26,11 +26,11 @@ func (o *overGRPC) call(ctx context.Context, method string, request, reply any) 
 		}
 		*reply.(*wire.JoinReply) = joinReply(out)
 		return nil
-	case wire.HeartbeatRequest:
+	case beatRequest:
 		out, err := o.api.Heartbeat(ctx, &pb.HeartbeatRequest{
-			Session: sessionToProto(r.Trainer), Moving: tokensToProto(r.Moving), Held: tokensToProto(r.Held), Progress: progressToProto(r.Progress),
+			Session: sessionToProto(r.Trainer), Moving: tokensToProto(r.Moving), Held: tokensToProto(r.Held), Progress: progressToProto(r.Progress), Evaluates: r.Evaluates,
 		})
-		*reply.(*int) = heartbeatReply(out, r.Held)
+		*reply.(*beatReply) = heartbeatReply(out, r.Held)
 		return err
 	case wire.LeaveRequest:
 		_, err := o.api.Leave(ctx, &pb.LeaveRequest{Session: sessionToProto(r.Trainer)})
@@ -76,7 +76,7 @@ func (o *overGRPC) step(ctx context.Context, method string, request any) (*pb.St
 }
 
 // heartbeatReply translates the answer to a heartbeat that listed the tasks of held. It ignores commands about other tasks.
-func heartbeatReply(in *pb.HeartbeatReply, held []taskqueue.Token) int {
+func heartbeatReply(in *pb.HeartbeatReply, held []taskqueue.Token) (reply beatReply) {
 	out := wire.HeartbeatGoOn
 	if in.GetDraining() {
 		out = wire.HeartbeatDraining
@@ -87,8 +87,12 @@ func heartbeatReply(in *pb.HeartbeatReply, held []taskqueue.Token) int {
 				out |= wire.HeartbeatStop(i)
 			}
 		}
+		if task := command.GetEvaluateCurrentModel(); task != nil {
+			reply.Evaluate = task
+		}
 	}
-	return out
+	reply.Answer = out
+	return reply
 }
 
 func joinReply(in *pb.JoinReply) wire.JoinReply {

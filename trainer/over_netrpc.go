@@ -21,6 +21,9 @@ type overNetRPC struct{ client *rpc.Client }
 
 func (o *overNetRPC) start(_ context.Context, method string, request, reply any) <-chan error {
 	outcome := make(chan error, 1)
+	if beat, ok := request.(beatRequest); ok {
+		request, reply = beat.HeartbeatRequest, &reply.(*beatReply).Answer //nolint:forcetypeassert // the caller pairs them
+	}
 	go func() {
 		call := <-o.client.Go(wire.Service+"."+method, request, reply, make(chan *rpc.Call, 1)).Done
 		outcome <- wire.Error(call.Error)

@@ -112,7 +112,11 @@ func (f *openFile) close() error {
 
 // chunksOf calls use for the chunks of a task from the record base on, with the stamp of their file and the number of records of the chunk before it.
 func (c *Client) chunksOf(task *taskqueue.Task, base int64, use func(i int, chunk taskqueue.Chunk, stamp dataset.Stamp, skip int64) (more bool)) {
-	stamps := c.stamps[task.Token]
+	chunksFrom(task, c.stamps[task.Token], base, use)
+}
+
+// chunksFrom is chunksOf with the stamps of the files of the task.
+func chunksFrom(task *taskqueue.Task, stamps []dataset.Stamp, base int64, use func(i int, chunk taskqueue.Chunk, stamp dataset.Stamp, skip int64) (more bool)) {
 	at, skip := 0, base
 	for i, chunk := range task.Chunks {
 		if i > 0 && chunk.Path != task.Chunks[i-1].Path {
@@ -145,8 +149,15 @@ func (c *Client) Records(task *taskqueue.Task) iter.Seq2[[]byte, error] {
 // inFileOrder yields the records of a task in the order of its files, from the record base on.
 func (c *Client) inFileOrder(task *taskqueue.Task, base int64) iter.Seq2[[]byte, error] {
 	return func(yield func([]byte, error) bool) {
-		c.chunksOf(task, base, func(i int, chunk taskqueue.Chunk, stamp dataset.Stamp, skip int64) bool {
-			file, err := c.files.open(chunk.Path, chunk.Index.Layout, stamp)
+		c.files.records(task, c.stamps[task.Token], base)(yield)
+	}
+}
+
+// records yields the records of a task from base on.
+func (f *files) records(task *taskqueue.Task, stamps []dataset.Stamp, base int64) iter.Seq2[[]byte, error] {
+	return func(yield func([]byte, error) bool) {
+		chunksFrom(task, stamps, base, func(i int, chunk taskqueue.Chunk, stamp dataset.Stamp, skip int64) bool {
+			file, err := f.open(chunk.Path, chunk.Index.Layout, stamp)
 			if err != nil {
 				yield(nil, fmt.Errorf("task %d: %w", task.Index, err))
 				return false

@@ -23,16 +23,24 @@ func (s *daemonSettings) validateDataProxy(cmd *cobra.Command) error {
 	return nil
 }
 
+// proxyAddr returns the address of the data proxy that tasks name; "": they name none.
+func (s *daemonSettings) proxyAddr() string {
+	if s.dataProxy == proxySelf {
+		return s.config.Advertise
+	}
+	return s.dataProxy
+}
+
 // proxy returns the data proxy that tasks name.
 func (s *daemonSettings) proxy() (grpcapi.DataProxy, error) {
 	if s.dataProxy != proxySelf {
-		return grpcapi.DataProxy{Addr: s.dataProxy}, nil
+		return grpcapi.DataProxy{Addr: s.proxyAddr()}, nil
 	}
 	service, err := proxy.NewService(proxy.Config{Roots: s.config.Roots})
 	if err != nil {
 		return grpcapi.DataProxy{}, cli.UsageErrorf("--data-roots: %w", err)
 	}
 	return grpcapi.DataProxy{
-		Addr: s.config.Advertise, Register: service.Register, Errors: proxy.Table, Large: proxy.Large, Codec: proxy.Codec(),
+		Addr: s.proxyAddr(), Register: service.Register, Errors: proxy.Table, Large: proxy.Large, Codec: proxy.Codec(),
 	}, nil
 }

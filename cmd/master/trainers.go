@@ -37,7 +37,7 @@ being drained.`,
 		}
 		return cli.Render(cmd.OutOrStdout(), *format, list, func(w io.Writer) { view.TrainersTable(w, list) })
 	}
-	cmd.AddCommand(stopTasksCommand())
+	cmd.AddCommand(stopTasksCommand(), evaluateTrainerCommand())
 	return cmd
 }
 
@@ -59,5 +59,30 @@ In a job with --explicit-commit or --update-mode sync, the command is refused: u
 			return fmt.Sprintf("trainer %s stops its task %d, which is dispatched again", args[0], reply.GetTaskIds()[0]), err
 		}
 		return fmt.Sprintf("trainer %s runs no task", args[0]), err
+	})
+}
+
+func evaluateTrainerCommand() *cobra.Command {
+	return steerCommand(&cobra.Command{
+		Use:   "evaluate TRAINER",
+		Short: "Evaluate the own model of a trainer",
+		Long: `Evaluate begins an evaluation round of the model that one trainer has now, on the held-out data of the job. Only this trainer
+receives the tasks of the round. A trainer that serves TrainerControl pauses its training for each task, between two mini-batches; other trainers evaluate
+between two training tasks. The command ends when the request is stored: master evaluations shows the figures when the round has ended. If a round is
+open, the next round begins after it.
+
+The figures are not compared with --best-metric and --target, and end no job. If the trainer leaves, fails a task, or finishes no task
+for --task-timeout-first, the round ends with the reason and without figures.
+
+The master must have --evaluation-data. In a job with --update-mode sync, the command is refused: all trainers have the same model.`,
+		Example: `  # the model of worker-3; master trainers lists the names
+  master trainers evaluate worker-3 && master evaluations`,
+		Args: cobra.ExactArgs(1),
+	}, func(ctx context.Context, client pb.AdminClient, job string, args []string) (string, error) {
+		if args[0] == "" {
+			return "", cli.UsageErrorf("expected the name of a trainer, found an empty argument")
+		}
+		_, err := client.Evaluate(ctx, &pb.EvaluateRequest{Job: job, Trainer: args[0]})
+		return fmt.Sprintf("an evaluation round of trainer %s is requested", args[0]), err
 	})
 }

@@ -106,11 +106,11 @@ class Trainer:
 
 
 class Control(trainer_control_pb2_grpc.TrainerControlServicer):
-    """The master calls StopTask and GetProgress."""
+    """The master calls StopTask, GetProgress and EvaluateCurrentModel."""
 
     def __init__(self):
         self.iteration, self.running = 0, 0
-        self.asked, self.stopped = threading.Event(), queue.SimpleQueue()
+        self.asked, self.stopped, self.evaluations = threading.Event(), queue.SimpleQueue(), queue.SimpleQueue()
 
     def by_master(self, context, method):
         agent = dict(context.invocation_metadata())["user-agent"]
@@ -127,6 +127,11 @@ class Control(trainer_control_pb2_grpc.TrainerControlServicer):
         self.iteration += 1
         self.asked.set()
         return trainer_control_pb2.Progress(epoch=1, iteration=self.iteration, task_id=self.running)
+
+    def EvaluateCurrentModel(self, request, context):
+        self.by_master(context, "EvaluateCurrentModel")
+        self.evaluations.put(request)
+        return trainer_control_pb2.EvaluateCurrentModelReply()
 
     def GetModel(self, request, context):
         for at in range(0, len(MODEL), 1 << 20):
@@ -204,6 +209,12 @@ def controlled(stub, admin):
     want("stopped tasks", list(stop.task_ids), [task.task_id])
     request = control.stopped.get(timeout=TIMEOUT)
     want("task of StopTask", (request.task_id, request.token), (task.task_id, task.token))
+    admin.Evaluate(admin_pb2.EvaluateRequest(trainer="controlled"), timeout=TIMEOUT)
+    for _ in range(2):
+        task = control.evaluations.get(timeout=TIMEOUT)
+        assert task.HasField("evaluation_spec") and not task.evaluation_spec.HasField("model"), task
+        metric = pb.Metric(name="accuracy", mean=pb.Mean(sum=1, count=2))
+        want("result", stub.PushResult(pb.TaskResult(task_id=task.task_id, metrics=[metric]), timeout=TIMEOUT).status, COUNTED)
     parts = list(trainer_control_pb2_grpc.TrainerControlStub(connect(f"127.0.0.1:{port}")).GetModel(trainer_control_pb2.GetModelRequest(), timeout=TIMEOUT))
     want("digest of the model", parts[-1].digest, hashlib.sha256(b"".join(part.content for part in parts)).digest())
     trainer.leave()

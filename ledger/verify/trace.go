@@ -25,7 +25,7 @@ type Trace struct {
 // TracePass is what happened to a record in a pass.
 type TracePass struct {
 	Pass       taskqueue.Pass `json:"pass"`
-	Outcome    string         `json:"outcome"` // counted, set_aside, pending, retry, not_kept
+	Outcome    string         `json:"outcome"` // one of counted set_aside abandoned pending retry not_kept
 	Trainer    string         `json:"trainer"` // whose training was counted
 	Deliveries []Delivery     `json:"deliveries"`
 }
@@ -127,6 +127,8 @@ func (r *Trace) fill(tracer *taskqueue.Tracer, outline taskqueue.Outline, names 
 			out.Outcome, out.Trainer = "counted", name(d.Trainer)
 		} else if p.SetAside.Commit > 0 {
 			out.Outcome = "set_aside"
+		} else if p.Abandoned {
+			out.Outcome = "abandoned"
 		}
 		r.Passes = append(r.Passes, out)
 	}

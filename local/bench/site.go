@@ -72,7 +72,7 @@ func (s *site) openRound(ctx context.Context) error {
 		if round, _, err := s.store.Value(ctx, taskqueue.RoundKey); err != nil || round != nil {
 			return err
 		}
-		if err := s.Evaluate(ctx); err != nil {
+		if err := s.Evaluate(ctx, ""); err != nil {
 			return err
 		}
 		select {

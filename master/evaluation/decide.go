@@ -17,6 +17,9 @@ import (
 // ErrBadInput is returned for an input that no job has.
 var ErrBadInput = errors.New("invalid input of an evaluation")
 
+// ErrRequested is returned for a round of a trainer while a round of another one is requested.
+var ErrRequested = errors.New("another round is requested")
+
 // Input is what the caller observes.
 type Input struct {
 	Version uint64 // newest version of the parameters. After a rollback, the version of the manifest.
@@ -26,6 +29,9 @@ type Input struct {
 	Command bool   // a command requests a round
 	Ending  bool   // all training passes have ended
 	Closed  *Closed
+
+	Trainer string // a command requests a round of this trainer; "": none does
+	Gone    string // why the requested round of a trainer cannot begin; "": it can
 }
 
 // Closed is the end of a round. Without Figures, no result has counted.
@@ -34,6 +40,8 @@ type Closed struct {
 	Figures []metric.Figure
 	// NotFinite is the name of a metric that was refused in this round because it was NaN or infinite; "": none.
 	NotFinite string
+	// Outcome is why the round of a trainer has ended before its last task; "": it has not.
+	Outcome string
 }
 
 // Action is what a decision asks for.
@@ -111,6 +119,7 @@ func (d *decider) observe(in Input) {
 	d.Due.Passes = passed(&d.Seen.Passes, in.Passes, every.Passes) || d.Due.Passes
 	d.Due.Time = passed(&d.Seen.Time, now, uint64(every.Time/time.Millisecond)) || d.Due.Time
 	d.Due.Command = d.Due.Command || in.Command
+	d.Due.Trainer = cmp.Or(d.Due.Trainer, in.Trainer)
 	if in.Ending && !d.Final {
 		d.Final, d.Due.End = true, true
 	}
@@ -130,14 +139,26 @@ func passed(seen *uint64, now, every uint64) bool {
 // begin begins a round if one is due and none is open.
 func (d *decider) begin(in Input) {
 	last := Round{}
-	if n := len(d.History); n > 0 {
-		last = d.History[n-1]
+	for _, r := range slices.Backward(d.History) {
+		if r.Trainer == "" {
+			last = r
+			break
+		}
 	}
+	due := d.Due.ofJob()
 	switch {
 	case d.Stop != Continue:
 		d.Due = Due{}
 	//guard:one-open-round
 	case d.Due == Due{} || d.Open != nil:
+	case d.Due.Trainer != "" && in.Gone != "":
+		d.decide(Skip, Round{Trainer: d.Due.Trainer}, "trainer %s: %s", d.Due.Trainer, in.Gone)
+		d.Due = due
+		d.begin(in)
+	case d.Due.Trainer != "":
+		d.Open = &Round{Number: d.Rounds + 1, Version: in.Version, Trainer: d.Due.Trainer, Begin: d.now}
+		d.decide(Begin, *d.Open, "command (version %d, %s)", in.Version, count(in.Passes, "pass", "passes"))
+		d.Due = due
 	case in.Model == "" && in.Ending:
 		d.Due = Due{}
 		d.decide(Skip, Round{}, "no model at the end of the job")
@@ -184,6 +205,9 @@ func (d *decider) close(closed *Closed) {
 	r := *d.Open
 	r.End = d.now
 	for _, f := range closed.Figures {
+		if r.Trainer != "" {
+			break
+		}
 		if f.Name == d.config.Best.Figure {
 			r.Score = &f.Value
 		}
@@ -196,9 +220,14 @@ func (d *decider) close(closed *Closed) {
 	d.History = append(d.History, r)
 	//guard:history-bounded
 	d.History = d.History[max(0, len(d.History)-MaxHistory):]
-	if r.Score == nil {
+	switch {
+	//guard:trainer-round-not-ranked
+	case r.Trainer != "":
+		d.decide(Close, r, "%s", cmp.Or(closed.Outcome, "of trainer "+r.Trainer))
+		return
+	case r.Score == nil:
 		d.decide(Close, r, "no figure %s", d.config.Best.Figure)
-	} else {
+	default:
 		d.decide(Close, r, "%s is %v", d.config.Best.Figure, *r.Score)
 		d.rank(r)
 	}

@@ -288,6 +288,34 @@ func TestBadInputIsRefused(t *testing.T) {
 	}
 }
 
+// The figures of a round of a trainer are not compared with a target, other rounds or the lowest loss.
+func TestRoundOfATrainerIsNotRanked(t *testing.T) {
+	target := 0.9
+	m := machine{t: t, config: Config{Every: Every{Passes: 1}, Best: Goal{"accuracy", true}, Target: &target, Patience: 1, Diverged: 2}}
+	m.want(m.at(1, Input{}), "")
+	m.want(m.at(2, Input{Trainer: "w"}), "begin 1: command (version 0, 0 passes)") // without a model of the job
+	if r := m.Open; r.Trainer != "w" || r.Model != "" || len(m.Spared()) > 0 {
+		t.Errorf("open %+v, spared %v", r, m.Spared())
+	}
+	m.want(m.at(3, Input{Passes: 1, Model: "set-1", Trainer: "v"}), "") // both wait for the open round
+	if again, err := Decode(m.Encode()); err != nil || again.Open.Trainer != "w" || again.Due.Trainer != "v" {
+		t.Errorf("decoded %+v, %v", again, err)
+	}
+	best := &Closed{Round: 1, Figures: []metric.Figure{{Name: "accuracy", Value: 1}, {Name: "loss", Value: 0.001}}, NotFinite: "loss"}
+	m.want(m.at(4, Input{Passes: 1, Model: "set-1", Closed: best}), "close 1: of trainer w | begin 2: command (version 0, 1 pass)")
+	m.want(m.at(5, Input{Passes: 1, Model: "set-1", Closed: &Closed{Round: 2, Outcome: "trainer v: it was lost"}}),
+		"close 2: trainer v: it was lost | begin 3: every 1 pass (version 0, 1 pass)")
+	m.want(m.at(6, Input{Passes: 1, Model: "set-1", Closed: &Closed{Round: 3, Figures: []metric.Figure{{Name: "accuracy", Value: 0.5}, {Name: "loss", Value: 1}}}}),
+		"close 3: accuracy is 0.5 | keep 3: number 1 of the best 1 by accuracy:max")
+	m.want(m.at(7, Input{Passes: 1, Model: "set-1", Trainer: "w", Gone: "no such trainer"}), "skip 0: trainer w: no such trainer")
+	m.want(m.at(8, Input{Passes: 1, Model: "set-1", Trainer: "w"}), "begin 4: command (version 0, 1 pass)")
+	m.want(m.at(9, Input{Passes: 1, Model: "set-1", Ending: true, Closed: closed(4, "accuracy", 0.1)}),
+		"close 4: of trainer w | skip 0: round 3 has evaluated the last model, of version 0")
+	if best, _ := m.Best(); m.Stop != Continue || best.Number != 3 || m.Since != 0 || *m.Lowest != 1 || !m.MayEnd() {
+		t.Errorf("state %+v", m.State)
+	}
+}
+
 // goldenState has a value in each field.
 func goldenState(t *testing.T) State {
 	half := 0.5
@@ -299,7 +327,8 @@ func goldenState(t *testing.T) State {
 	m.at(1005, Input{Version: 13, Passes: 1, Model: "set-2", Closed: closed(2, "loss", 1.0)})
 	m.at(1006, Input{Version: 13, Passes: 1, Model: "set <3>", Command: true, Ending: true})
 	m.at(2007, Input{Version: 20, Passes: 2, Model: "set-4", Command: true, Ending: true})
-	m.State.Due.End = true
+	m.State.Due.End, m.State.Due.Trainer = true, "worker-3"
+	m.State.History[0] = Round{Number: 1, Version: 12, Trainer: "worker-1", Begin: 2, End: 3}
 	m.State.Stop, m.State.Ended = NoProgress, 2007
 	return m.State
 }

@@ -60,13 +60,22 @@ type Due struct {
 	Time    bool `json:"time,omitempty"`
 	Command bool `json:"command,omitempty"`
 	End     bool `json:"end,omitempty"`
+	// Trainer is the name of a trainer whose own model is evaluated by a round of its own. "": none is requested.
+	Trainer string `json:"trainer,omitempty"`
+}
+
+// ofJob returns the reasons for a round of the model of the job.
+func (due Due) ofJob() Due {
+	due.Trainer = ""
+	return due
 }
 
 // Round is one evaluation of a model.
 type Round struct {
 	Number  uint64          `json:"number"` // from 1
 	Version uint64          `json:"version,omitempty"`
-	Model   string          `json:"model"` // checkpoint set or path
+	Model   string          `json:"model"`             // checkpoint set or path; "": of a trainer
+	Trainer string          `json:"trainer,omitempty"` // whose own model it is. Such a round is not ranked, and ends no job
 	Begin   taskqueue.Clock `json:"begin,omitempty"`
 	End     taskqueue.Clock `json:"end,omitempty"`   // 0: open
 	Score   *float64        `json:"score,omitempty"` // figure of Config.Best
@@ -87,7 +96,7 @@ const (
 // Spared returns the models that must not be deleted: of the open round, and the best ones.
 func (s *State) Spared() []string {
 	var list []string
-	if s.Open != nil {
+	if s.Open != nil && s.Open.Model != "" {
 		list = append(list, s.Open.Model)
 	}
 	for _, r := range s.Kept {
@@ -146,12 +155,20 @@ func Decode(b []byte) (State, error) {
 	return e.State, nil
 }
 
+// valid reports whether a round has a model, or a trainer.
+func (r *Round) valid() bool {
+	if r.Trainer != "" {
+		return validModel(r.Trainer) && r.Model == "" && r.Score == nil && r.Loss == nil
+	}
+	return validModel(r.Model)
+}
+
 // check returns the first broken rule of a state.
 func (s *State) check() error {
 	switch {
 	case len(s.History) > MaxHistory || len(s.Kept) > MaxKept || uint64(len(s.History)) > s.Rounds:
 		return fmt.Errorf("expected at most %d rounds and %d kept ones of %d, found %d and %d", MaxHistory, MaxKept, s.Rounds, len(s.History), len(s.Kept))
-	case s.Open != nil && (s.Open.Number != s.Rounds+1 || s.Open.End != 0 || !validModel(s.Open.Model)):
+	case s.Open != nil && (s.Open.Number != s.Rounds+1 || s.Open.End != 0 || !s.Open.valid()):
 		return fmt.Errorf("open round: expected number %d with a model, found %d", s.Rounds+1, s.Open.Number)
 	case s.Since < 0:
 		return fmt.Errorf("rounds since the best one: expected 0 or more, found %d", s.Since)
@@ -159,7 +176,7 @@ func (s *State) check() error {
 		return fmt.Errorf("stop: found %q", s.Stop)
 	}
 	for i, r := range s.History {
-		if want := s.Rounds - uint64(len(s.History)-1-i); r.Number != want || !validModel(r.Model) {
+		if want := s.Rounds - uint64(len(s.History)-1-i); r.Number != want || !r.valid() {
 			return fmt.Errorf("history: expected round %d with a model, found %d", want, r.Number)
 		}
 	}

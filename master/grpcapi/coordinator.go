@@ -5,7 +5,6 @@ import (
 	"context"
 	"errors"
 	"math"
-	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -193,10 +192,10 @@ func (c *coordinator) taskSpec(r master.Reply, waits bool, err error) (*pb.TaskS
 	token := r.Assignment.Task.Token
 	spec.TaskId, spec.Token, spec.Base = int64(token.ID()), tokenToProto(token), r.Assignment.Base
 	spec.Index = int64(r.Assignment.Task.Index)
-	data := c.dataSpec(filesToProto(r.Assignment.Ranges(), r.Assignment.Task.Chunks))
+	data := onwire.Data(onwire.Files(r.Assignment.Ranges(), r.Assignment.Task.Chunks), c.dataProxy)
 	switch token.Kind {
 	case taskqueue.Evaluation:
-		spec.Task = &pb.TaskSpec_EvaluationSpec{EvaluationSpec: evaluationSpec(r.Assignment.Round, data)}
+		spec.Task = &pb.TaskSpec_EvaluationSpec{EvaluationSpec: onwire.EvaluationTask(r.Assignment.Round, data)}
 	case taskqueue.Prediction:
 		spec.Task = &pb.TaskSpec_PredictionSpec{PredictionSpec: &pb.PredictionTaskSpec{Data: data}}
 	default:
@@ -242,31 +241,6 @@ var endReasons = map[string]pb.EndTaskSpec_Reason{
 	string(evaluation.Diverged): pb.EndTaskSpec_REASON_DIVERGED, taskqueue.StoppedByStrategy: pb.EndTaskSpec_REASON_STOPPED,
 }
 
-// dataSpec says where the records of a task come from.
-func (c *coordinator) dataSpec(files *pb.DataFilesSpec) *pb.DataSpec {
-	//guard:range-bypasses-data-proxy
-	own := slices.ContainsFunc(files.Files, func(f *pb.DataFileSpec) bool {
-		return f.Format == pb.FileFormat_FILE_FORMAT_RANGE || f.Format == pb.FileFormat_FILE_FORMAT_PARQUET
-	})
-	//guard:task-names-data-proxy
-	if c.dataProxy == "" || own {
-		return &pb.DataSpec{Data: &pb.DataSpec_Files{Files: files}}
-	}
-	return &pb.DataSpec{Data: &pb.DataSpec_Stream{Stream: &pb.DataStreamSpec{DataProxyLocation: c.dataProxy, Files: files}}}
-}
-
-// evaluationSpec describes an evaluation task. Without a model in the round, the trainer evaluates its own.
-func evaluationSpec(round *taskqueue.Round, data *pb.DataSpec) *pb.EvaluationTaskSpec {
-	spec := &pb.EvaluationTaskSpec{Data: data}
-	if round != nil {
-		spec.Round, spec.ModelVersion = round.Number, round.Version
-		if round.Model != "" {
-			spec.Model = &pb.ModelSpec{ModelPath: round.Model}
-		}
-	}
-	return spec
-}
-
 var waitReasons = map[taskqueue.WaitFor]pb.WaitTaskSpec_Reason{
 	taskqueue.WaitTask: pb.WaitTaskSpec_REASON_NO_TASK, taskqueue.WaitCommit: pb.WaitTaskSpec_REASON_COMMIT,
 	taskqueue.WaitRollback: pb.WaitTaskSpec_REASON_ROLLBACK, taskqueue.WaitCut: pb.WaitTaskSpec_REASON_CUT,
@@ -300,10 +274,18 @@ func (c *coordinator) Heartbeat(ctx context.Context, in *pb.HeartbeatRequest) (*
 	}
 	o, incarnation := sessionOf(in)
 	orders, err := c.master.Heartbeat(ctx, &taskqueue.Heartbeat{
-		Trainer: o, Incarnation: incarnation, Moving: tokensOf(in.GetMoving()), Held: tokensOf(in.GetHeld()), Progress: progressOf(in.GetProgress()),
+		Trainer: o, Incarnation: incarnation, Moving: tokensOf(in.GetMoving()), Held: tokensOf(in.GetHeld()), Progress: progressOf(in.GetProgress()), Evaluates: in.GetEvaluates(),
 	})
 	connectionOf(ctx).observe(o, incarnation, err)
-	return &pb.HeartbeatReply{Draining: orders.Draining, Commands: commandsToProto(orders.Stops)}, err
+	reply := &pb.HeartbeatReply{Draining: orders.Draining, Commands: commandsToProto(orders.Stops)}
+	if orders.Evaluate != nil {
+		task, err := c.taskSpec(master.Reply{Assignment: orders.Evaluate}, true, nil)
+		if err != nil {
+			return nil, err
+		}
+		reply.Commands = append(reply.Commands, &pb.Command{Command: &pb.Command_EvaluateCurrentModel{EvaluateCurrentModel: task}})
+	}
+	return reply, err
 }
 
 // commandsToProto returns a command for each dispatch to stop.

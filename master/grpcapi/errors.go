@@ -9,6 +9,7 @@ import (
 	"trainmaster/dataset/onwire"
 	"trainmaster/internal/grpcserver"
 	"trainmaster/master"
+	"trainmaster/master/evaluation"
 	"trainmaster/master/pscontrol"
 	"trainmaster/taskqueue"
 )
@@ -61,6 +62,8 @@ var table = slices.Concat(grpcserver.Table{
 	{Is: taskqueue.ErrTooManyRates, Code: codes.ResourceExhausted, Reason: "TOO_MANY_LEARNING_RATES"},
 	{Is: master.ErrNoEvaluation, Code: codes.FailedPrecondition, Reason: "NOT_EVALUATED"},
 	{Is: taskqueue.ErrBadMetrics, Code: codes.InvalidArgument, Reason: "BAD_METRICS"},
+	{Is: evaluation.ErrRequested, Code: codes.FailedPrecondition, Reason: "ROUND_REQUESTED"},
+	{Is: taskqueue.ErrSharedModel, Code: codes.FailedPrecondition, Reason: "SHARED_MODEL"},
 	{Is: taskqueue.ErrRoundOpen, Code: codes.FailedPrecondition, Reason: "ROUND_OPEN"},
 	{Is: taskqueue.ErrNotAside, Code: codes.FailedPrecondition, Reason: "NOT_SET_ASIDE"},
 	{Is: taskqueue.ErrDropped, Code: codes.FailedPrecondition, Reason: "DROPPED"},

@@ -45,7 +45,7 @@ func (a *admin) StopTasks(ctx context.Context, req *pb.StopTasksRequest) (*pb.St
 
 // Evaluate asks for an evaluation round.
 func (a *admin) Evaluate(ctx context.Context, req *pb.EvaluateRequest) (*pb.EvaluateReply, error) {
-	return &pb.EvaluateReply{}, a.steer(ctx, req.GetJob(), a.master.Evaluate)
+	return &pb.EvaluateReply{}, a.steer(ctx, req.GetJob(), func(ctx context.Context) error { return a.master.Evaluate(ctx, req.GetTrainer()) })
 }
 
 // Pause stops dispatches.

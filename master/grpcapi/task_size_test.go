@@ -10,6 +10,7 @@ import (
 	"trainmaster/internal/grpcserver"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
+	"trainmaster/taskqueue/onwire"
 )
 
 // The largest task of small objects, each with an ETag, fits a message.
@@ -23,7 +24,7 @@ func TestLargestTaskFitsAMessage(t *testing.T) {
 		}
 	}
 	n, _ := table.GroupWithin(objects, taskqueue.MaxTaskBytes)
-	if size := proto.Size(filesToProto(table.TaskRanges(0), table.TaskChunks(0))); size > grpcserver.MaxMessage-64<<10 {
+	if size := proto.Size(onwire.Files(table.TaskRanges(0), table.TaskChunks(0))); size > grpcserver.MaxMessage-64<<10 {
 		t.Errorf("%d objects in a task: expected at most %d bytes, found %d", n, grpcserver.MaxMessage-64<<10, size)
 	}
 }

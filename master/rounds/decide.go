@@ -2,6 +2,7 @@ package rounds
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -30,8 +31,9 @@ type observation struct {
 	over    bool // the job has ended
 	model   taskqueue.Model
 	round   taskqueue.Round
-	open    bool // round is open
-	busy    bool // a pass of the dataset is open, of no known round
+	open    bool   // round is open
+	busy    bool   // a pass of the dataset is open, of no known round
+	gone    string // why the requested round of a trainer cannot begin; "": it can, or none is requested
 }
 
 func (r *Rounds) observe(ctx context.Context, t component.Term) (o observation, err error) {
@@ -41,6 +43,11 @@ func (r *Rounds) observe(ctx context.Context, t component.Term) (o observation, 
 		o.round, o.open = q.Round()
 		o.busy = o.known && q.IsOpen(o.set) && !o.open
 		status, _ := q.Status()
+		if r.state.Due.Trainer != "" {
+			if err := q.MayEvaluate(r.state.Due.Trainer); err != nil {
+				o.gone = err.Error()
+			}
+		}
 		o.over = status == taskqueue.Ended || status == taskqueue.Failed
 		o.version = o.model.Version
 		if step, ok := q.SyncStep(); ok {
@@ -71,7 +78,7 @@ func (r *Rounds) decideAll(ctx context.Context, t component.Term) (rest time.Dur
 }
 
 // request stores the command for a round. The round begins with a later decision, since a checkpoint set may take minutes.
-func (r *Rounds) request(ctx context.Context, t component.Term) error {
+func (r *Rounds) request(ctx context.Context, t component.Term, trainer string) error {
 	o, err := r.observe(ctx, t)
 	switch {
 	case err != nil:
@@ -79,7 +86,16 @@ func (r *Rounds) request(ctx context.Context, t component.Term) error {
 	case o.over:
 		return fmt.Errorf("%w: no round begins", taskqueue.ErrJobOver)
 	}
-	_, err = r.apply(ctx, t, o, evaluation.Input{Version: o.version, Passes: o.passes, Command: true})
+	in := evaluation.Input{Version: o.version, Passes: o.passes, Command: trainer == "", Trainer: trainer}
+	if due := r.state.Due.Trainer; trainer != "" && due != "" && due != trainer {
+		return fmt.Errorf("%w: of trainer %s: repeat the command when it has begun", evaluation.ErrRequested, due)
+	}
+	if trainer != "" {
+		if rerr := t.Read(ctx, func(q *taskqueue.Queue) { err = q.MayEvaluate(trainer) }); rerr != nil || err != nil {
+			return cmp.Or(rerr, err)
+		}
+	}
+	_, err = r.apply(ctx, t, o, in)
 	return err
 }
 
@@ -97,7 +113,7 @@ func (r *Rounds) untilNext(now taskqueue.Clock) time.Duration {
 
 // decide makes one decision. stored reports that it has changed the state.
 func (r *Rounds) decide(ctx context.Context, t component.Term, o observation) (stored bool, err error) {
-	in := evaluation.Input{Version: o.version, Passes: o.passes}
+	in := evaluation.Input{Version: o.version, Passes: o.passes, Gone: o.gone}
 	if open := r.state.Open; open != nil && !(o.open && o.round.Number == open.Number) {
 		if in.Closed, err = closed(open.Number, o.round); err != nil {
 			return false, err
@@ -116,12 +132,27 @@ func (r *Rounds) decide(ctx context.Context, t component.Term, o observation) (s
 		return false, err
 	case begins(decisions) && o.known && !o.busy:
 		return r.begin(ctx, t, o, in)
+	case begunOf(decisions) != "" && (!o.known || o.busy): // the round of the trainer waits for the dataset
+		return false, nil
 	}
 	return r.apply(ctx, t, o, in)
 }
 
+// begins reports whether decisions need the model of the job.
 func begins(decisions []evaluation.Decision) bool {
-	return slices.ContainsFunc(decisions, func(d evaluation.Decision) bool { return d.Action == evaluation.Begin || d.Action == evaluation.Skip })
+	return slices.ContainsFunc(decisions, func(d evaluation.Decision) bool {
+		return (d.Action == evaluation.Begin || d.Action == evaluation.Skip) && d.Round.Trainer == ""
+	})
+}
+
+// begunOf returns the trainer whose round begins; "": none does.
+func begunOf(decisions []evaluation.Decision) string {
+	for _, d := range decisions {
+		if d.Action == evaluation.Begin {
+			return d.Round.Trainer
+		}
+	}
+	return ""
 }
 
 // begin begins a round with the current model, or decides without a model if there is none.
@@ -147,8 +178,8 @@ func closed(number uint64, last taskqueue.Round) (*evaluation.Closed, error) {
 	if last.Number != number {
 		return c, nil
 	}
-	c.NotFinite = last.NotFinite
-	if last.Results == 0 {
+	c.NotFinite, c.Outcome = last.NotFinite, last.Outcome
+	if last.Results == 0 || last.Outcome != "" { // figures of a part of the data are of no use
 		return c, nil
 	}
 	set, err := metric.Decode(last.Metrics)
@@ -175,7 +206,7 @@ func (r *Rounds) apply(ctx context.Context, t component.Term, o observation, in 
 		switch d.Action {
 		case evaluation.Begin:
 			with.Writes = append(with.Writes, begunRecord(t, d, o.passes))
-			event = &taskqueue.BeginRound{Set: o.set, Number: d.Round.Number, Version: d.Round.Version, Model: d.Round.Model}
+			event = &taskqueue.BeginRound{Set: o.set, Number: d.Round.Number, Version: d.Round.Version, Model: d.Round.Model, Trainer: d.Round.Trainer}
 		case evaluation.Close:
 			writes, err := r.closedRecord(ctx, t, d, in.Closed, o.round.Results)
 			if err != nil {
@@ -211,7 +242,9 @@ func (r *Rounds) log(decisions []evaluation.Decision, closed *evaluation.Closed)
 			for _, f := range closed.Figures {
 				fields[f.Name] = f.Value
 			}
-			if err := r.writeFigures(closed); err != nil {
+			if d.Round.Trainer != "" {
+				fields["trainer"] = d.Round.Trainer
+			} else if err := r.writeFigures(closed); err != nil {
 				r.config.Log.WithError(err).Warn("figures not written")
 			}
 		}
@@ -274,7 +307,8 @@ type Record struct {
 	Version uint64             `json:"version"`
 	Passes  uint64             `json:"passes"` // of the training data that had ended
 	Model   string             `json:"model"`
-	Reason  string             `json:"reason"` // of its begin
+	Trainer string             `json:"trainer,omitempty"` // whose own model it is, instead of Model
+	Reason  string             `json:"reason"`            // of its begin
 	Began   time.Time          `json:"began"`
 	Ended   *time.Time         `json:"ended"`   // null: open
 	Clock   [2]taskqueue.Clock `json:"clock"`   // job clock at begin and end, in milliseconds
@@ -296,7 +330,7 @@ func wallTime(t component.Term) time.Time { return t.Clock().Now().UTC().Truncat
 
 func begunRecord(t component.Term, d evaluation.Decision, passes uint64) taskqueue.Write {
 	return Record{
-		Round: d.Round.Number, Version: d.Round.Version, Passes: passes, Model: d.Round.Model, Reason: d.Reason, Began: wallTime(t),
+		Round: d.Round.Number, Version: d.Round.Version, Passes: passes, Model: d.Round.Model, Trainer: d.Round.Trainer, Reason: d.Reason, Began: wallTime(t),
 		Clock: [2]taskqueue.Clock{d.Round.Begin}, Figures: map[string]float64{},
 	}.write()
 }
@@ -304,7 +338,7 @@ func begunRecord(t component.Term, d evaluation.Decision, passes uint64) taskque
 // closedRecord returns the writes of the record of a round that has ended. The begin of the round is in its stored record.
 func (r *Rounds) closedRecord(ctx context.Context, t component.Term, d evaluation.Decision, c *evaluation.Closed, results int) ([]taskqueue.Write, error) {
 	number := d.Round.Number
-	rec := Record{Round: number, Version: d.Round.Version, Model: d.Round.Model, Began: wallTime(t)}
+	rec := Record{Round: number, Version: d.Round.Version, Model: d.Round.Model, Trainer: d.Round.Trainer, Began: wallTime(t)}
 	value, _, err := r.config.Store.Value(ctx, RecordKey(number))
 	//guard:record-of-a-round-kept
 	if err != nil {

@@ -42,7 +42,13 @@ type Rounds struct {
 
 	mu      sync.Mutex
 	term    component.Term // nil: this master does not lead
-	waiting []chan error   // callers of Evaluate
+	waiting []call         // of Evaluate
+}
+
+// call is a call of Evaluate.
+type call struct {
+	trainer string // ""; the model of the job
+	done    chan error
 }
 
 // New returns the component.
@@ -92,7 +98,9 @@ func (r *Rounds) Run(ctx context.Context, t component.Term) error {
 	r.lead(t)
 	defer func() {
 		r.lead(nil)
-		answer(r.asked(), fmt.Errorf("%w: the term has ended", ErrNotLeading))
+		for _, c := range r.asked() {
+			c.done <- fmt.Errorf("%w: the term has ended", ErrNotLeading)
+		}
 	}()
 	if err := r.register(ctx, t); err != nil {
 		return err
@@ -103,8 +111,8 @@ func (r *Rounds) Run(ctx context.Context, t component.Term) error {
 			return context.Cause(ctx)
 		}
 		r.box.Take()
-		if asked := r.asked(); len(asked) > 0 {
-			answer(asked, r.request(ctx, t))
+		for _, c := range r.asked() {
+			c.done <- r.request(ctx, t, c.trainer)
 		}
 		next, err := r.decideAll(ctx, t)
 		if rest = next; err != nil && ctx.Err() == nil {
@@ -121,19 +129,13 @@ func (r *Rounds) lead(t component.Term) {
 	r.term = t
 }
 
-// asked takes the callers of Evaluate.
-func (r *Rounds) asked() []chan error {
+// asked takes the calls of Evaluate.
+func (r *Rounds) asked() []call {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	list := r.waiting
 	r.waiting = nil
 	return list
-}
-
-func answer(waiting []chan error, err error) {
-	for _, done := range waiting {
-		done <- err
-	}
 }
 
 // register registers the evaluation dataset, after the other datasets of the job: users know the training dataset by the number 0.
@@ -172,13 +174,14 @@ const onAsked taskqueue.EffectKind = 252
 // Key implements [taskqueue.Effect].
 func (asked) Key() taskqueue.EffectKey { return taskqueue.EffectKey{Kind: onAsked} }
 
-// Evaluate asks for a round. It returns when the request is stored: the round has begun, or begins after the open one.
-func (r *Rounds) Evaluate(ctx context.Context) error {
+// Evaluate asks for a round of the model of the job or, with a name, of the own model of a trainer. It returns when the request is stored:
+// the round has begun, or begins after the open one.
+func (r *Rounds) Evaluate(ctx context.Context, trainer string) error {
 	done := make(chan error, 1)
 	r.mu.Lock()
 	t := r.term
 	if t != nil {
-		r.waiting = append(r.waiting, done)
+		r.waiting = append(r.waiting, call{trainer, done})
 	}
 	r.mu.Unlock()
 	if t == nil {

@@ -5,6 +5,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"io"
 	"maps"
 	"os"
 	"path/filepath"
@@ -46,12 +47,13 @@ func heldOut(t testing.TB, n int) string {
 
 // job is a master that evaluates, and a trainer.
 type job struct {
-	t      testing.TB
-	store  *etcdstore.Store
-	data   string
-	config evaluation.Config
-	models rounds.Models
-	failed atomic.Int32 // reads of records that are still to fail
+	t       testing.TB
+	store   *etcdstore.Store
+	data    string
+	config  evaluation.Config
+	models  rounds.Models
+	metrics io.Writer
+	failed  atomic.Int32 // reads of records that are still to fail
 
 	*mastertest.Running
 	rounds  *rounds.Rounds
@@ -75,21 +77,26 @@ func (l lossy) Value(ctx context.Context, key string) ([]byte, int64, error) {
 // newJob is a job of two passes over 4 tasks, with tasks of evaluation data.
 func newJob(t testing.TB, config evaluation.Config, models rounds.Models, tasks int) *job {
 	j := &job{t: t, store: etcdtest.Store(t), data: heldOut(t, tasks), config: config, models: models}
+	j.startWith(4)
+	return j
+}
+
+// startWith starts a master with training tasks, and a trainer.
+func (j *job) startWith(tasks int) {
 	j.start()
-	j.Register(4)
-	mastertest.Eventually(t, "the evaluation data is registered", func() bool {
-		v, err := j.Overview(t.Context())
+	j.Register(tasks)
+	mastertest.Eventually(j.t, "the evaluation data is registered", func() bool {
+		v, err := j.Overview(j.t.Context())
 		return err == nil && len(v.Sets) == 2
 	})
 	j.trainer = j.Join("trainer")
-	return j
 }
 
 // start starts a master.
 func (j *job) start() {
 	started := make(chan *master.Master, 1)
 	leader := sync.OnceValue(func() *master.Master { return <-started })
-	j.rounds = rounds.New(rounds.Config{Evaluation: j.config, Store: lossy{j.store, &j.failed}, Models: j.models, Register: func(ctx context.Context) error {
+	j.rounds = rounds.New(rounds.Config{Evaluation: j.config, Store: lossy{j.store, &j.failed}, Models: j.models, Metrics: j.metrics, Register: func(ctx context.Context) error {
 		return leader().ReportSet(ctx, taskqueue.SetSpec{Kind: taskqueue.Evaluation}, []string{j.data})
 	}})
 	config := master.Config{Components: []component.Component{j.rounds}, Evaluate: j.rounds.Evaluate, ChunksPerTask: 1}
@@ -151,9 +158,15 @@ func (j *job) records() (list []string) {
 		if err := json.Unmarshal(values[key], &r); err != nil {
 			j.t.Fatal(err)
 		}
+		if r.Trainer != "" {
+			r.Model = "of " + r.Trainer
+		}
 		text := fmt.Sprintf("%d %s@%d after pass %d (%s)", r.Round, r.Model, r.Version, r.Passes, r.Reason)
 		if r.Ended != nil {
 			text += fmt.Sprintf(": %d results, loss %v", r.Results, r.Figures["loss"])
+			if r.Trainer != "" && len(r.Figures) == 0 {
+				text += ", " + r.Outcome
+			}
 		}
 		list = append(list, text)
 	}
@@ -243,13 +256,13 @@ func TestNextLeaderContinuesRound(t *testing.T) {
 
 func TestRoundByCommand(t *testing.T) {
 	j := newJob(t, evaluation.Config{}, nil, 1)
-	if err := j.Evaluate(t.Context()); err != nil {
+	if err := j.Evaluate(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	j.train(1, "models/1")
 	j.train(1, "models/2") // reports the first finish
 	j.wantRecords("1 models/1@8 after pass 0 (command (version 8, 0 passes))")
-	if err := j.Evaluate(t.Context()); err != nil {
+	if err := j.Evaluate(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	j.measured(j.want(taskqueue.Evaluation), 0.5)
@@ -258,7 +271,7 @@ func TestRoundByCommand(t *testing.T) {
 	if err := j.Stop(); err != nil {
 		t.Fatal(err)
 	}
-	if err := j.Evaluate(t.Context()); !errors.Is(err, master.ErrNotLeader) {
+	if err := j.Evaluate(t.Context(), ""); !errors.Is(err, master.ErrNotLeader) {
 		t.Errorf("after the end: %v", err)
 	}
 }
@@ -279,7 +292,7 @@ func TestRoundEndsJob(t *testing.T) {
 			j.train(1, "models/1")
 			j.take() //nolint:errcheck // reports it
 			for i, loss := range c.losses {
-				if err := j.Evaluate(t.Context()); err != nil {
+				if err := j.Evaluate(t.Context(), ""); err != nil {
 					t.Fatal(err)
 				}
 				mastertest.Eventually(t, "the round", func() bool { return len(j.records()) == i+1 })
@@ -294,6 +307,62 @@ func TestRoundEndsJob(t *testing.T) {
 			}
 			j.wantEnd(c.err, c.words)
 		})
+	}
+}
+
+// A round of a trainer gives its tasks to this trainer alone. Its figures end no job, and are not written for programs that compare figures. The
+// next leader continues it.
+func TestRoundOfATrainer(t *testing.T) {
+	target := 1.0
+	var written strings.Builder
+	j := &job{t: t, store: etcdtest.Store(t), data: heldOut(t, 2), config: evaluation.Config{Target: &target}, metrics: &written}
+	j.startWith(4)
+	other := j.Join("other")
+	if err := j.Evaluate(t.Context(), "nobody"); !errors.Is(err, taskqueue.ErrNoTrainer) {
+		t.Errorf("a trainer that has not joined: %v", err)
+	}
+	if err := j.Evaluate(t.Context(), "trainer"); err != nil {
+		t.Fatal(err)
+	}
+	j.wantRecords("1 of trainer@0 after pass 0 (command (version 0, 0 passes))")
+	if err := j.Evaluate(t.Context(), "other"); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Evaluate(t.Context(), "trainer"); !errors.Is(err, evaluation.ErrRequested) {
+		t.Errorf("while another round is requested: %v", err)
+	}
+	r := other.Request(nil, nil)
+	r.Accepts = taskqueue.KindsOf(taskqueue.Training, taskqueue.Evaluation)
+	if reply, err := j.Next(t.Context(), r); err != nil || reply.Assignment.Task.Token.Kind != taskqueue.Training {
+		t.Fatalf("another trainer: %+v, %v", reply.Assignment, err)
+	}
+	a := j.want(taskqueue.Evaluation)
+	if a.Round.Model != "" || a.Round.Name != "trainer" {
+		t.Errorf("round %+v", a.Round)
+	}
+	j.measured(a, 0.5)
+	j.measured(j.want(taskqueue.Evaluation), 0.25)
+	if err := j.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	j.start()
+	mastertest.Eventually(t, "the result counts at the next leader", func() bool {
+		_, err := j.take()
+		return err == nil
+	})
+	j.wantRecords("1 of trainer@0 after pass 0 (command (version 0, 0 passes)): 2 results, loss 0.375",
+		"2 of other@0 after pass 0 (command (version 0, 0 passes))")
+	other = other.At(j.Running)
+	if err := j.Leave(t.Context(), other.Ordinal, other.Incarnation); err != nil {
+		t.Fatal(err)
+	}
+	j.wantRecords("1 of trainer@0 after pass 0 (command (version 0, 0 passes)): 2 results, loss 0.375",
+		"2 of other@0 after pass 0 (command (version 0, 0 passes)): 0 results, loss 0, trainer other: it has left")
+	if written.Len() > 0 {
+		t.Errorf("written figures: %q", written.String())
+	}
+	if v, err := j.Overview(t.Context()); err != nil || v.Status != taskqueue.Running {
+		t.Errorf("status %v, %v", v.Status, err)
 	}
 }
 
@@ -315,7 +384,7 @@ func (f *failing) Pin(_ context.Context, use func(model string, version uint64) 
 
 func TestRoundWaitsForSet(t *testing.T) {
 	j := newJob(t, evaluation.Config{}, &failing{left: 2, err: rounds.ErrNoModel}, 1)
-	if err := j.Evaluate(t.Context()); err != nil {
+	if err := j.Evaluate(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	j.wantRecords("1 set-9@70 after pass 0 (command (version 0, 0 passes))")
@@ -334,7 +403,7 @@ func TestMetricThatIsNotFiniteFailsJob(t *testing.T) {
 	j := newJob(t, evaluation.Config{}, nil, 1)
 	j.train(1, "models/1")
 	j.take() //nolint:errcheck // reports it
-	if err := j.Evaluate(t.Context()); err != nil {
+	if err := j.Evaluate(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
 	mastertest.Eventually(t, "the round", func() bool { return len(j.records()) == 1 })

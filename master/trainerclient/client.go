@@ -11,15 +11,20 @@ import (
 	"net/netip"
 
 	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
 
+	"trainmaster/master/trainercontrol"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/taskqueue"
 	"trainmaster/taskqueue/onwire"
 )
 
 // Client calls trainers. The zero value is ready.
-type Client struct{}
+type Client struct {
+	DataProxy string // address of the data proxy in the tasks; "": trainers read files
+}
 
 // maxReply is the size of the largest reply: all replies are short.
 const maxReply = 64 << 10
@@ -40,6 +45,21 @@ func (Client) Progress(ctx context.Context, address string) (task taskqueue.Task
 		return err
 	})
 	return task, iteration, err
+}
+
+// Evaluate asks the trainer at "ip:port" to evaluate its own model on the data of a task.
+func (c Client) Evaluate(ctx context.Context, address string, task trainercontrol.Task) error {
+	spec := &pb.TaskSpec{TaskId: int64(task.Token.ID()), Token: onwire.Token(task.Token), Index: int64(task.Index), Task: &pb.TaskSpec_EvaluationSpec{
+		EvaluationSpec: onwire.EvaluationTask(&task.Round, onwire.Data(onwire.Files(task.Ranges, task.Chunks), c.DataProxy)),
+	}}
+	return call(ctx, address, func(trainer pb.TrainerControlClient) error {
+		_, err := trainer.EvaluateCurrentModel(ctx, spec)
+		switch status.Code(err) {
+		case codes.InvalidArgument, codes.Unimplemented, codes.FailedPrecondition, codes.NotFound, codes.PermissionDenied, codes.Unauthenticated, codes.OutOfRange, codes.ResourceExhausted:
+			return fmt.Errorf("%w: %w", trainercontrol.ErrRefused, err)
+		}
+		return err
+	})
 }
 
 func call(ctx context.Context, address string, method func(pb.TrainerControlClient) error) error {

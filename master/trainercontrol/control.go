@@ -2,6 +2,7 @@ package trainercontrol
 
 import (
 	"context"
+	"errors"
 	"sync"
 	"time"
 
@@ -17,6 +18,21 @@ type Trainers interface {
 	Stop(ctx context.Context, address string, task taskqueue.Token) error
 	// Progress returns the task that the trainer works on, and a number that grows while it makes progress.
 	Progress(ctx context.Context, address string) (task taskqueue.TaskID, iteration int64, err error)
+	// Evaluate asks the trainer to evaluate its own model on the data of a task. A trainer that has accepted the task before does nothing. The
+	// error is ErrRefused if a repetition would be refused, too.
+	Evaluate(ctx context.Context, address string, task Task) error
+}
+
+// ErrRefused is returned by Trainers.Evaluate if the trainer does not accept the task.
+var ErrRefused = errors.New("the trainer refuses to evaluate its model")
+
+// Task is an evaluation task with what its trainer needs to read it.
+type Task struct {
+	Token  taskqueue.Token
+	Index  int // in its dataset
+	Round  taskqueue.Round
+	Ranges []taskqueue.RecordRange
+	Chunks []taskqueue.Chunk
 }
 
 // Config has the dependencies of the component.
@@ -47,7 +63,7 @@ func (*commands) Init(context.Context) error { return nil }
 
 // Prepare subscribes to the effects.
 func (c *commands) Prepare(_ context.Context, t component.Term) error {
-	c.box = t.Effects(taskqueue.OnStopDue, taskqueue.OnProgressDue)
+	c.box = t.Effects(taskqueue.OnStopDue, taskqueue.OnProgressDue, taskqueue.OnEvaluateDue)
 	return nil
 }
 
@@ -65,6 +81,8 @@ func (c *commands) Run(ctx context.Context, t component.Term) error {
 						c.stop(ctx, t.Clock(), e)
 					case taskqueue.ProgressDue:
 						c.progress(ctx, t, e)
+					case taskqueue.EvaluateDue:
+						c.evaluate(ctx, t, e)
 					}
 					return nil
 				})
@@ -110,6 +128,58 @@ func (c *commands) progress(ctx context.Context, t component.Term, due taskqueue
 	if after, runs := ask(); runs && after > before {
 		_, _ = t.Submit(ctx, &taskqueue.Moved{Trainer: due.Trainer, Incarnation: due.Incarnation, Task: due.Task}) // a refused commit leaves the deadline
 	}
+}
+
+// offerPause is the pause before a task is offered again.
+const offerPause = time.Second
+
+// evaluate brings the next task of a round of a trainer to it, until the trainer has accepted it or the round has ended. After the finish of the
+// task, another effect asks for the next task.
+func (c *commands) evaluate(ctx context.Context, t component.Term, due taskqueue.EvaluateDue) {
+	log := c.config.Log.WithFields(logrus.Fields{"trainer": due.ID, "address": due.Address, "round": due.Round})
+	for n := 0; ctx.Err() == nil; n++ {
+		if n > 0 {
+			t.Clock().Sleep(ctx, offerPause)
+		}
+		task, open, err := c.offered(ctx, t, due)
+		switch {
+		case err != nil: // the commit was refused
+			continue
+		case !open:
+			return
+		case task == nil: // the job is paused
+			continue
+		}
+		err = c.call(ctx, t.Clock(), func(ctx context.Context) error { return c.config.Trainers.Evaluate(ctx, due.Address, *task) })
+		switch {
+		case err == nil:
+			log.WithField("task", task.Token.String()).Info("trainer asked to evaluate its model")
+			return
+		case errors.Is(err, ErrRefused):
+			//guard:refused-evaluation-ends-round
+			_, _ = t.Submit(ctx, &taskqueue.Request{Trainer: due.Trainer, Incarnation: due.Incarnation, Finished: []taskqueue.Result{{Token: task.Token, Error: err.Error()}}})
+		case n == 0 && ctx.Err() == nil:
+			log.WithError(err).Warn("trainer not reached, trying on")
+		}
+	}
+}
+
+// offered returns the task of a round of a trainer; nil: none is dispatched now. open reports whether the round is open.
+func (c *commands) offered(ctx context.Context, t component.Term, due taskqueue.EvaluateDue) (task *Task, open bool, err error) {
+	a, err := t.Submit(ctx, &taskqueue.OfferTask{Trainer: due.Trainer, Incarnation: due.Incarnation})
+	if err != nil {
+		return nil, false, err
+	}
+	err = t.Read(ctx, func(q *taskqueue.Queue) {
+		var round taskqueue.Round
+		if round, open = q.Round(); !open || round.Number != due.Round || a.Kind != taskqueue.AnswerTask {
+			open = open && round.Number == due.Round
+			return
+		}
+		table := q.Table(a.Set)
+		task = &Task{Token: a.Token, Index: a.Index, Round: *a.Round, Ranges: table.TaskRanges(a.Index), Chunks: table.TaskChunks(a.Index)}
+	})
+	return task, open, err
 }
 
 // stop sends the stops of a trainer until one fails.

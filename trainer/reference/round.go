@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"iter"
 	"math"
 
 	"trainmaster/master/evaluation/metric"
@@ -95,6 +96,45 @@ func (s *session) measure(ctx context.Context, task *taskqueue.Task) ([]byte, er
 	if err != nil {
 		return nil, err
 	}
+	running := ctx
+	if s.Stops != nil {
+		var release context.CancelFunc
+		running, release = s.Stops.UntilStopped(ctx, task)
+		defer release()
+	}
+	return metricsOf(s.Model, func(batch *model.Batch) ([]model.Tensor, error) {
+		if running.Err() != nil {
+			return nil, context.Cause(running)
+		}
+		if s.Cuts != nil { // a cut waits for this trainer, too
+			if err := s.Cuts.Boundary(ctx); err != nil {
+				return nil, err
+			}
+		}
+		s.state.mu.Lock()
+		defer s.state.mu.Unlock()
+		return p.tensorsOf(batch)
+	}, s.Tasks.Records(task))
+}
+
+// MeasureCurrent returns the encoded metrics of the parameters that the trainer has now on records. It pauses the training between two groups of
+// mini-batches. m is a model like Model: a model is used by one goroutine. ok is false if the parameters are not initialized yet, or Run has
+// returned.
+func (t *Trainer) MeasureCurrent(ctx context.Context, m model.Model, records iter.Seq2[[]byte, error]) (metrics []byte, ok bool, err error) {
+	ok = t.Between(func(_ uint64, parameters []model.Tensor) {
+		own := t.newestRows(ctx, parameters)
+		metrics, err = metricsOf(m, func(batch *model.Batch) ([]model.Tensor, error) {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
+			return own(batch)
+		}, records)
+	})
+	return metrics, ok, err
+}
+
+// metricsOf returns the encoded metrics of a model on records.
+func metricsOf(m model.Model, tensorsOf func(*model.Batch) ([]model.Tensor, error), records iter.Seq2[[]byte, error]) ([]byte, error) {
 	var set metric.Set
 	positives, negatives := make([]int64, metric.Bins), make([]int64, metric.Bins)
 	scored := func(logits []float64, labels []int) error {
@@ -111,24 +151,7 @@ func (s *session) measure(ctx context.Context, task *taskqueue.Task) ([]byte, er
 		}
 		return nil
 	}
-	running := ctx
-	if s.Stops != nil {
-		var release context.CancelFunc
-		running, release = s.Stops.UntilStopped(ctx, task)
-		defer release()
-	}
-	tensorsOf := func(batch *model.Batch) ([]model.Tensor, error) {
-		if running.Err() != nil {
-			return nil, context.Cause(running)
-		}
-		if s.Cuts != nil { // a cut waits for this trainer, too
-			if err := s.Cuts.Boundary(ctx); err != nil {
-				return nil, err
-			}
-		}
-		return p.tensorsOf(batch)
-	}
-	e, err := measure(s.Model, tensorsOf, s.Tasks.Records(task), scored)
+	e, err := measure(m, tensorsOf, records, scored)
 	switch {
 	case err != nil:
 		return nil, err
@@ -136,7 +159,7 @@ func (s *session) measure(ctx context.Context, task *taskqueue.Task) ([]byte, er
 		return nil, &trainer.NotFiniteError{Metric: "loss", Value: e.LossSum}
 	}
 	err = errors.Join(set.AddMean("loss", e.LossSum, int64(e.Records)), set.AddMean("accuracy", float64(e.Correct), int64(e.Records)))
-	if _, ok := s.Model.(model.Scorer); ok {
+	if _, ok := m.(model.Scorer); ok {
 		err = errors.Join(err, set.AddHistogram(scoreMetric, positives, negatives))
 	}
 	return set.Encode(), err
@@ -147,8 +170,14 @@ const scoreMetric = "score"
 
 // pin returns the model of a round. It reads the model once for all tasks of the round.
 func (s *session) pin(ctx context.Context, round taskqueue.Round) (*pinned, error) {
+	s.state.mu.Lock()
+	defer s.state.mu.Unlock()
 	if s.pinned != nil && s.pinned.round == round.Number && round.Number > 0 {
 		return s.pinned, nil
+	}
+	//guard:round-of-the-own-model
+	if round.Model == "" {
+		return &pinned{tensorsOf: s.newestRows(ctx, s.parameters)}, nil
 	}
 	var stored *StoredModel
 	if s.Stored != nil {
@@ -181,11 +210,11 @@ func (s *session) pin(ctx context.Context, round taskqueue.Round) (*pinned, erro
 }
 
 // newestRows returns the parameters, with the newest rows of each batch.
-func (s *session) newestRows(ctx context.Context, parameters []model.Tensor) func(*model.Batch) ([]model.Tensor, error) {
-	if s.rows == nil {
+func (t *Trainer) newestRows(ctx context.Context, parameters []model.Tensor) func(*model.Batch) ([]model.Tensor, error) {
+	if len(t.Model.Tables()) == 0 {
 		return func(*model.Batch) ([]model.Tensor, error) { return parameters, nil }
 	}
-	rows := newRows(s.Rows, s.Model.Tables())
+	rows := newRows(t.Rows, t.Model.Tables())
 	return func(batch *model.Batch) ([]model.Tensor, error) {
 		_, err := rows.gather(ctx, batch, 0)
 		return all(parameters, rows.values), err

@@ -120,26 +120,27 @@ type Trainer struct {
 
 // trainerState is what Run shares with other goroutines.
 type trainerState struct {
-	mu      sync.Mutex // held while parameters change
-	began   bool       // Run has initialized the parameters, and has not returned
-	version uint64
+	mu         sync.Mutex // held while parameters change, and while the clients of the parameter servers are in use
+	version    uint64
+	parameters []model.Tensor // of Run, which has initialized them and has not returned; nil: there are none
 }
 
-func (s *trainerState) set(began bool, version uint64) {
+func (s *trainerState) set(parameters []model.Tensor, version uint64) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.began, s.version = began, version
+	s.parameters, s.version = parameters, version
 }
 
-// Between calls do between two mini-batches, with the version of the parameters of the model. do must not change them. It returns false if
-// the parameters are not initialized yet, or Run has returned.
-func (t *Trainer) Between(do func(version uint64)) bool {
+// Between calls do between two mini-batches, with the current parameters of the model, without the rows of tables, and their version. do must not
+// change them, and may use Parameters and Rows. Between returns false if the parameters are not initialized yet, or Run has returned.
+func (t *Trainer) Between(do func(version uint64, parameters []model.Tensor)) bool {
 	t.state.mu.Lock()
 	defer t.state.mu.Unlock()
-	if t.state.began {
-		do(t.state.version)
+	if t.state.parameters == nil {
+		return false
 	}
-	return t.state.began
+	do(t.state.version, t.state.parameters)
+	return true
 }
 
 func (t *Trainer) validate() error {
@@ -173,8 +174,8 @@ func (t *Trainer) Run(ctx context.Context) error {
 			return fmt.Errorf("pull the parameters: %w", err)
 		}
 	}
-	t.state.set(true, s.version)
-	defer t.state.set(false, 0)
+	t.state.set(s.parameters, s.version)
+	defer t.state.set(nil, 0)
 	var finished *taskqueue.Task
 	for {
 		task, err := t.Tasks.Next(ctx, finished)

@@ -143,6 +143,9 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 	}
 	var current atomic.Pointer[currentModel]
 	config.Model = func(ctx context.Context) (int64, []byte, error) { return current.Load().content(ctx) }
+	config.Evaluate = func(ctx context.Context, _ *taskqueue.Task, records iter.Seq2[[]byte, error]) ([]byte, error) {
+		return current.Load().evaluate(ctx, records)
+	}
 	client, err := trainer.Join(ctx, config)
 	switch {
 	case errors.Is(err, io.EOF):
@@ -217,7 +220,11 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 	if w.RecordDelay > 0 {
 		t.Tasks = delayed{tasks, w.RecordDelay}
 	}
-	current.Store(&currentModel{&t, Saved{Kind: w.Kind, Config: shape, Tensors: m.Parameters()}, declare(m.Tables(), w.Seed), servers})
+	evaluated, err := model.New(w.Kind, shape)
+	if err != nil {
+		return err
+	}
+	current.Store(&currentModel{&t, Saved{Kind: w.Kind, Config: shape}, evaluated, declare(m.Tables(), w.Seed), servers})
 	if w.Trainer.Control != "" { // the master reads the progress within a task
 		t.Batch = func(records int, lossSum float64) { client.Progressed(records, lossSum/float64(max(records, 1))) }
 	}
@@ -280,16 +287,18 @@ func (w *Worker) predictSaved(ctx context.Context, client *trainer.Client, log *
 // currentModel is the model of a session, for GetModel.
 type currentModel struct {
 	trainer *Trainer
-	saved   Saved // without the rows of tables
+	saved   Saved       // without tensors and the rows of tables
+	model   model.Model // for evaluations
 	tables  []params.Table
 	servers *params.Client
 }
 
 // content returns the model as the bytes of a file of Saved, between two mini-batches.
 func (c *currentModel) content(ctx context.Context) (version int64, content []byte, err error) {
-	if c == nil || !c.trainer.Between(func(at uint64) {
+	if c == nil || !c.trainer.Between(func(at uint64, parameters []model.Tensor) {
 		saved := c.saved
-		saved.Version = at
+		//guard:sent-model-is-current
+		saved.Version, saved.Tensors = at, parameters
 		if saved.Tables, err = scanTables(ctx, c.servers, c.tables); err == nil {
 			version = int64(at)
 			content, err = saved.Bytes()
@@ -298,6 +307,18 @@ func (c *currentModel) content(ctx context.Context) (version int64, content []by
 		return 0, nil, trainer.ErrNoModel
 	}
 	return version, content, err
+}
+
+// evaluate measures the model on records, between two mini-batches.
+func (c *currentModel) evaluate(ctx context.Context, records iter.Seq2[[]byte, error]) (metrics []byte, err error) {
+	ok := false
+	if c != nil {
+		metrics, ok, err = c.trainer.MeasureCurrent(ctx, c.model, records)
+	}
+	if !ok {
+		return nil, trainer.ErrNoModel
+	}
+	return metrics, err
 }
 
 // scanTables reads the rows of the tables from the parameter servers.

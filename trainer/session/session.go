@@ -78,6 +78,14 @@ func (s *Session) Next(want bool, progress taskqueue.Progress) *wire.NextRequest
 	return s.flight
 }
 
+// Outside returns a request that reports one result, outside the order of the other requests: its number is not of the session, and the
+// master takes it at any time. It reads no field that changes.
+func (s *Session) Outside(r taskqueue.Result, progress taskqueue.Progress) *wire.NextRequest {
+	r.Error = strings.ToValidUTF8(r.Error[:min(len(r.Error), maxReason)], "?")
+	r.NotFinite = strings.ToValidUTF8(r.NotFinite, "?")
+	return &wire.NextRequest{Trainer: s.who, Seq: 1, Finished: []taskqueue.Result{r}, JobID: s.jobID, Progress: progress}
+}
+
 // Settled ends a request that was answered by an error after its finishes were accepted.
 func (s *Session) Settled() { s.flight = nil }
 

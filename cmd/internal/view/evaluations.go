@@ -40,6 +40,9 @@ func (e Evaluation) figures() string {
 		return "open"
 	}
 	if len(e.Figures) == 0 {
+		if e.Trainer != "" && e.Outcome != "" {
+			return "no results: " + e.Outcome
+		}
 		return "no results"
 	}
 	first := []string{"loss", "accuracy"} // the last of them first
@@ -55,6 +58,9 @@ func (e Evaluation) figures() string {
 
 // line describes a round in the output of a job.
 func (e Evaluation) line() string {
+	if e.Trainer != "" {
+		return fmt.Sprintf("evaluation %d of trainer %s: %s", e.Round, e.Trainer, e.figures())
+	}
 	return fmt.Sprintf("evaluation %d after pass %d: %s", e.Round, e.Passes, e.figures())
 }
 
@@ -73,6 +79,10 @@ func EvaluationsTable(w io.Writer, list []Evaluation) {
 		if e.Best {
 			best = "  best"
 		}
-		fmt.Fprintf(w, "%d\t%d\t%d\t%s\t%s\t%s\t%s%s\n", e.Round, e.Passes, e.Version, e.Model, e.Began.Local().Format("15:04:05"), took, e.figures(), best)
+		model := e.Model
+		if e.Trainer != "" {
+			model = "trainer " + e.Trainer
+		}
+		fmt.Fprintf(w, "%d\t%d\t%d\t%s\t%s\t%s\t%s%s\n", e.Round, e.Passes, e.Version, model, e.Began.Local().Format("15:04:05"), took, e.figures(), best)
 	}
 }

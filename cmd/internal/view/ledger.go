@@ -43,8 +43,9 @@ func RecordTable(w io.Writer, r verify.Trace) {
 // VerifyTable writes the counts of each pass and the conclusion.
 func VerifyTable(w io.Writer, reports []taskqueue.PassReport, wrong error) {
 	fmt.Fprintln(w, "DATASET\tPASS\tTASKS\tCOUNTED ONCE\tSET ASIDE\tREDELIVERED\tMISSING\tCOUNTED TWICE")
-	unseen := 0
+	unseen, abandoned := 0, 0
 	for _, r := range reports {
+		abandoned += r.Abandoned
 		if r.Unseen {
 			unseen++
 			fmt.Fprintf(w, "%d\t%d\t%d\t-\t-\t-\t-\t-\n", r.Set, r.Pass, r.Tasks)
@@ -61,6 +62,9 @@ func VerifyTable(w io.Writer, reports []taskqueue.PassReport, wrong error) {
 		fmt.Fprintln(w, "\nNothing is missing and nothing was counted twice; the ledger agrees with the state.")
 	case wrong == nil:
 		fmt.Fprintln(w, "\nIn the passes with figures nothing is missing and nothing was counted twice; the ledger agrees with the state.")
+	}
+	if abandoned > 0 {
+		fmt.Fprintf(w, "Rounds that evaluate one trainer have ended early, without %s.\n", cli.Counted(abandoned, "task"))
 	}
 	if unseen > 0 {
 		fmt.Fprintf(w, "Of %s, marked with -, the ledger is not kept any longer (--ledger-keep of the master), or was lost before the job was resumed: nothing is known of them.\n", cli.Counted(unseen, "pass"))

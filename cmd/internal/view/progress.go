@@ -156,7 +156,7 @@ func (p *Progress) ShowRound(e Evaluation) {
 		_ = p.bar.Clear() // a terminal that went away
 	}
 	fmt.Fprintln(p.out, e.line())
-	if p.metrics != nil {
+	if p.metrics != nil && e.Trainer == "" {
 		_ = rounds.WriteFigures(p.metrics, e.Figures) // of a disk that is full
 	}
 }

@@ -2100,8 +2100,10 @@ func (x *StopTasksReply) GetTaskIds() []int64 {
 }
 
 type EvaluateRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// Name of a trainer whose own model is evaluated, instead of the model of the job. Empty: the model of the job.
+	Trainer       string `protobuf:"bytes,2,opt,name=trainer,proto3" json:"trainer,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2139,6 +2141,13 @@ func (*EvaluateRequest) Descriptor() ([]byte, []int) {
 func (x *EvaluateRequest) GetJob() string {
 	if x != nil {
 		return x.Job
+	}
+	return ""
+}
+
+func (x *EvaluateRequest) GetTrainer() string {
+	if x != nil {
+		return x.Trainer
 	}
 	return ""
 }
@@ -3051,9 +3060,10 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\atrainer\x18\x02 \x01(\tR\atrainer\"+\n" +
 	"\x0eStopTasksReply\x12\x19\n" +
-	"\btask_ids\x18\x01 \x03(\x03R\ataskIds\"#\n" +
+	"\btask_ids\x18\x01 \x03(\x03R\ataskIds\"=\n" +
 	"\x0fEvaluateRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"\x0f\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
+	"\atrainer\x18\x02 \x01(\tR\atrainer\"\x0f\n" +
 	"\rEvaluateReply\"8\n" +
 	"\fPauseRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x16\n" +

@@ -2201,8 +2201,10 @@ type HeartbeatRequest struct {
 	// Tasks whose records the trainer has continued to train since the last heartbeat: their deadlines move. At most 16.
 	Moving   []*Token         `protobuf:"bytes,2,rep,name=moving,proto3" json:"moving,omitempty"`
 	Progress *TrainerProgress `protobuf:"bytes,3,opt,name=progress,proto3" json:"progress,omitempty"`
-	// All tasks that the trainer has received and not reported: at most 16. The commands of the reply are about these tasks.
-	Held          []*Token `protobuf:"bytes,16,rep,name=held,proto3" json:"held,omitempty"`
+	// All tasks that the trainer has received and not reported: at most 16. The commands to stop a task are about these tasks.
+	Held []*Token `protobuf:"bytes,16,rep,name=held,proto3" json:"held,omitempty"`
+	// The trainer follows the command evaluate_current_model. Without it, the task is the answer to the next request for a task.
+	Evaluates     bool `protobuf:"varint,17,opt,name=evaluates,proto3" json:"evaluates,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2265,6 +2267,13 @@ func (x *HeartbeatRequest) GetHeld() []*Token {
 	return nil
 }
 
+func (x *HeartbeatRequest) GetEvaluates() bool {
+	if x != nil {
+		return x.Evaluates
+	}
+	return false
+}
+
 type HeartbeatReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// An operator drains the trainer: it gets no more tasks, and leaves.
@@ -2325,6 +2334,7 @@ type Command struct {
 	// Types that are valid to be assigned to Command:
 	//
 	//	*Command_StopTask
+	//	*Command_EvaluateCurrentModel
 	Command       isCommand_Command `protobuf_oneof:"command"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2376,6 +2386,15 @@ func (x *Command) GetStopTask() *StopTaskRequest {
 	return nil
 }
 
+func (x *Command) GetEvaluateCurrentModel() *TaskSpec {
+	if x != nil {
+		if x, ok := x.Command.(*Command_EvaluateCurrentModel); ok {
+			return x.EvaluateCurrentModel
+		}
+	}
+	return nil
+}
+
 type isCommand_Command interface {
 	isCommand_Command()
 }
@@ -2384,7 +2403,14 @@ type Command_StopTask struct {
 	StopTask *StopTaskRequest `protobuf:"bytes,1,opt,name=stop_task,json=stopTask,proto3,oneof"`
 }
 
+type Command_EvaluateCurrentModel struct {
+	// As TrainerControl.EvaluateCurrentModel.
+	EvaluateCurrentModel *TaskSpec `protobuf:"bytes,2,opt,name=evaluate_current_model,json=evaluateCurrentModel,proto3,oneof"`
+}
+
 func (*Command_StopTask) isCommand_Command() {}
+
+func (*Command_EvaluateCurrentModel) isCommand_Command() {}
 
 // StopTaskRequest asks a trainer to give up a task, because another trainer has it or it is counted already. The trainer reports nothing
 // about the task, and asks for another one. It ignores the request if it does not run this dispatch of the task.
@@ -3478,17 +3504,19 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\x04cuts\x18\x05 \x01(\bR\x04cuts\x12\x14\n" +
 	"\x05epoch\x18\x06 \x01(\rR\x05epoch\x12\x1f\n" +
 	"\vsession_ttl\x18\a \x01(\x01R\n" +
-	"sessionTtl\"\xdc\x01\n" +
+	"sessionTtl\"\xfa\x01\n" +
 	"\x10HeartbeatRequest\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.trainmaster.v1.SessionR\asession\x12-\n" +
 	"\x06moving\x18\x02 \x03(\v2\x15.trainmaster.v1.TokenR\x06moving\x12;\n" +
 	"\bprogress\x18\x03 \x01(\v2\x1f.trainmaster.v1.TrainerProgressR\bprogress\x12)\n" +
-	"\x04held\x18\x10 \x03(\v2\x15.trainmaster.v1.TokenR\x04held\"a\n" +
+	"\x04held\x18\x10 \x03(\v2\x15.trainmaster.v1.TokenR\x04held\x12\x1c\n" +
+	"\tevaluates\x18\x11 \x01(\bR\tevaluates\"a\n" +
 	"\x0eHeartbeatReply\x12\x1a\n" +
 	"\bdraining\x18\x01 \x01(\bR\bdraining\x123\n" +
-	"\bcommands\x18\x10 \x03(\v2\x17.trainmaster.v1.CommandR\bcommands\"T\n" +
+	"\bcommands\x18\x10 \x03(\v2\x17.trainmaster.v1.CommandR\bcommands\"\xa6\x01\n" +
 	"\aCommand\x12>\n" +
-	"\tstop_task\x18\x01 \x01(\v2\x1f.trainmaster.v1.StopTaskRequestH\x00R\bstopTaskB\t\n" +
+	"\tstop_task\x18\x01 \x01(\v2\x1f.trainmaster.v1.StopTaskRequestH\x00R\bstopTask\x12P\n" +
+	"\x16evaluate_current_model\x18\x02 \x01(\v2\x18.trainmaster.v1.TaskSpecH\x00R\x14evaluateCurrentModelB\t\n" +
 	"\acommand\"W\n" +
 	"\x0fStopTaskRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x03R\x06taskId\x12+\n" +
@@ -3670,50 +3698,51 @@ var file_trainmaster_v1_coordinator_proto_depIdxs = []int32{
 	7,  // 41: trainmaster.v1.HeartbeatRequest.held:type_name -> trainmaster.v1.Token
 	30, // 42: trainmaster.v1.HeartbeatReply.commands:type_name -> trainmaster.v1.Command
 	31, // 43: trainmaster.v1.Command.stop_task:type_name -> trainmaster.v1.StopTaskRequest
-	7,  // 44: trainmaster.v1.StopTaskRequest.token:type_name -> trainmaster.v1.Token
-	5,  // 45: trainmaster.v1.LeaveRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 46: trainmaster.v1.SaveModelRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 47: trainmaster.v1.StagedRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 48: trainmaster.v1.LastStepRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 49: trainmaster.v1.FlushedRequest.session:type_name -> trainmaster.v1.Session
-	42, // 50: trainmaster.v1.FlushedRequest.positions:type_name -> trainmaster.v1.TaskPosition
-	7,  // 51: trainmaster.v1.TaskPosition.token:type_name -> trainmaster.v1.Token
-	5,  // 52: trainmaster.v1.StepRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 53: trainmaster.v1.CutWatchRequest.session:type_name -> trainmaster.v1.Session
-	47, // 54: trainmaster.v1.HyperParameter.ValuesEntry.value:type_name -> trainmaster.v1.HyperParameter.Value
-	3,  // 55: trainmaster.v1.Coordinator.GetTask:input_type -> trainmaster.v1.TrainerInfo
-	16, // 56: trainmaster.v1.Coordinator.PushResult:input_type -> trainmaster.v1.TaskResult
-	23, // 57: trainmaster.v1.Coordinator.Work:input_type -> trainmaster.v1.WorkRequest
-	26, // 58: trainmaster.v1.Coordinator.Join:input_type -> trainmaster.v1.JoinRequest
-	28, // 59: trainmaster.v1.Coordinator.Heartbeat:input_type -> trainmaster.v1.HeartbeatRequest
-	32, // 60: trainmaster.v1.Coordinator.Leave:input_type -> trainmaster.v1.LeaveRequest
-	34, // 61: trainmaster.v1.Coordinator.ReportDataset:input_type -> trainmaster.v1.ReportDatasetRequest
-	36, // 62: trainmaster.v1.Coordinator.SaveModel:input_type -> trainmaster.v1.SaveModelRequest
-	38, // 63: trainmaster.v1.Coordinator.Staged:input_type -> trainmaster.v1.StagedRequest
-	40, // 64: trainmaster.v1.Coordinator.LastStep:input_type -> trainmaster.v1.LastStepRequest
-	41, // 65: trainmaster.v1.Coordinator.Flushed:input_type -> trainmaster.v1.FlushedRequest
-	43, // 66: trainmaster.v1.Coordinator.Commit:input_type -> trainmaster.v1.StepRequest
-	43, // 67: trainmaster.v1.Coordinator.Rollback:input_type -> trainmaster.v1.StepRequest
-	44, // 68: trainmaster.v1.Coordinator.CutWatch:input_type -> trainmaster.v1.CutWatchRequest
-	8,  // 69: trainmaster.v1.Coordinator.GetTask:output_type -> trainmaster.v1.TaskSpec
-	22, // 70: trainmaster.v1.Coordinator.PushResult:output_type -> trainmaster.v1.PushResultResponse
-	24, // 71: trainmaster.v1.Coordinator.Work:output_type -> trainmaster.v1.WorkReply
-	27, // 72: trainmaster.v1.Coordinator.Join:output_type -> trainmaster.v1.JoinReply
-	29, // 73: trainmaster.v1.Coordinator.Heartbeat:output_type -> trainmaster.v1.HeartbeatReply
-	33, // 74: trainmaster.v1.Coordinator.Leave:output_type -> trainmaster.v1.LeaveReply
-	35, // 75: trainmaster.v1.Coordinator.ReportDataset:output_type -> trainmaster.v1.ReportDatasetReply
-	37, // 76: trainmaster.v1.Coordinator.SaveModel:output_type -> trainmaster.v1.SaveModelReply
-	39, // 77: trainmaster.v1.Coordinator.Staged:output_type -> trainmaster.v1.StagedReply
-	45, // 78: trainmaster.v1.Coordinator.LastStep:output_type -> trainmaster.v1.StepReply
-	45, // 79: trainmaster.v1.Coordinator.Flushed:output_type -> trainmaster.v1.StepReply
-	45, // 80: trainmaster.v1.Coordinator.Commit:output_type -> trainmaster.v1.StepReply
-	45, // 81: trainmaster.v1.Coordinator.Rollback:output_type -> trainmaster.v1.StepReply
-	45, // 82: trainmaster.v1.Coordinator.CutWatch:output_type -> trainmaster.v1.StepReply
-	69, // [69:83] is the sub-list for method output_type
-	55, // [55:69] is the sub-list for method input_type
-	55, // [55:55] is the sub-list for extension type_name
-	55, // [55:55] is the sub-list for extension extendee
-	0,  // [0:55] is the sub-list for field type_name
+	8,  // 44: trainmaster.v1.Command.evaluate_current_model:type_name -> trainmaster.v1.TaskSpec
+	7,  // 45: trainmaster.v1.StopTaskRequest.token:type_name -> trainmaster.v1.Token
+	5,  // 46: trainmaster.v1.LeaveRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 47: trainmaster.v1.SaveModelRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 48: trainmaster.v1.StagedRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 49: trainmaster.v1.LastStepRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 50: trainmaster.v1.FlushedRequest.session:type_name -> trainmaster.v1.Session
+	42, // 51: trainmaster.v1.FlushedRequest.positions:type_name -> trainmaster.v1.TaskPosition
+	7,  // 52: trainmaster.v1.TaskPosition.token:type_name -> trainmaster.v1.Token
+	5,  // 53: trainmaster.v1.StepRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 54: trainmaster.v1.CutWatchRequest.session:type_name -> trainmaster.v1.Session
+	47, // 55: trainmaster.v1.HyperParameter.ValuesEntry.value:type_name -> trainmaster.v1.HyperParameter.Value
+	3,  // 56: trainmaster.v1.Coordinator.GetTask:input_type -> trainmaster.v1.TrainerInfo
+	16, // 57: trainmaster.v1.Coordinator.PushResult:input_type -> trainmaster.v1.TaskResult
+	23, // 58: trainmaster.v1.Coordinator.Work:input_type -> trainmaster.v1.WorkRequest
+	26, // 59: trainmaster.v1.Coordinator.Join:input_type -> trainmaster.v1.JoinRequest
+	28, // 60: trainmaster.v1.Coordinator.Heartbeat:input_type -> trainmaster.v1.HeartbeatRequest
+	32, // 61: trainmaster.v1.Coordinator.Leave:input_type -> trainmaster.v1.LeaveRequest
+	34, // 62: trainmaster.v1.Coordinator.ReportDataset:input_type -> trainmaster.v1.ReportDatasetRequest
+	36, // 63: trainmaster.v1.Coordinator.SaveModel:input_type -> trainmaster.v1.SaveModelRequest
+	38, // 64: trainmaster.v1.Coordinator.Staged:input_type -> trainmaster.v1.StagedRequest
+	40, // 65: trainmaster.v1.Coordinator.LastStep:input_type -> trainmaster.v1.LastStepRequest
+	41, // 66: trainmaster.v1.Coordinator.Flushed:input_type -> trainmaster.v1.FlushedRequest
+	43, // 67: trainmaster.v1.Coordinator.Commit:input_type -> trainmaster.v1.StepRequest
+	43, // 68: trainmaster.v1.Coordinator.Rollback:input_type -> trainmaster.v1.StepRequest
+	44, // 69: trainmaster.v1.Coordinator.CutWatch:input_type -> trainmaster.v1.CutWatchRequest
+	8,  // 70: trainmaster.v1.Coordinator.GetTask:output_type -> trainmaster.v1.TaskSpec
+	22, // 71: trainmaster.v1.Coordinator.PushResult:output_type -> trainmaster.v1.PushResultResponse
+	24, // 72: trainmaster.v1.Coordinator.Work:output_type -> trainmaster.v1.WorkReply
+	27, // 73: trainmaster.v1.Coordinator.Join:output_type -> trainmaster.v1.JoinReply
+	29, // 74: trainmaster.v1.Coordinator.Heartbeat:output_type -> trainmaster.v1.HeartbeatReply
+	33, // 75: trainmaster.v1.Coordinator.Leave:output_type -> trainmaster.v1.LeaveReply
+	35, // 76: trainmaster.v1.Coordinator.ReportDataset:output_type -> trainmaster.v1.ReportDatasetReply
+	37, // 77: trainmaster.v1.Coordinator.SaveModel:output_type -> trainmaster.v1.SaveModelReply
+	39, // 78: trainmaster.v1.Coordinator.Staged:output_type -> trainmaster.v1.StagedReply
+	45, // 79: trainmaster.v1.Coordinator.LastStep:output_type -> trainmaster.v1.StepReply
+	45, // 80: trainmaster.v1.Coordinator.Flushed:output_type -> trainmaster.v1.StepReply
+	45, // 81: trainmaster.v1.Coordinator.Commit:output_type -> trainmaster.v1.StepReply
+	45, // 82: trainmaster.v1.Coordinator.Rollback:output_type -> trainmaster.v1.StepReply
+	45, // 83: trainmaster.v1.Coordinator.CutWatch:output_type -> trainmaster.v1.StepReply
+	70, // [70:84] is the sub-list for method output_type
+	56, // [56:70] is the sub-list for method input_type
+	56, // [56:56] is the sub-list for extension type_name
+	56, // [56:56] is the sub-list for extension extendee
+	0,  // [0:56] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_coordinator_proto_init() }
@@ -3747,6 +3776,7 @@ func file_trainmaster_v1_coordinator_proto_init() {
 	}
 	file_trainmaster_v1_coordinator_proto_msgTypes[27].OneofWrappers = []any{
 		(*Command_StopTask)(nil),
+		(*Command_EvaluateCurrentModel)(nil),
 	}
 	file_trainmaster_v1_coordinator_proto_msgTypes[44].OneofWrappers = []any{
 		(*HyperParameter_Value_Number)(nil),

@@ -57,6 +57,42 @@ func (*StopTaskReply) Descriptor() ([]byte, []int) {
 	return file_trainmaster_v1_trainer_control_proto_rawDescGZIP(), []int{0}
 }
 
+type EvaluateCurrentModelReply struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *EvaluateCurrentModelReply) Reset() {
+	*x = EvaluateCurrentModelReply{}
+	mi := &file_trainmaster_v1_trainer_control_proto_msgTypes[1]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *EvaluateCurrentModelReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*EvaluateCurrentModelReply) ProtoMessage() {}
+
+func (x *EvaluateCurrentModelReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_trainer_control_proto_msgTypes[1]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use EvaluateCurrentModelReply.ProtoReflect.Descriptor instead.
+func (*EvaluateCurrentModelReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_trainer_control_proto_rawDescGZIP(), []int{1}
+}
+
 type GetModelRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	unknownFields protoimpl.UnknownFields
@@ -65,7 +101,7 @@ type GetModelRequest struct {
 
 func (x *GetModelRequest) Reset() {
 	*x = GetModelRequest{}
-	mi := &file_trainmaster_v1_trainer_control_proto_msgTypes[1]
+	mi := &file_trainmaster_v1_trainer_control_proto_msgTypes[2]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -77,7 +113,7 @@ func (x *GetModelRequest) String() string {
 func (*GetModelRequest) ProtoMessage() {}
 
 func (x *GetModelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_trainer_control_proto_msgTypes[1]
+	mi := &file_trainmaster_v1_trainer_control_proto_msgTypes[2]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -90,7 +126,7 @@ func (x *GetModelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetModelRequest.ProtoReflect.Descriptor instead.
 func (*GetModelRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_trainer_control_proto_rawDescGZIP(), []int{1}
+	return file_trainmaster_v1_trainer_control_proto_rawDescGZIP(), []int{2}
 }
 
 type GetProgressRequest struct {
@@ -101,7 +137,7 @@ type GetProgressRequest struct {
 
 func (x *GetProgressRequest) Reset() {
 	*x = GetProgressRequest{}
-	mi := &file_trainmaster_v1_trainer_control_proto_msgTypes[2]
+	mi := &file_trainmaster_v1_trainer_control_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -113,7 +149,7 @@ func (x *GetProgressRequest) String() string {
 func (*GetProgressRequest) ProtoMessage() {}
 
 func (x *GetProgressRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_trainer_control_proto_msgTypes[2]
+	mi := &file_trainmaster_v1_trainer_control_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -126,7 +162,7 @@ func (x *GetProgressRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use GetProgressRequest.ProtoReflect.Descriptor instead.
 func (*GetProgressRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_trainer_control_proto_rawDescGZIP(), []int{2}
+	return file_trainmaster_v1_trainer_control_proto_rawDescGZIP(), []int{3}
 }
 
 // Model is a part of a model.
@@ -146,7 +182,7 @@ type Model struct {
 
 func (x *Model) Reset() {
 	*x = Model{}
-	mi := &file_trainmaster_v1_trainer_control_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_trainer_control_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -158,7 +194,7 @@ func (x *Model) String() string {
 func (*Model) ProtoMessage() {}
 
 func (x *Model) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_trainer_control_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_trainer_control_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -171,7 +207,7 @@ func (x *Model) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Model.ProtoReflect.Descriptor instead.
 func (*Model) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_trainer_control_proto_rawDescGZIP(), []int{3}
+	return file_trainmaster_v1_trainer_control_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *Model) GetTrainerId() int32 {
@@ -216,7 +252,7 @@ type Progress struct {
 
 func (x *Progress) Reset() {
 	*x = Progress{}
-	mi := &file_trainmaster_v1_trainer_control_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_trainer_control_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -228,7 +264,7 @@ func (x *Progress) String() string {
 func (*Progress) ProtoMessage() {}
 
 func (x *Progress) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_trainer_control_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_trainer_control_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -241,7 +277,7 @@ func (x *Progress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Progress.ProtoReflect.Descriptor instead.
 func (*Progress) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_trainer_control_proto_rawDescGZIP(), []int{4}
+	return file_trainmaster_v1_trainer_control_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Progress) GetEpoch() int32 {
@@ -270,7 +306,8 @@ var File_trainmaster_v1_trainer_control_proto protoreflect.FileDescriptor
 const file_trainmaster_v1_trainer_control_proto_rawDesc = "" +
 	"\n" +
 	"$trainmaster/v1/trainer_control.proto\x12\x0etrainmaster.v1\x1a trainmaster/v1/coordinator.proto\"\x0f\n" +
-	"\rStopTaskReply\"\x11\n" +
+	"\rStopTaskReply\"\x1b\n" +
+	"\x19EvaluateCurrentModelReply\"\x11\n" +
 	"\x0fGetModelRequest\"\x14\n" +
 	"\x12GetProgressRequest\"s\n" +
 	"\x05Model\x12\x1d\n" +
@@ -282,11 +319,12 @@ const file_trainmaster_v1_trainer_control_proto_rawDesc = "" +
 	"\bProgress\x12\x14\n" +
 	"\x05epoch\x18\x01 \x01(\x05R\x05epoch\x12\x1c\n" +
 	"\titeration\x18\x02 \x01(\x03R\titeration\x12\x17\n" +
-	"\atask_id\x18\x10 \x01(\x03R\x06taskId2\xef\x01\n" +
+	"\atask_id\x18\x10 \x01(\x03R\x06taskId2\xcc\x02\n" +
 	"\x0eTrainerControl\x12J\n" +
 	"\bStopTask\x12\x1f.trainmaster.v1.StopTaskRequest\x1a\x1d.trainmaster.v1.StopTaskReply\x12D\n" +
 	"\bGetModel\x12\x1f.trainmaster.v1.GetModelRequest\x1a\x15.trainmaster.v1.Model0\x01\x12K\n" +
-	"\vGetProgress\x12\".trainmaster.v1.GetProgressRequest\x1a\x18.trainmaster.v1.ProgressB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
+	"\vGetProgress\x12\".trainmaster.v1.GetProgressRequest\x1a\x18.trainmaster.v1.Progress\x12[\n" +
+	"\x14EvaluateCurrentModel\x12\x18.trainmaster.v1.TaskSpec\x1a).trainmaster.v1.EvaluateCurrentModelReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
 
 var (
 	file_trainmaster_v1_trainer_control_proto_rawDescOnce sync.Once
@@ -300,24 +338,28 @@ func file_trainmaster_v1_trainer_control_proto_rawDescGZIP() []byte {
 	return file_trainmaster_v1_trainer_control_proto_rawDescData
 }
 
-var file_trainmaster_v1_trainer_control_proto_msgTypes = make([]protoimpl.MessageInfo, 5)
+var file_trainmaster_v1_trainer_control_proto_msgTypes = make([]protoimpl.MessageInfo, 6)
 var file_trainmaster_v1_trainer_control_proto_goTypes = []any{
-	(*StopTaskReply)(nil),      // 0: trainmaster.v1.StopTaskReply
-	(*GetModelRequest)(nil),    // 1: trainmaster.v1.GetModelRequest
-	(*GetProgressRequest)(nil), // 2: trainmaster.v1.GetProgressRequest
-	(*Model)(nil),              // 3: trainmaster.v1.Model
-	(*Progress)(nil),           // 4: trainmaster.v1.Progress
-	(*StopTaskRequest)(nil),    // 5: trainmaster.v1.StopTaskRequest
+	(*StopTaskReply)(nil),             // 0: trainmaster.v1.StopTaskReply
+	(*EvaluateCurrentModelReply)(nil), // 1: trainmaster.v1.EvaluateCurrentModelReply
+	(*GetModelRequest)(nil),           // 2: trainmaster.v1.GetModelRequest
+	(*GetProgressRequest)(nil),        // 3: trainmaster.v1.GetProgressRequest
+	(*Model)(nil),                     // 4: trainmaster.v1.Model
+	(*Progress)(nil),                  // 5: trainmaster.v1.Progress
+	(*StopTaskRequest)(nil),           // 6: trainmaster.v1.StopTaskRequest
+	(*TaskSpec)(nil),                  // 7: trainmaster.v1.TaskSpec
 }
 var file_trainmaster_v1_trainer_control_proto_depIdxs = []int32{
-	5, // 0: trainmaster.v1.TrainerControl.StopTask:input_type -> trainmaster.v1.StopTaskRequest
-	1, // 1: trainmaster.v1.TrainerControl.GetModel:input_type -> trainmaster.v1.GetModelRequest
-	2, // 2: trainmaster.v1.TrainerControl.GetProgress:input_type -> trainmaster.v1.GetProgressRequest
-	0, // 3: trainmaster.v1.TrainerControl.StopTask:output_type -> trainmaster.v1.StopTaskReply
-	3, // 4: trainmaster.v1.TrainerControl.GetModel:output_type -> trainmaster.v1.Model
-	4, // 5: trainmaster.v1.TrainerControl.GetProgress:output_type -> trainmaster.v1.Progress
-	3, // [3:6] is the sub-list for method output_type
-	0, // [0:3] is the sub-list for method input_type
+	6, // 0: trainmaster.v1.TrainerControl.StopTask:input_type -> trainmaster.v1.StopTaskRequest
+	2, // 1: trainmaster.v1.TrainerControl.GetModel:input_type -> trainmaster.v1.GetModelRequest
+	3, // 2: trainmaster.v1.TrainerControl.GetProgress:input_type -> trainmaster.v1.GetProgressRequest
+	7, // 3: trainmaster.v1.TrainerControl.EvaluateCurrentModel:input_type -> trainmaster.v1.TaskSpec
+	0, // 4: trainmaster.v1.TrainerControl.StopTask:output_type -> trainmaster.v1.StopTaskReply
+	4, // 5: trainmaster.v1.TrainerControl.GetModel:output_type -> trainmaster.v1.Model
+	5, // 6: trainmaster.v1.TrainerControl.GetProgress:output_type -> trainmaster.v1.Progress
+	1, // 7: trainmaster.v1.TrainerControl.EvaluateCurrentModel:output_type -> trainmaster.v1.EvaluateCurrentModelReply
+	4, // [4:8] is the sub-list for method output_type
+	0, // [0:4] is the sub-list for method input_type
 	0, // [0:0] is the sub-list for extension type_name
 	0, // [0:0] is the sub-list for extension extendee
 	0, // [0:0] is the sub-list for field type_name
@@ -335,7 +377,7 @@ func file_trainmaster_v1_trainer_control_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_trainer_control_proto_rawDesc), len(file_trainmaster_v1_trainer_control_proto_rawDesc)),
 			NumEnums:      0,
-			NumMessages:   5,
+			NumMessages:   6,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

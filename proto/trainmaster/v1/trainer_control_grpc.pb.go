@@ -19,9 +19,10 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	TrainerControl_StopTask_FullMethodName    = "/trainmaster.v1.TrainerControl/StopTask"
-	TrainerControl_GetModel_FullMethodName    = "/trainmaster.v1.TrainerControl/GetModel"
-	TrainerControl_GetProgress_FullMethodName = "/trainmaster.v1.TrainerControl/GetProgress"
+	TrainerControl_StopTask_FullMethodName             = "/trainmaster.v1.TrainerControl/StopTask"
+	TrainerControl_GetModel_FullMethodName             = "/trainmaster.v1.TrainerControl/GetModel"
+	TrainerControl_GetProgress_FullMethodName          = "/trainmaster.v1.TrainerControl/GetProgress"
+	TrainerControl_EvaluateCurrentModel_FullMethodName = "/trainmaster.v1.TrainerControl/EvaluateCurrentModel"
 )
 
 // TrainerControlClient is the client API for TrainerControl service.
@@ -39,6 +40,10 @@ type TrainerControlClient interface {
 	// GetProgress says how far the trainer is. The master calls it twice when half of the time of a task has passed. If the iteration has grown
 	// and the task is the same, the deadline of the task moves.
 	GetProgress(ctx context.Context, in *GetProgressRequest, opts ...grpc.CallOption) (*Progress, error)
+	// EvaluateCurrentModel asks the trainer to evaluate the model that it has now on the data of an evaluation task. The call returns when the
+	// trainer has accepted the task. The trainer pauses its training between two steps, evaluates, continues, and reports the result with
+	// PushResult. A second call with a task that it has accepted has no effect. A task of another kind, or with a model, is INVALID_ARGUMENT.
+	EvaluateCurrentModel(ctx context.Context, in *TaskSpec, opts ...grpc.CallOption) (*EvaluateCurrentModelReply, error)
 }
 
 type trainerControlClient struct {
@@ -88,6 +93,16 @@ func (c *trainerControlClient) GetProgress(ctx context.Context, in *GetProgressR
 	return out, nil
 }
 
+func (c *trainerControlClient) EvaluateCurrentModel(ctx context.Context, in *TaskSpec, opts ...grpc.CallOption) (*EvaluateCurrentModelReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(EvaluateCurrentModelReply)
+	err := c.cc.Invoke(ctx, TrainerControl_EvaluateCurrentModel_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // TrainerControlServer is the server API for TrainerControl service.
 // All implementations must embed UnimplementedTrainerControlServer
 // for forward compatibility.
@@ -103,6 +118,10 @@ type TrainerControlServer interface {
 	// GetProgress says how far the trainer is. The master calls it twice when half of the time of a task has passed. If the iteration has grown
 	// and the task is the same, the deadline of the task moves.
 	GetProgress(context.Context, *GetProgressRequest) (*Progress, error)
+	// EvaluateCurrentModel asks the trainer to evaluate the model that it has now on the data of an evaluation task. The call returns when the
+	// trainer has accepted the task. The trainer pauses its training between two steps, evaluates, continues, and reports the result with
+	// PushResult. A second call with a task that it has accepted has no effect. A task of another kind, or with a model, is INVALID_ARGUMENT.
+	EvaluateCurrentModel(context.Context, *TaskSpec) (*EvaluateCurrentModelReply, error)
 	mustEmbedUnimplementedTrainerControlServer()
 }
 
@@ -121,6 +140,9 @@ func (UnimplementedTrainerControlServer) GetModel(*GetModelRequest, grpc.ServerS
 }
 func (UnimplementedTrainerControlServer) GetProgress(context.Context, *GetProgressRequest) (*Progress, error) {
 	return nil, status.Error(codes.Unimplemented, "method GetProgress not implemented")
+}
+func (UnimplementedTrainerControlServer) EvaluateCurrentModel(context.Context, *TaskSpec) (*EvaluateCurrentModelReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method EvaluateCurrentModel not implemented")
 }
 func (UnimplementedTrainerControlServer) mustEmbedUnimplementedTrainerControlServer() {}
 func (UnimplementedTrainerControlServer) testEmbeddedByValue()                        {}
@@ -190,6 +212,24 @@ func _TrainerControl_GetProgress_Handler(srv interface{}, ctx context.Context, d
 	return interceptor(ctx, in, info, handler)
 }
 
+func _TrainerControl_EvaluateCurrentModel_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(TaskSpec)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(TrainerControlServer).EvaluateCurrentModel(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: TrainerControl_EvaluateCurrentModel_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(TrainerControlServer).EvaluateCurrentModel(ctx, req.(*TaskSpec))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // TrainerControl_ServiceDesc is the grpc.ServiceDesc for TrainerControl service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -204,6 +244,10 @@ var TrainerControl_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "GetProgress",
 			Handler:    _TrainerControl_GetProgress_Handler,
+		},
+		{
+			MethodName: "EvaluateCurrentModel",
+			Handler:    _TrainerControl_EvaluateCurrentModel_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{

@@ -1,0 +1,123 @@
+package trainer
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+
+	"trainmaster/dataset"
+	"trainmaster/internal/grpcserver"
+	"trainmaster/master/netrpc/wire"
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/taskqueue"
+)
+
+// evaluator evaluates the current model on evaluation tasks that the master brings to the trainer.
+type evaluator struct {
+	files files         // of the evaluation in progress
+	one   sync.Mutex    // held during an evaluation
+	done  chan struct{} // has a token after an evaluation
+
+	mu       sync.Mutex
+	accepted []taskqueue.Token // the newest last
+}
+
+// maxAccepted is the number of accepted tasks that the client remembers. The master brings one at a time.
+const maxAccepted = 64
+
+// accept notes a task. It returns false if the client has accepted it before.
+func (e *evaluator) accept(tok taskqueue.Token) bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	//guard:evaluation-accepted-once
+	if slices.Contains(e.accepted, tok) {
+		return false
+	}
+	e.accepted = append(e.accepted, tok)
+	e.accepted = e.accepted[max(0, len(e.accepted)-maxAccepted):]
+	return true
+}
+
+// EvaluateCurrentModel implements the service.
+func (c *control) EvaluateCurrentModel(_ context.Context, in *pb.TaskSpec) (*pb.EvaluateCurrentModelReply, error) {
+	return &pb.EvaluateCurrentModelReply{}, c.client.evaluateCurrent(in)
+}
+
+// evaluateCurrent accepts an evaluation task for the current model. The result follows.
+func (c *Client) evaluateCurrent(in *pb.TaskSpec) error {
+	spec, tok := in.GetEvaluationSpec(), tokenOf(in.GetToken())
+	model := spec.GetModel()
+	//guard:evaluation-of-the-own-model
+	switch {
+	case spec == nil:
+		return grpcserver.BadArgument("task", "expected an evaluation task, found %T", in.GetTask())
+	case model.GetModelPath() != "" || model.GetTrainerIp() != "":
+		return grpcserver.BadArgument("evaluation_spec.model", "expected none, because the trainer evaluates its own model, found %v", model)
+	case in.GetToken() == nil || tok.Kind != taskqueue.Evaluation || int64(tok.ID()) != in.GetTaskId():
+		return grpcserver.BadArgument("token", "expected the token of evaluation task %d, found %v", in.GetTaskId(), tok)
+	case c.config.Evaluate == nil:
+		return status.Error(codes.Unimplemented, "evaluation: expected a trainer with Config.Evaluate, found a trainer without it")
+	}
+	var reply wire.NextReply
+	if err := applyFiles(in, filesOf(spec.GetData()), &reply); err != nil {
+		return grpcserver.BadArgument("evaluation_spec.data", "%v", err)
+	}
+	if !c.evaluator.accept(tok) {
+		return nil
+	}
+	c.held.begin(tok)
+	c.owned.Go(func() { c.evaluate(&reply.Task, reply.Stamps) })
+	return nil
+}
+
+// evaluate evaluates the current model on a task, and reports the result.
+func (c *Client) evaluate(task *taskqueue.Task, stamps []dataset.Stamp) {
+	e := &c.evaluator
+	e.one.Lock()
+	defer e.one.Unlock()
+	defer func() {
+		c.held.end(task.Token)
+		select {
+		case e.done <- struct{}{}:
+		default:
+		}
+	}()
+	running, release := c.UntilStopped(c.ctx, task)
+	defer release()
+	if running.Err() != nil {
+		return
+	}
+	metrics, err := c.config.Evaluate(running, task, e.files.records(task, stamps, 0))
+	if running.Err() != nil { // stopped, or the client closes
+		return
+	}
+	if err == nil {
+		err = c.reportOutside(taskqueue.Result{Token: task.Token, Metrics: metrics})
+	}
+	if err == nil || running.Err() != nil {
+		return
+	}
+	failed := taskqueue.Result{Token: task.Token, Error: err.Error()}
+	if notFinite, ok := errors.AsType[*NotFiniteError](err); ok {
+		failed.NotFinite = notFinite.Metric
+	}
+	if err := c.reportOutside(failed); err != nil && running.Err() == nil {
+		c.config.Log.WithError(err).WithField("task", task.Token.String()).Warn("result of an evaluation refused")
+	}
+}
+
+// reportOutside reports a result while another request may be in progress. It returns an answer that refuses the result.
+func (c *Client) reportOutside(r taskqueue.Result) error {
+	c.mu.Lock()
+	request := c.session.Outside(r, c.progress)
+	c.mu.Unlock()
+	_, err := call[wire.NextReply](c.ctx, c.link, "Next", request)
+	if errors.Is(err, wire.ErrRejoin) || errors.Is(err, wire.ErrRolledBack) { // about the session: the result is taken
+		return nil
+	}
+	return err
+}
