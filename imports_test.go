@@ -86,7 +86,7 @@ var house = []room{
 	{dir: "master/netrpc", may: []string{"internal/largemsg", "master", "recordio", "dataset", "taskqueue", "master/netrpc/wire"}},
 	{dir: "dataset/proxy", may: []string{"recordio", "dataset", "dataset/onwire", "internal/grpcserver", "proto"}},
 	{dir: "master/trainerclient", may: []string{"master/trainercontrol", "taskqueue", "taskqueue/onwire", "proto"}},
-	{dir: "master/grpcapi", may: []string{"master", "master/evaluation", "master/evaluation/metric", "taskqueue/onwire", "master/pscontrol", "dataset/onwire", "internal/grpcdial", "internal/grpcserver", "internal/largemsg", "taskqueue", "proto"}},
+	{dir: "master/grpcapi", may: []string{"master", "master/trainercontrol", "master/evaluation", "master/evaluation/metric", "taskqueue/onwire", "master/pscontrol", "dataset/onwire", "internal/grpcdial", "internal/grpcserver", "internal/largemsg", "taskqueue", "proto"}},
 	{dir: "master/httpapi", may: []string{"master", "ledger"}},
 	{dir: "pserver/checkpoint", may: []string{"internal/safetensors", "internal/failpoint", "pserver/floats", "pserver/model", "pserver/partition", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness"}},
 	{dir: "pserver", may: []string{"internal/failpoint", "internal/grpcserver", "internal/portsplit", "proto", "pserver/checkpoint", "pserver/checkpoint/storage", "pserver/control", "pserver/dataport", "pserver/persist", "pserver/shard", "pserver/wire"}},

@@ -17,6 +17,7 @@ import (
 	"trainmaster/master/component"
 	"trainmaster/master/evaluation/metric"
 	"trainmaster/master/pscontrol"
+	"trainmaster/master/trainercontrol"
 	"trainmaster/taskqueue"
 )
 
@@ -29,7 +30,9 @@ type Config struct {
 	Log     *logrus.Entry      // default: the standard logger
 
 	Components []component.Component // in addition to the components of every master
-	// Evaluate asks the component of evaluation for a round of the job or, with a name, of a trainer. nil: the job is not evaluated
+	// Streams has the streams of trainers for the component that sends commands; nil: none.
+	Streams *trainercontrol.Streams
+	// Evaluate asks the component of evaluation for a round of the job or, with a name, of a trainer. nil: the job is not evaluated.
 	Evaluate func(ctx context.Context, trainer string) error
 
 	Job       string // name; default "default"

@@ -213,7 +213,13 @@ func (t *term) failure(ctx context.Context) error {
 type Orders struct {
 	Draining bool              // the trainer gets no more tasks, and is to leave
 	Stops    []taskqueue.Token // dispatches to give up
+	Late     []taskqueue.Token // more than half of their time has passed
 	Evaluate *Assignment       // task of a round of the trainer; nil: none
+}
+
+// OpenStream adds a stream for commands to a trainer. send must not wait. It is not called after release.
+func (m *Master) OpenStream(trainer taskqueue.Ordinal, send func([]trainercontrol.Command)) (release func()) {
+	return m.config.Streams.Open(trainer, send)
 }
 
 // Heartbeat keeps a session alive. If the job has failed, it returns ErrJobFailed.
@@ -226,7 +232,7 @@ func (m *Master) Heartbeat(ctx context.Context, h *taskqueue.Heartbeat) (Orders,
 	if err == nil && a.Kind == taskqueue.AnswerFailed {
 		err = t.failure(ctx)
 	}
-	orders := Orders{Draining: a.Draining, Stops: a.Stops}
+	orders := Orders{Draining: a.Draining, Stops: a.Stops, Late: a.Late}
 	if err == nil && a.Kind == taskqueue.AnswerTask {
 		reply, err := t.assignment(ctx, a)
 		orders.Evaluate = reply.Assignment

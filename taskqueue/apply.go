@@ -48,6 +48,7 @@ type Answer struct {
 	Included        bool    // staged gradients are in the version after theirs
 	Draining        bool    // of a heartbeat: its trainer is to leave when it has finished what it runs
 	Stops           []Token // of a heartbeat: dispatches to give up
+	Late            []Token // of a heartbeat: more than half of their time has passed
 	Err             error
 }
 

@@ -149,7 +149,28 @@ func TestStopDueFollowsTheNextDispatch(t *testing.T) {
 	q.Apply(2000, &Leave{a.Ordinal, a.Incarnation})
 	q.Ready()
 	q.Apply(4000, &Tick{})
-	if ask(4000, b, 2); slices.ContainsFunc(readyEffects(q), func(e Effect) bool { _, ok := e.(StopDue); return ok }) {
+	if ask(4000, b, 2); slices.ContainsFunc(readyEffects(q), func(e Effect) bool { due, ok := e.(StopDue); return ok && due.Trainer == a.Ordinal }) {
 		t.Errorf("a trainer that left: expected no stop of %v", prefetched.Token)
+	}
+}
+
+// The answer to a heartbeat asks for the progress on a running task when more than half of its time has passed, until the trainer reports it.
+func TestAnswerToBeatAsksForProgress(t *testing.T) {
+	q := New("job", [16]byte{}, 1, Options{FirstTimeout: 10 * time.Second, TimeoutMin: 10 * time.Second})
+	q.Apply(1, &Report{Digest: [32]byte{1}, Table: tableOf(t, 3)})
+	a := q.Apply(1, &Join{ID: "a"})
+	running := q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 1, Ack: 1, Want: true}).Token
+	q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 2, Ack: 2, Held: []Token{running}, Want: true}) // prefetched
+	for _, beat := range []struct {
+		at     Clock
+		moving []Token
+		want   []Token
+	}{
+		{4000, nil, nil}, {5500, nil, []Token{running}}, {6000, nil, []Token{running}}, {7000, []Token{running}, nil}, {11000, nil, nil}, {13000, nil, []Token{running}},
+	} {
+		found := q.Apply(beat.at, &Heartbeat{Trainer: a.Ordinal, Incarnation: a.Incarnation, Moving: beat.moving}).Late
+		if !slices.Equal(found, beat.want) {
+			t.Errorf("at %d: found %v, expected %v", beat.at, found, beat.want)
+		}
 	}
 }

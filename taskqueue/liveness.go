@@ -126,7 +126,7 @@ func (ev *Heartbeat) apply(q *Queue) Answer {
 	if q.status == Failed {
 		return Answer{Kind: AnswerFailed}
 	}
-	a := Answer{Draining: t.draining, Stops: q.stops(t, ev.Held)}
+	a := Answer{Draining: t.draining, Stops: q.stops(t, ev.Held), Late: q.late(t)}
 	if ev.Evaluates != t.evaluates {
 		t.evaluates = ev.Evaluates
 		q.saveTrainer(t)
@@ -330,7 +330,7 @@ func (q *Queue) timeOut(e *entry, h holder) {
 	if n := len(h.trainer.late); n > maxLate {
 		h.trainer.late = slices.Delete(h.trainer.late, 0, n-maxLate)
 	}
-	if h.trainer.control != "" {
+	if !h.trainer.plain {
 		e.former = append(e.former, h.trainer)
 	}
 	q.ledger.timedOut(e, h.trainer.ordinal, h.attempt)

@@ -134,7 +134,7 @@ type entry struct {
 
 	lastError  string // volatile
 	lastHolder string
-	former     []*trainer // volatile: holders with a control address whose time ran out
+	former     []*trainer // volatile: holders with a session whose time ran out
 }
 
 // holder is one trainer that has the task. Start is 0 while the task is prefetched:

@@ -39,12 +39,12 @@ func (q *Queue) superseded(t *trainer, tok Token) bool {
 	return tok.Attempt+1 < e.next
 }
 
-// StopDue asks for the stops of a trainer that has an address for commands. It is not outstanding in a new term: the trainer receives the
+// StopDue asks for the stops of a trainer, at its address for commands or on its stream. It is not outstanding in a new term: the trainer receives the
 // same stops in the replies to its heartbeats.
 type StopDue struct {
 	Trainer Ordinal
 	ID      string
-	Address string // "ip:port"
+	Address string // "ip:port"; "": it has none
 	Stops   []Token
 }
 
@@ -73,12 +73,12 @@ func (q *Queue) stopFormer(e *entry) {
 	}
 }
 
-// ProgressDue asks for the progress of a trainer that has an address for commands: half of the time of its task has passed. If the trainer
+// ProgressDue asks for the progress of a trainer: half of the time of its task has passed. If the trainer
 // moves within Within, the component submits Moved.
 type ProgressDue struct {
 	Trainer     Ordinal
 	Incarnation uint64
-	Address     string // "ip:port"
+	Address     string // "ip:port"; "": it has none, and reports progress with its heartbeats
 	Task        Token
 	Within      time.Duration
 }
@@ -86,9 +86,20 @@ type ProgressDue struct {
 // Key implements Effect. The trainer takes the place of the dataset.
 func (e ProgressDue) Key() EffectKey { return EffectKey{Kind: OnProgressDue, Set: int(e.Trainer)} }
 
+// late returns the running tasks of t of whose time more than half has passed.
+func (q *Queue) late(t *trainer) (list []Token) {
+	for _, e := range t.holds {
+		//guard:late-task-named
+		if h := e.holderOf(t); h.start != 0 && q.clock.Add(q.timeoutOf(e)/2) >= h.soft {
+			list = append(list, q.token(e, h.attempt))
+		}
+	}
+	return list
+}
+
 // askProgress raises ProgressDue once for each deadline.
 func (q *Queue) askProgress(e *entry, h *holder) {
-	if h.trainer.control == "" || h.start == 0 || h.asked {
+	if h.trainer.plain || h.start == 0 || h.asked {
 		return
 	}
 	half := q.timeoutOf(e) / 2
@@ -143,8 +154,6 @@ func (ev *StopTasks) apply(q *Queue) Answer {
 		next := t.holds[0]
 		q.start(next, next.holderOf(t))
 	}
-	if t.control != "" {
-		q.raise(StopDue{Trainer: t.ordinal, ID: t.id, Address: t.control, Stops: stopped})
-	}
+	q.raise(StopDue{Trainer: t.ordinal, ID: t.id, Address: t.control, Stops: stopped})
 	return Answer{Stops: stopped}
 }

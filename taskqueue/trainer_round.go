@@ -191,7 +191,7 @@ func (q *Queue) endOwnRound(why string) {
 	r.Outcome = clip(fmt.Sprintf("trainer %s: %s", r.Name, why))
 	q.setRound(r)
 	q.raise(PassClosed{s.id, r.Pass})
-	if due.Address != "" {
+	if due.Trainer != 0 {
 		q.raise(due)
 	}
 	for _, e := range rest {

@@ -14,7 +14,9 @@ import (
 // parameter servers, without its settings. desire stores the number of servers, which the control reads.
 // leader returns the master that runs them.
 func (s *daemonSettings) components(config *master.Config, servers pscontrol.Config, desire func(context.Context) error, leader func() *master.Master) {
-	config.Components = []component.Component{desiredServers{desire}, trainercontrol.New(trainercontrol.Config{Trainers: trainerclient.Client{DataProxy: s.proxyAddr()}, Log: config.Log})}
+	config.Streams = &trainercontrol.Streams{}
+	control := trainercontrol.Config{Trainers: trainerclient.Client{DataProxy: s.proxyAddr()}, Streams: config.Streams, Log: config.Log}
+	config.Components = []component.Component{desiredServers{desire}, trainercontrol.New(control)}
 	if s.ps > 0 {
 		s.control(config, servers)
 	}

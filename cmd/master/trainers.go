@@ -76,7 +76,7 @@ for --task-timeout-first, the round ends with the reason and without figures.
 
 The master must have --evaluation-data. In a job with --update-mode sync, the command is refused: all trainers have the same model.`,
 		Example: `  # the model of worker-3; master trainers lists the names
-  master trainers evaluate worker-3 && master evaluations`,
+  master trainers evaluate worker-3`,
 		Args: cobra.ExactArgs(1),
 	}, func(ctx context.Context, client pb.AdminClient, job string, args []string) (string, error) {
 		if args[0] == "" {

@@ -11,9 +11,11 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"google.golang.org/protobuf/proto"
+
 	"trainmaster/internal/largemsg"
 	"trainmaster/master"
 	"trainmaster/master/evaluation"
+	"trainmaster/master/trainercontrol"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/taskqueue"
 	"trainmaster/taskqueue/onwire"
@@ -277,7 +279,13 @@ func (c *coordinator) Heartbeat(ctx context.Context, in *pb.HeartbeatRequest) (*
 		Trainer: o, Incarnation: incarnation, Moving: tokensOf(in.GetMoving()), Held: tokensOf(in.GetHeld()), Progress: progressOf(in.GetProgress()), Evaluates: in.GetEvaluates(),
 	})
 	connectionOf(ctx).observe(o, incarnation, err)
-	reply := &pb.HeartbeatReply{Draining: orders.Draining, Commands: commandsToProto(orders.Stops)}
+	reply := &pb.HeartbeatReply{Draining: orders.Draining}
+	for _, tok := range orders.Stops {
+		reply.Commands = append(reply.Commands, commandToProto(trainercontrol.Command{Stop: tok}))
+	}
+	for _, tok := range orders.Late {
+		reply.Commands = append(reply.Commands, commandToProto(trainercontrol.Command{Progress: tok}))
+	}
 	if orders.Evaluate != nil {
 		task, err := c.taskSpec(master.Reply{Assignment: orders.Evaluate}, true, nil)
 		if err != nil {
@@ -288,12 +296,12 @@ func (c *coordinator) Heartbeat(ctx context.Context, in *pb.HeartbeatRequest) (*
 	return reply, err
 }
 
-// commandsToProto returns a command for each dispatch to stop.
-func commandsToProto(stops []taskqueue.Token) (list []*pb.Command) {
-	for _, tok := range stops {
-		list = append(list, &pb.Command{Command: &pb.Command_StopTask{StopTask: onwire.StopTask(tok)}})
+// commandToProto returns the message of a command.
+func commandToProto(c trainercontrol.Command) *pb.Command {
+	if !c.Stop.IsZero() {
+		return &pb.Command{Command: &pb.Command_StopTask{StopTask: onwire.StopTask(c.Stop)}}
 	}
-	return list
+	return &pb.Command{Command: &pb.Command_ReportProgress{ReportProgress: &pb.ReportProgressRequest{TaskId: int64(c.Progress.ID()), Token: tokenToProto(c.Progress)}}}
 }
 
 // Leave implements the service.

@@ -15,6 +15,7 @@ import (
 
 	"trainmaster/internal/grpcserver"
 	"trainmaster/master"
+	"trainmaster/master/trainercontrol"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/taskqueue"
 )
@@ -35,7 +36,11 @@ type workStream struct {
 	ready   chan work     // to the worker that waits for a request
 	spare   chan struct{} // a token if a worker waits: at most one does
 
+	pushing sync.Mutex // held while commands are sent
+
 	mu      sync.Mutex
+	follows map[workTrainer]func()            // trainers that receive commands on the stream, with the end of that
+	ended   bool                              // no trainer is added
 	waiting map[workTrainer][]*pb.WorkRequest // behind the request in progress of their trainer; no key: there is none in progress
 }
 
@@ -63,12 +68,13 @@ func (c *coordinator) Work(stream pb.Coordinator_WorkServer) error {
 	//guard:unanswered-work-limit
 	unanswered := make(chan struct{}, maxUnanswered)
 	w := &workStream{
-		coordinator: c, stream: stream, unanswered: unanswered, ready: make(chan work), spare: make(chan struct{}, 1), waiting: map[workTrainer][]*pb.WorkRequest{},
+		coordinator: c, stream: stream, unanswered: unanswered, ready: make(chan work), spare: make(chan struct{}, 1), waiting: map[workTrainer][]*pb.WorkRequest{}, follows: map[workTrainer]func(){},
 	}
 	w.ctx, w.end = context.WithCancelCause(stream.Context())
 	defer w.end(nil)
 	c.streams.Go(func() {
 		w.contain(w.receive)
+		w.unfollow()
 		w.workers.Wait()
 	})
 	select {
@@ -88,6 +94,7 @@ func (w *workStream) receive() error {
 		in, err := w.stream.Recv()
 		if errors.Is(err, io.EOF) {
 			close(w.ready)
+			w.unfollow()
 			w.workers.Wait()
 			return io.EOF
 		}
@@ -201,6 +208,10 @@ func (w *workStream) serve(by workTrainer, in *pb.WorkRequest) error {
 		if err := w.send(out); err != nil {
 			return err
 		}
+		//guard:stream-has-commands
+		if by.ordinal != 0 && out.GetError() == nil {
+			w.follow(by)
+		}
 		<-w.unanswered
 		w.mu.Lock()
 		behind := w.waiting[by]
@@ -212,6 +223,46 @@ func (w *workStream) serve(by workTrainer, in *pb.WorkRequest) error {
 		in, w.waiting[by] = behind[0], behind[1:]
 		w.mu.Unlock()
 	}
+}
+
+// follow lets a trainer with a session, whose request was answered, receive commands on the stream.
+func (w *workStream) follow(by workTrainer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if _, ok := w.follows[by]; ok || w.ended {
+		return
+	}
+	w.follows[by] = w.coordinator.master.OpenStream(by.ordinal, func(list []trainercontrol.Command) { w.command(by, list) })
+}
+
+// unfollow ends the commands.
+func (w *workStream) unfollow() {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.ended = true
+	for _, release := range w.follows {
+		release()
+	}
+	clear(w.follows)
+}
+
+// command sends commands to a trainer. A stream whose client does not read keeps one list of commands: heartbeats repeat the others.
+func (w *workStream) command(to workTrainer, list []trainercontrol.Command) {
+	if !w.pushing.TryLock() {
+		return
+	}
+	w.workers.Go(func() {
+		defer w.pushing.Unlock()
+		w.contain(func() error {
+			for _, c := range list {
+				session := &pb.Session{Ordinal: uint32(to.ordinal), Incarnation: to.incarnation}
+				if err := w.send(&pb.WorkReply{Content: &pb.WorkReply_Command{Command: commandToProto(c)}, Session: session}); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	})
 }
 
 func (w *workStream) send(out *pb.WorkReply) error {

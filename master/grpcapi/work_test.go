@@ -17,8 +17,10 @@ import (
 
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
+	"trainmaster/master/component"
 	"trainmaster/master/grpcapi"
 	"trainmaster/master/mastertest"
+	"trainmaster/master/trainercontrol"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/taskqueue"
 )
@@ -457,4 +459,53 @@ func TestWorkBoundsHeldTasks(t *testing.T) {
 	if err := w.ends(); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "at most 16 tasks, found 17") {
 		t.Errorf("found %v, expected the refusal of the list", err)
 	}
+}
+
+// A trainer without a port receives commands on its stream: the stop of a task that another trainer has, and the request to report progress
+// before that. The commands of another trainer do not arrive there.
+func TestStreamHasTheCommandsOfItsTrainers(t *testing.T) {
+	streams := &trainercontrol.Streams{}
+	config := master.Config{
+		Queue:      taskqueue.Options{Passes: 1, FirstTimeout: time.Second, TimeoutMin: time.Second, SessionTTL: time.Hour},
+		Streams:    streams,
+		Components: []component.Component{trainercontrol.New(trainercontrol.Config{Streams: streams, Log: quiet()})},
+	}
+	r := mastertest.Start(t, etcdtest.Store(t), config)
+	r.Register(1)
+	conn := dial(t, r.Addr)
+	join := func(id string) *pb.Request {
+		joined, err := pb.NewCoordinatorClient(conn).Join(t.Context(), &pb.JoinRequest{Id: id})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return &pb.Request{Session: joined.GetSession(), JobId: joined.GetJobId(), Seq: 1, Ack: 1}
+	}
+	slow, other := work(t, conn), work(t, conn)
+	first, second := join("slow"), join("other")
+	task := slow.get(&pb.TrainerInfo{Request: first})
+	other.sendGet(&pb.TrainerInfo{Request: second})
+	command := func(what string) *pb.Command {
+		t.Helper()
+		out := slow.receive()
+		if out.GetId() != 0 || out.GetSession().GetOrdinal() != first.GetSession().GetOrdinal() || out.GetCommand() == nil {
+			t.Fatalf("%s: found %v", what, out)
+		}
+		return out.GetCommand()
+	}
+	if c := command("progress"); c.GetReportProgress().GetTaskId() != task.GetTaskId() {
+		t.Errorf("found %v, expected the progress of %d", c, task.GetTaskId())
+	}
+	if again := other.receive().GetTask(); again.GetToken().GetAttempt() != 2 {
+		t.Fatalf("another trainer: %v", again)
+	}
+	if c := command("stop"); c.GetStopTask().GetTaskId() != task.GetTaskId() || c.GetStopTask().GetToken().GetAttempt() != 1 {
+		t.Errorf("found %v, expected the stop of %d", c, task.GetTaskId())
+	}
+	if err := slow.stream.CloseSend(); err != nil {
+		t.Fatal(err)
+	}
+	if out, err := slow.stream.Recv(); !errors.Is(err, io.EOF) {
+		t.Errorf("at the end: %v, %v", out, err)
+	}
+	streams.Send(taskqueue.Ordinal(first.GetSession().GetOrdinal()), trainercontrol.Command{}) // to no stream
 }

@@ -38,6 +38,7 @@ type Task struct {
 // Config has the dependencies of the component.
 type Config struct {
 	Trainers Trainers
+	Streams  *Streams // of trainers without an address; nil: none
 	Log      *logrus.Entry
 }
 
@@ -110,6 +111,10 @@ func (c *commands) call(ctx context.Context, clock component.Clock, method func(
 // progress asks a trainer twice, and reports to the queue that the task has moved in between. A trainer that does not answer keeps its
 // deadline.
 func (c *commands) progress(ctx context.Context, t component.Term, due taskqueue.ProgressDue) {
+	if due.Address == "" {
+		c.config.Streams.Send(due.Trainer, Command{Progress: due.Task})
+		return
+	}
 	ask := func() (iteration int64, runs bool) {
 		var task taskqueue.TaskID
 		err := c.call(ctx, t.Clock(), func(ctx context.Context) (err error) {
@@ -184,6 +189,14 @@ func (c *commands) offered(ctx context.Context, t component.Term, due taskqueue.
 
 // stop sends the stops of a trainer until one fails.
 func (c *commands) stop(ctx context.Context, clock component.Clock, due taskqueue.StopDue) {
+	if due.Address == "" {
+		list := make([]Command, len(due.Stops))
+		for i, task := range due.Stops {
+			list[i].Stop = task
+		}
+		c.config.Streams.Send(due.Trainer, list...)
+		return
+	}
 	for _, task := range due.Stops {
 		err := c.call(ctx, clock, func(ctx context.Context) error { return c.config.Trainers.Stop(ctx, due.Address, task) })
 		log := c.config.Log.WithFields(logrus.Fields{"trainer": due.ID, "address": due.Address, "task": task.String()})

@@ -1848,7 +1848,10 @@ type WorkReply struct {
 	//	*WorkReply_Task
 	//	*WorkReply_Result
 	//	*WorkReply_Error
-	Content       isWorkReply_Content `protobuf_oneof:"content"`
+	//	*WorkReply_Command
+	Content isWorkReply_Content `protobuf_oneof:"content"`
+	// With `command`.
+	Session       *Session `protobuf:"bytes,6,opt,name=session,proto3" json:"session,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1924,6 +1927,22 @@ func (x *WorkReply) GetError() *WorkError {
 	return nil
 }
 
+func (x *WorkReply) GetCommand() *Command {
+	if x != nil {
+		if x, ok := x.Content.(*WorkReply_Command); ok {
+			return x.Command
+		}
+	}
+	return nil
+}
+
+func (x *WorkReply) GetSession() *Session {
+	if x != nil {
+		return x.Session
+	}
+	return nil
+}
+
 type isWorkReply_Content interface {
 	isWorkReply_Content()
 }
@@ -1940,11 +1959,19 @@ type WorkReply_Error struct {
 	Error *WorkError `protobuf:"bytes,4,opt,name=error,proto3,oneof"`
 }
 
+type WorkReply_Command struct {
+	// For the trainer with `session`, which has made a request on the stream and serves no TrainerControl. It answers no request: id is 0. The
+	// replies to heartbeats repeat it.
+	Command *Command `protobuf:"bytes,5,opt,name=command,proto3,oneof"`
+}
+
 func (*WorkReply_Task) isWorkReply_Content() {}
 
 func (*WorkReply_Result) isWorkReply_Content() {}
 
 func (*WorkReply_Error) isWorkReply_Content() {}
+
+func (*WorkReply_Command) isWorkReply_Content() {}
 
 // WorkError is the error of one request on a stream. An error after which a client looks for another master ends the stream instead.
 type WorkError struct {
@@ -2335,6 +2362,7 @@ type Command struct {
 	//
 	//	*Command_StopTask
 	//	*Command_EvaluateCurrentModel
+	//	*Command_ReportProgress
 	Command       isCommand_Command `protobuf_oneof:"command"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
@@ -2395,6 +2423,15 @@ func (x *Command) GetEvaluateCurrentModel() *TaskSpec {
 	return nil
 }
 
+func (x *Command) GetReportProgress() *ReportProgressRequest {
+	if x != nil {
+		if x, ok := x.Command.(*Command_ReportProgress); ok {
+			return x.ReportProgress
+		}
+	}
+	return nil
+}
+
 type isCommand_Command interface {
 	isCommand_Command()
 }
@@ -2408,9 +2445,15 @@ type Command_EvaluateCurrentModel struct {
 	EvaluateCurrentModel *TaskSpec `protobuf:"bytes,2,opt,name=evaluate_current_model,json=evaluateCurrentModel,proto3,oneof"`
 }
 
+type Command_ReportProgress struct {
+	ReportProgress *ReportProgressRequest `protobuf:"bytes,3,opt,name=report_progress,json=reportProgress,proto3,oneof"`
+}
+
 func (*Command_StopTask) isCommand_Command() {}
 
 func (*Command_EvaluateCurrentModel) isCommand_Command() {}
+
+func (*Command_ReportProgress) isCommand_Command() {}
 
 // StopTaskRequest asks a trainer to give up a task, because another trainer has it or it is counted already. The trainer reports nothing
 // about the task, and asks for another one. It ignores the request if it does not run this dispatch of the task.
@@ -2468,6 +2511,61 @@ func (x *StopTaskRequest) GetToken() *Token {
 	return nil
 }
 
+// ReportProgressRequest asks for a heartbeat that lists the task in HeartbeatRequest.moving, if the trainer has continued to train it since its
+// last heartbeat: more than half of the time of the task has passed.
+type ReportProgressRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// TaskSpec.task_id.
+	TaskId        int64  `protobuf:"varint,1,opt,name=task_id,json=taskId,proto3" json:"task_id,omitempty"`
+	Token         *Token `protobuf:"bytes,2,opt,name=token,proto3" json:"token,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ReportProgressRequest) Reset() {
+	*x = ReportProgressRequest{}
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[29]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ReportProgressRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ReportProgressRequest) ProtoMessage() {}
+
+func (x *ReportProgressRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[29]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ReportProgressRequest.ProtoReflect.Descriptor instead.
+func (*ReportProgressRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{29}
+}
+
+func (x *ReportProgressRequest) GetTaskId() int64 {
+	if x != nil {
+		return x.TaskId
+	}
+	return 0
+}
+
+func (x *ReportProgressRequest) GetToken() *Token {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
 type LeaveRequest struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
 	Session       *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
@@ -2477,7 +2575,7 @@ type LeaveRequest struct {
 
 func (x *LeaveRequest) Reset() {
 	*x = LeaveRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[29]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2489,7 +2587,7 @@ func (x *LeaveRequest) String() string {
 func (*LeaveRequest) ProtoMessage() {}
 
 func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[29]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2502,7 +2600,7 @@ func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveRequest.ProtoReflect.Descriptor instead.
 func (*LeaveRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{29}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *LeaveRequest) GetSession() *Session {
@@ -2520,7 +2618,7 @@ type LeaveReply struct {
 
 func (x *LeaveReply) Reset() {
 	*x = LeaveReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2532,7 +2630,7 @@ func (x *LeaveReply) String() string {
 func (*LeaveReply) ProtoMessage() {}
 
 func (x *LeaveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2545,7 +2643,7 @@ func (x *LeaveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveReply.ProtoReflect.Descriptor instead.
 func (*LeaveReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{30}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{31}
 }
 
 type ReportDatasetRequest struct {
@@ -2558,7 +2656,7 @@ type ReportDatasetRequest struct {
 
 func (x *ReportDatasetRequest) Reset() {
 	*x = ReportDatasetRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2570,7 +2668,7 @@ func (x *ReportDatasetRequest) String() string {
 func (*ReportDatasetRequest) ProtoMessage() {}
 
 func (x *ReportDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2583,7 +2681,7 @@ func (x *ReportDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportDatasetRequest.ProtoReflect.Descriptor instead.
 func (*ReportDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{31}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *ReportDatasetRequest) GetPaths() []string {
@@ -2601,7 +2699,7 @@ type ReportDatasetReply struct {
 
 func (x *ReportDatasetReply) Reset() {
 	*x = ReportDatasetReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2613,7 +2711,7 @@ func (x *ReportDatasetReply) String() string {
 func (*ReportDatasetReply) ProtoMessage() {}
 
 func (x *ReportDatasetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2626,7 +2724,7 @@ func (x *ReportDatasetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportDatasetReply.ProtoReflect.Descriptor instead.
 func (*ReportDatasetReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{32}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{33}
 }
 
 type SaveModelRequest struct {
@@ -2638,7 +2736,7 @@ type SaveModelRequest struct {
 
 func (x *SaveModelRequest) Reset() {
 	*x = SaveModelRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2650,7 +2748,7 @@ func (x *SaveModelRequest) String() string {
 func (*SaveModelRequest) ProtoMessage() {}
 
 func (x *SaveModelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2663,7 +2761,7 @@ func (x *SaveModelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveModelRequest.ProtoReflect.Descriptor instead.
 func (*SaveModelRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{33}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *SaveModelRequest) GetSession() *Session {
@@ -2682,7 +2780,7 @@ type SaveModelReply struct {
 
 func (x *SaveModelReply) Reset() {
 	*x = SaveModelReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2694,7 +2792,7 @@ func (x *SaveModelReply) String() string {
 func (*SaveModelReply) ProtoMessage() {}
 
 func (x *SaveModelReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2707,7 +2805,7 @@ func (x *SaveModelReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveModelReply.ProtoReflect.Descriptor instead.
 func (*SaveModelReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{34}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SaveModelReply) GetElected() bool {
@@ -2731,7 +2829,7 @@ type StagedRequest struct {
 
 func (x *StagedRequest) Reset() {
 	*x = StagedRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2743,7 +2841,7 @@ func (x *StagedRequest) String() string {
 func (*StagedRequest) ProtoMessage() {}
 
 func (x *StagedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2756,7 +2854,7 @@ func (x *StagedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedRequest.ProtoReflect.Descriptor instead.
 func (*StagedRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{35}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *StagedRequest) GetSession() *Session {
@@ -2799,7 +2897,7 @@ type StagedReply struct {
 
 func (x *StagedReply) Reset() {
 	*x = StagedReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2811,7 +2909,7 @@ func (x *StagedReply) String() string {
 func (*StagedReply) ProtoMessage() {}
 
 func (x *StagedReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2824,7 +2922,7 @@ func (x *StagedReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedReply.ProtoReflect.Descriptor instead.
 func (*StagedReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{36}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *StagedReply) GetCommitted() uint64 {
@@ -2852,7 +2950,7 @@ type LastStepRequest struct {
 
 func (x *LastStepRequest) Reset() {
 	*x = LastStepRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2864,7 +2962,7 @@ func (x *LastStepRequest) String() string {
 func (*LastStepRequest) ProtoMessage() {}
 
 func (x *LastStepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2877,7 +2975,7 @@ func (x *LastStepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LastStepRequest.ProtoReflect.Descriptor instead.
 func (*LastStepRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{37}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *LastStepRequest) GetSession() *Session {
@@ -2907,7 +3005,7 @@ type FlushedRequest struct {
 
 func (x *FlushedRequest) Reset() {
 	*x = FlushedRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2919,7 +3017,7 @@ func (x *FlushedRequest) String() string {
 func (*FlushedRequest) ProtoMessage() {}
 
 func (x *FlushedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2932,7 +3030,7 @@ func (x *FlushedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlushedRequest.ProtoReflect.Descriptor instead.
 func (*FlushedRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{38}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *FlushedRequest) GetSession() *Session {
@@ -2973,7 +3071,7 @@ type TaskPosition struct {
 
 func (x *TaskPosition) Reset() {
 	*x = TaskPosition{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2985,7 +3083,7 @@ func (x *TaskPosition) String() string {
 func (*TaskPosition) ProtoMessage() {}
 
 func (x *TaskPosition) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2998,7 +3096,7 @@ func (x *TaskPosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskPosition.ProtoReflect.Descriptor instead.
 func (*TaskPosition) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{39}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *TaskPosition) GetToken() *Token {
@@ -3026,7 +3124,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3038,7 +3136,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3051,7 +3149,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{40}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *StepRequest) GetSession() *Session {
@@ -3084,7 +3182,7 @@ type CutWatchRequest struct {
 
 func (x *CutWatchRequest) Reset() {
 	*x = CutWatchRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[41]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3096,7 +3194,7 @@ func (x *CutWatchRequest) String() string {
 func (*CutWatchRequest) ProtoMessage() {}
 
 func (x *CutWatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[41]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3109,7 +3207,7 @@ func (x *CutWatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CutWatchRequest.ProtoReflect.Descriptor instead.
 func (*CutWatchRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{41}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *CutWatchRequest) GetSession() *Session {
@@ -3138,7 +3236,7 @@ type StepReply struct {
 
 func (x *StepReply) Reset() {
 	*x = StepReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[42]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3150,7 +3248,7 @@ func (x *StepReply) String() string {
 func (*StepReply) ProtoMessage() {}
 
 func (x *StepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[42]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3163,7 +3261,7 @@ func (x *StepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepReply.ProtoReflect.Descriptor instead.
 func (*StepReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{42}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *StepReply) GetStep() uint64 {
@@ -3223,7 +3321,7 @@ type HyperParameter_Value struct {
 
 func (x *HyperParameter_Value) Reset() {
 	*x = HyperParameter_Value{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[44]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3235,7 +3333,7 @@ func (x *HyperParameter_Value) String() string {
 func (*HyperParameter_Value) ProtoMessage() {}
 
 func (x *HyperParameter_Value) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[44]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3477,12 +3575,14 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\bget_task\x18\x02 \x01(\v2\x1b.trainmaster.v1.TrainerInfoH\x00R\agetTask\x12=\n" +
 	"\vpush_result\x18\x03 \x01(\v2\x1a.trainmaster.v1.TaskResultH\x00R\n" +
 	"pushResultB\x06\n" +
-	"\x04call\"\xc7\x01\n" +
+	"\x04call\"\xaf\x02\n" +
 	"\tWorkReply\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\x04R\x02id\x12.\n" +
 	"\x04task\x18\x02 \x01(\v2\x18.trainmaster.v1.TaskSpecH\x00R\x04task\x12<\n" +
 	"\x06result\x18\x03 \x01(\v2\".trainmaster.v1.PushResultResponseH\x00R\x06result\x121\n" +
-	"\x05error\x18\x04 \x01(\v2\x19.trainmaster.v1.WorkErrorH\x00R\x05errorB\t\n" +
+	"\x05error\x18\x04 \x01(\v2\x19.trainmaster.v1.WorkErrorH\x00R\x05error\x123\n" +
+	"\acommand\x18\x05 \x01(\v2\x17.trainmaster.v1.CommandH\x00R\acommand\x121\n" +
+	"\asession\x18\x06 \x01(\v2\x17.trainmaster.v1.SessionR\asessionB\t\n" +
 	"\acontent\"\x82\x01\n" +
 	"\tWorkError\x12\x12\n" +
 	"\x04code\x18\x01 \x01(\x05R\x04code\x12\x16\n" +
@@ -3513,14 +3613,18 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\tevaluates\x18\x11 \x01(\bR\tevaluates\"a\n" +
 	"\x0eHeartbeatReply\x12\x1a\n" +
 	"\bdraining\x18\x01 \x01(\bR\bdraining\x123\n" +
-	"\bcommands\x18\x10 \x03(\v2\x17.trainmaster.v1.CommandR\bcommands\"\xa6\x01\n" +
+	"\bcommands\x18\x10 \x03(\v2\x17.trainmaster.v1.CommandR\bcommands\"\xf8\x01\n" +
 	"\aCommand\x12>\n" +
 	"\tstop_task\x18\x01 \x01(\v2\x1f.trainmaster.v1.StopTaskRequestH\x00R\bstopTask\x12P\n" +
-	"\x16evaluate_current_model\x18\x02 \x01(\v2\x18.trainmaster.v1.TaskSpecH\x00R\x14evaluateCurrentModelB\t\n" +
+	"\x16evaluate_current_model\x18\x02 \x01(\v2\x18.trainmaster.v1.TaskSpecH\x00R\x14evaluateCurrentModel\x12P\n" +
+	"\x0freport_progress\x18\x03 \x01(\v2%.trainmaster.v1.ReportProgressRequestH\x00R\x0ereportProgressB\t\n" +
 	"\acommand\"W\n" +
 	"\x0fStopTaskRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x03R\x06taskId\x12+\n" +
-	"\x05token\x18\x10 \x01(\v2\x15.trainmaster.v1.TokenR\x05token\"A\n" +
+	"\x05token\x18\x10 \x01(\v2\x15.trainmaster.v1.TokenR\x05token\"]\n" +
+	"\x15ReportProgressRequest\x12\x17\n" +
+	"\atask_id\x18\x01 \x01(\x03R\x06taskId\x12+\n" +
+	"\x05token\x18\x02 \x01(\v2\x15.trainmaster.v1.TokenR\x05token\"A\n" +
 	"\fLeaveRequest\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.trainmaster.v1.SessionR\asession\"\f\n" +
 	"\n" +
@@ -3600,7 +3704,7 @@ func file_trainmaster_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 45)
+var file_trainmaster_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
 var file_trainmaster_v1_coordinator_proto_goTypes = []any{
 	(WaitTaskSpec_Reason)(0),       // 0: trainmaster.v1.WaitTaskSpec.Reason
 	(EndTaskSpec_Reason)(0),        // 1: trainmaster.v1.EndTaskSpec.Reason
@@ -3634,32 +3738,33 @@ var file_trainmaster_v1_coordinator_proto_goTypes = []any{
 	(*HeartbeatReply)(nil),         // 29: trainmaster.v1.HeartbeatReply
 	(*Command)(nil),                // 30: trainmaster.v1.Command
 	(*StopTaskRequest)(nil),        // 31: trainmaster.v1.StopTaskRequest
-	(*LeaveRequest)(nil),           // 32: trainmaster.v1.LeaveRequest
-	(*LeaveReply)(nil),             // 33: trainmaster.v1.LeaveReply
-	(*ReportDatasetRequest)(nil),   // 34: trainmaster.v1.ReportDatasetRequest
-	(*ReportDatasetReply)(nil),     // 35: trainmaster.v1.ReportDatasetReply
-	(*SaveModelRequest)(nil),       // 36: trainmaster.v1.SaveModelRequest
-	(*SaveModelReply)(nil),         // 37: trainmaster.v1.SaveModelReply
-	(*StagedRequest)(nil),          // 38: trainmaster.v1.StagedRequest
-	(*StagedReply)(nil),            // 39: trainmaster.v1.StagedReply
-	(*LastStepRequest)(nil),        // 40: trainmaster.v1.LastStepRequest
-	(*FlushedRequest)(nil),         // 41: trainmaster.v1.FlushedRequest
-	(*TaskPosition)(nil),           // 42: trainmaster.v1.TaskPosition
-	(*StepRequest)(nil),            // 43: trainmaster.v1.StepRequest
-	(*CutWatchRequest)(nil),        // 44: trainmaster.v1.CutWatchRequest
-	(*StepReply)(nil),              // 45: trainmaster.v1.StepReply
-	nil,                            // 46: trainmaster.v1.HyperParameter.ValuesEntry
-	(*HyperParameter_Value)(nil),   // 47: trainmaster.v1.HyperParameter.Value
-	(TaskKind)(0),                  // 48: trainmaster.v1.TaskKind
-	(*DataSpec)(nil),               // 49: trainmaster.v1.DataSpec
+	(*ReportProgressRequest)(nil),  // 32: trainmaster.v1.ReportProgressRequest
+	(*LeaveRequest)(nil),           // 33: trainmaster.v1.LeaveRequest
+	(*LeaveReply)(nil),             // 34: trainmaster.v1.LeaveReply
+	(*ReportDatasetRequest)(nil),   // 35: trainmaster.v1.ReportDatasetRequest
+	(*ReportDatasetReply)(nil),     // 36: trainmaster.v1.ReportDatasetReply
+	(*SaveModelRequest)(nil),       // 37: trainmaster.v1.SaveModelRequest
+	(*SaveModelReply)(nil),         // 38: trainmaster.v1.SaveModelReply
+	(*StagedRequest)(nil),          // 39: trainmaster.v1.StagedRequest
+	(*StagedReply)(nil),            // 40: trainmaster.v1.StagedReply
+	(*LastStepRequest)(nil),        // 41: trainmaster.v1.LastStepRequest
+	(*FlushedRequest)(nil),         // 42: trainmaster.v1.FlushedRequest
+	(*TaskPosition)(nil),           // 43: trainmaster.v1.TaskPosition
+	(*StepRequest)(nil),            // 44: trainmaster.v1.StepRequest
+	(*CutWatchRequest)(nil),        // 45: trainmaster.v1.CutWatchRequest
+	(*StepReply)(nil),              // 46: trainmaster.v1.StepReply
+	nil,                            // 47: trainmaster.v1.HyperParameter.ValuesEntry
+	(*HyperParameter_Value)(nil),   // 48: trainmaster.v1.HyperParameter.Value
+	(TaskKind)(0),                  // 49: trainmaster.v1.TaskKind
+	(*DataSpec)(nil),               // 50: trainmaster.v1.DataSpec
 }
 var file_trainmaster_v1_coordinator_proto_depIdxs = []int32{
 	4,  // 0: trainmaster.v1.TrainerInfo.request:type_name -> trainmaster.v1.Request
-	48, // 1: trainmaster.v1.TrainerInfo.accepts:type_name -> trainmaster.v1.TaskKind
+	49, // 1: trainmaster.v1.TrainerInfo.accepts:type_name -> trainmaster.v1.TaskKind
 	5,  // 2: trainmaster.v1.Request.session:type_name -> trainmaster.v1.Session
 	7,  // 3: trainmaster.v1.Request.held:type_name -> trainmaster.v1.Token
 	6,  // 4: trainmaster.v1.Request.progress:type_name -> trainmaster.v1.TrainerProgress
-	48, // 5: trainmaster.v1.Token.kind:type_name -> trainmaster.v1.TaskKind
+	49, // 5: trainmaster.v1.Token.kind:type_name -> trainmaster.v1.TaskKind
 	9,  // 6: trainmaster.v1.TaskSpec.training_task:type_name -> trainmaster.v1.TrainingTaskSpec
 	10, // 7: trainmaster.v1.TaskSpec.evaluation_spec:type_name -> trainmaster.v1.EvaluationTaskSpec
 	11, // 8: trainmaster.v1.TaskSpec.prediction_spec:type_name -> trainmaster.v1.PredictionTaskSpec
@@ -3667,13 +3772,13 @@ var file_trainmaster_v1_coordinator_proto_depIdxs = []int32{
 	15, // 10: trainmaster.v1.TaskSpec.end:type_name -> trainmaster.v1.EndTaskSpec
 	7,  // 11: trainmaster.v1.TaskSpec.token:type_name -> trainmaster.v1.Token
 	12, // 12: trainmaster.v1.TrainingTaskSpec.model:type_name -> trainmaster.v1.ModelSpec
-	49, // 13: trainmaster.v1.TrainingTaskSpec.data:type_name -> trainmaster.v1.DataSpec
+	50, // 13: trainmaster.v1.TrainingTaskSpec.data:type_name -> trainmaster.v1.DataSpec
 	13, // 14: trainmaster.v1.TrainingTaskSpec.hyper_parameter:type_name -> trainmaster.v1.HyperParameter
 	12, // 15: trainmaster.v1.EvaluationTaskSpec.model:type_name -> trainmaster.v1.ModelSpec
-	49, // 16: trainmaster.v1.EvaluationTaskSpec.data:type_name -> trainmaster.v1.DataSpec
+	50, // 16: trainmaster.v1.EvaluationTaskSpec.data:type_name -> trainmaster.v1.DataSpec
 	12, // 17: trainmaster.v1.PredictionTaskSpec.model:type_name -> trainmaster.v1.ModelSpec
-	49, // 18: trainmaster.v1.PredictionTaskSpec.data:type_name -> trainmaster.v1.DataSpec
-	46, // 19: trainmaster.v1.HyperParameter.values:type_name -> trainmaster.v1.HyperParameter.ValuesEntry
+	50, // 18: trainmaster.v1.PredictionTaskSpec.data:type_name -> trainmaster.v1.DataSpec
+	47, // 19: trainmaster.v1.HyperParameter.values:type_name -> trainmaster.v1.HyperParameter.ValuesEntry
 	0,  // 20: trainmaster.v1.WaitTaskSpec.reason:type_name -> trainmaster.v1.WaitTaskSpec.Reason
 	1,  // 21: trainmaster.v1.EndTaskSpec.reason:type_name -> trainmaster.v1.EndTaskSpec.Reason
 	21, // 22: trainmaster.v1.TaskResult.stat:type_name -> trainmaster.v1.RunStats
@@ -3691,58 +3796,62 @@ var file_trainmaster_v1_coordinator_proto_depIdxs = []int32{
 	8,  // 34: trainmaster.v1.WorkReply.task:type_name -> trainmaster.v1.TaskSpec
 	22, // 35: trainmaster.v1.WorkReply.result:type_name -> trainmaster.v1.PushResultResponse
 	25, // 36: trainmaster.v1.WorkReply.error:type_name -> trainmaster.v1.WorkError
-	5,  // 37: trainmaster.v1.JoinReply.session:type_name -> trainmaster.v1.Session
-	5,  // 38: trainmaster.v1.HeartbeatRequest.session:type_name -> trainmaster.v1.Session
-	7,  // 39: trainmaster.v1.HeartbeatRequest.moving:type_name -> trainmaster.v1.Token
-	6,  // 40: trainmaster.v1.HeartbeatRequest.progress:type_name -> trainmaster.v1.TrainerProgress
-	7,  // 41: trainmaster.v1.HeartbeatRequest.held:type_name -> trainmaster.v1.Token
-	30, // 42: trainmaster.v1.HeartbeatReply.commands:type_name -> trainmaster.v1.Command
-	31, // 43: trainmaster.v1.Command.stop_task:type_name -> trainmaster.v1.StopTaskRequest
-	8,  // 44: trainmaster.v1.Command.evaluate_current_model:type_name -> trainmaster.v1.TaskSpec
-	7,  // 45: trainmaster.v1.StopTaskRequest.token:type_name -> trainmaster.v1.Token
-	5,  // 46: trainmaster.v1.LeaveRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 47: trainmaster.v1.SaveModelRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 48: trainmaster.v1.StagedRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 49: trainmaster.v1.LastStepRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 50: trainmaster.v1.FlushedRequest.session:type_name -> trainmaster.v1.Session
-	42, // 51: trainmaster.v1.FlushedRequest.positions:type_name -> trainmaster.v1.TaskPosition
-	7,  // 52: trainmaster.v1.TaskPosition.token:type_name -> trainmaster.v1.Token
-	5,  // 53: trainmaster.v1.StepRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 54: trainmaster.v1.CutWatchRequest.session:type_name -> trainmaster.v1.Session
-	47, // 55: trainmaster.v1.HyperParameter.ValuesEntry.value:type_name -> trainmaster.v1.HyperParameter.Value
-	3,  // 56: trainmaster.v1.Coordinator.GetTask:input_type -> trainmaster.v1.TrainerInfo
-	16, // 57: trainmaster.v1.Coordinator.PushResult:input_type -> trainmaster.v1.TaskResult
-	23, // 58: trainmaster.v1.Coordinator.Work:input_type -> trainmaster.v1.WorkRequest
-	26, // 59: trainmaster.v1.Coordinator.Join:input_type -> trainmaster.v1.JoinRequest
-	28, // 60: trainmaster.v1.Coordinator.Heartbeat:input_type -> trainmaster.v1.HeartbeatRequest
-	32, // 61: trainmaster.v1.Coordinator.Leave:input_type -> trainmaster.v1.LeaveRequest
-	34, // 62: trainmaster.v1.Coordinator.ReportDataset:input_type -> trainmaster.v1.ReportDatasetRequest
-	36, // 63: trainmaster.v1.Coordinator.SaveModel:input_type -> trainmaster.v1.SaveModelRequest
-	38, // 64: trainmaster.v1.Coordinator.Staged:input_type -> trainmaster.v1.StagedRequest
-	40, // 65: trainmaster.v1.Coordinator.LastStep:input_type -> trainmaster.v1.LastStepRequest
-	41, // 66: trainmaster.v1.Coordinator.Flushed:input_type -> trainmaster.v1.FlushedRequest
-	43, // 67: trainmaster.v1.Coordinator.Commit:input_type -> trainmaster.v1.StepRequest
-	43, // 68: trainmaster.v1.Coordinator.Rollback:input_type -> trainmaster.v1.StepRequest
-	44, // 69: trainmaster.v1.Coordinator.CutWatch:input_type -> trainmaster.v1.CutWatchRequest
-	8,  // 70: trainmaster.v1.Coordinator.GetTask:output_type -> trainmaster.v1.TaskSpec
-	22, // 71: trainmaster.v1.Coordinator.PushResult:output_type -> trainmaster.v1.PushResultResponse
-	24, // 72: trainmaster.v1.Coordinator.Work:output_type -> trainmaster.v1.WorkReply
-	27, // 73: trainmaster.v1.Coordinator.Join:output_type -> trainmaster.v1.JoinReply
-	29, // 74: trainmaster.v1.Coordinator.Heartbeat:output_type -> trainmaster.v1.HeartbeatReply
-	33, // 75: trainmaster.v1.Coordinator.Leave:output_type -> trainmaster.v1.LeaveReply
-	35, // 76: trainmaster.v1.Coordinator.ReportDataset:output_type -> trainmaster.v1.ReportDatasetReply
-	37, // 77: trainmaster.v1.Coordinator.SaveModel:output_type -> trainmaster.v1.SaveModelReply
-	39, // 78: trainmaster.v1.Coordinator.Staged:output_type -> trainmaster.v1.StagedReply
-	45, // 79: trainmaster.v1.Coordinator.LastStep:output_type -> trainmaster.v1.StepReply
-	45, // 80: trainmaster.v1.Coordinator.Flushed:output_type -> trainmaster.v1.StepReply
-	45, // 81: trainmaster.v1.Coordinator.Commit:output_type -> trainmaster.v1.StepReply
-	45, // 82: trainmaster.v1.Coordinator.Rollback:output_type -> trainmaster.v1.StepReply
-	45, // 83: trainmaster.v1.Coordinator.CutWatch:output_type -> trainmaster.v1.StepReply
-	70, // [70:84] is the sub-list for method output_type
-	56, // [56:70] is the sub-list for method input_type
-	56, // [56:56] is the sub-list for extension type_name
-	56, // [56:56] is the sub-list for extension extendee
-	0,  // [0:56] is the sub-list for field type_name
+	30, // 37: trainmaster.v1.WorkReply.command:type_name -> trainmaster.v1.Command
+	5,  // 38: trainmaster.v1.WorkReply.session:type_name -> trainmaster.v1.Session
+	5,  // 39: trainmaster.v1.JoinReply.session:type_name -> trainmaster.v1.Session
+	5,  // 40: trainmaster.v1.HeartbeatRequest.session:type_name -> trainmaster.v1.Session
+	7,  // 41: trainmaster.v1.HeartbeatRequest.moving:type_name -> trainmaster.v1.Token
+	6,  // 42: trainmaster.v1.HeartbeatRequest.progress:type_name -> trainmaster.v1.TrainerProgress
+	7,  // 43: trainmaster.v1.HeartbeatRequest.held:type_name -> trainmaster.v1.Token
+	30, // 44: trainmaster.v1.HeartbeatReply.commands:type_name -> trainmaster.v1.Command
+	31, // 45: trainmaster.v1.Command.stop_task:type_name -> trainmaster.v1.StopTaskRequest
+	8,  // 46: trainmaster.v1.Command.evaluate_current_model:type_name -> trainmaster.v1.TaskSpec
+	32, // 47: trainmaster.v1.Command.report_progress:type_name -> trainmaster.v1.ReportProgressRequest
+	7,  // 48: trainmaster.v1.StopTaskRequest.token:type_name -> trainmaster.v1.Token
+	7,  // 49: trainmaster.v1.ReportProgressRequest.token:type_name -> trainmaster.v1.Token
+	5,  // 50: trainmaster.v1.LeaveRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 51: trainmaster.v1.SaveModelRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 52: trainmaster.v1.StagedRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 53: trainmaster.v1.LastStepRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 54: trainmaster.v1.FlushedRequest.session:type_name -> trainmaster.v1.Session
+	43, // 55: trainmaster.v1.FlushedRequest.positions:type_name -> trainmaster.v1.TaskPosition
+	7,  // 56: trainmaster.v1.TaskPosition.token:type_name -> trainmaster.v1.Token
+	5,  // 57: trainmaster.v1.StepRequest.session:type_name -> trainmaster.v1.Session
+	5,  // 58: trainmaster.v1.CutWatchRequest.session:type_name -> trainmaster.v1.Session
+	48, // 59: trainmaster.v1.HyperParameter.ValuesEntry.value:type_name -> trainmaster.v1.HyperParameter.Value
+	3,  // 60: trainmaster.v1.Coordinator.GetTask:input_type -> trainmaster.v1.TrainerInfo
+	16, // 61: trainmaster.v1.Coordinator.PushResult:input_type -> trainmaster.v1.TaskResult
+	23, // 62: trainmaster.v1.Coordinator.Work:input_type -> trainmaster.v1.WorkRequest
+	26, // 63: trainmaster.v1.Coordinator.Join:input_type -> trainmaster.v1.JoinRequest
+	28, // 64: trainmaster.v1.Coordinator.Heartbeat:input_type -> trainmaster.v1.HeartbeatRequest
+	33, // 65: trainmaster.v1.Coordinator.Leave:input_type -> trainmaster.v1.LeaveRequest
+	35, // 66: trainmaster.v1.Coordinator.ReportDataset:input_type -> trainmaster.v1.ReportDatasetRequest
+	37, // 67: trainmaster.v1.Coordinator.SaveModel:input_type -> trainmaster.v1.SaveModelRequest
+	39, // 68: trainmaster.v1.Coordinator.Staged:input_type -> trainmaster.v1.StagedRequest
+	41, // 69: trainmaster.v1.Coordinator.LastStep:input_type -> trainmaster.v1.LastStepRequest
+	42, // 70: trainmaster.v1.Coordinator.Flushed:input_type -> trainmaster.v1.FlushedRequest
+	44, // 71: trainmaster.v1.Coordinator.Commit:input_type -> trainmaster.v1.StepRequest
+	44, // 72: trainmaster.v1.Coordinator.Rollback:input_type -> trainmaster.v1.StepRequest
+	45, // 73: trainmaster.v1.Coordinator.CutWatch:input_type -> trainmaster.v1.CutWatchRequest
+	8,  // 74: trainmaster.v1.Coordinator.GetTask:output_type -> trainmaster.v1.TaskSpec
+	22, // 75: trainmaster.v1.Coordinator.PushResult:output_type -> trainmaster.v1.PushResultResponse
+	24, // 76: trainmaster.v1.Coordinator.Work:output_type -> trainmaster.v1.WorkReply
+	27, // 77: trainmaster.v1.Coordinator.Join:output_type -> trainmaster.v1.JoinReply
+	29, // 78: trainmaster.v1.Coordinator.Heartbeat:output_type -> trainmaster.v1.HeartbeatReply
+	34, // 79: trainmaster.v1.Coordinator.Leave:output_type -> trainmaster.v1.LeaveReply
+	36, // 80: trainmaster.v1.Coordinator.ReportDataset:output_type -> trainmaster.v1.ReportDatasetReply
+	38, // 81: trainmaster.v1.Coordinator.SaveModel:output_type -> trainmaster.v1.SaveModelReply
+	40, // 82: trainmaster.v1.Coordinator.Staged:output_type -> trainmaster.v1.StagedReply
+	46, // 83: trainmaster.v1.Coordinator.LastStep:output_type -> trainmaster.v1.StepReply
+	46, // 84: trainmaster.v1.Coordinator.Flushed:output_type -> trainmaster.v1.StepReply
+	46, // 85: trainmaster.v1.Coordinator.Commit:output_type -> trainmaster.v1.StepReply
+	46, // 86: trainmaster.v1.Coordinator.Rollback:output_type -> trainmaster.v1.StepReply
+	46, // 87: trainmaster.v1.Coordinator.CutWatch:output_type -> trainmaster.v1.StepReply
+	74, // [74:88] is the sub-list for method output_type
+	60, // [60:74] is the sub-list for method input_type
+	60, // [60:60] is the sub-list for extension type_name
+	60, // [60:60] is the sub-list for extension extendee
+	0,  // [0:60] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_coordinator_proto_init() }
@@ -3773,12 +3882,14 @@ func file_trainmaster_v1_coordinator_proto_init() {
 		(*WorkReply_Task)(nil),
 		(*WorkReply_Result)(nil),
 		(*WorkReply_Error)(nil),
+		(*WorkReply_Command)(nil),
 	}
 	file_trainmaster_v1_coordinator_proto_msgTypes[27].OneofWrappers = []any{
 		(*Command_StopTask)(nil),
 		(*Command_EvaluateCurrentModel)(nil),
+		(*Command_ReportProgress)(nil),
 	}
-	file_trainmaster_v1_coordinator_proto_msgTypes[44].OneofWrappers = []any{
+	file_trainmaster_v1_coordinator_proto_msgTypes[45].OneofWrappers = []any{
 		(*HyperParameter_Value_Number)(nil),
 		(*HyperParameter_Value_Integer)(nil),
 		(*HyperParameter_Value_Text)(nil),
@@ -3790,7 +3901,7 @@ func file_trainmaster_v1_coordinator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_coordinator_proto_rawDesc), len(file_trainmaster_v1_coordinator_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   45,
+			NumMessages:   46,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
