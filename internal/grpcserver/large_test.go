@@ -29,6 +29,7 @@ import (
 type holder struct {
 	calls   chan string
 	release chan struct{}
+	end     func() // releases all calls
 }
 
 func (h *holder) method(name string) grpc.MethodDesc {
@@ -48,7 +49,8 @@ func (h *holder) method(name string) grpc.MethodDesc {
 // serveHolder serves the methods Short, Report and Result.
 func serveHolder(t *testing.T) (h *holder, addr string) {
 	t.Helper()
-	h = &holder{make(chan string, 100), make(chan struct{})}
+	h = &holder{calls: make(chan string, 100), release: make(chan struct{})}
+	h.end = sync.OnceFunc(func() { close(h.release) })
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	server := New(Config{Table: Common, Log: logrus.NewEntry(log), Large: map[string]Large{"/test/Report": LargeReport, "/test/Result": LargeResult}})
@@ -66,6 +68,7 @@ func serveHolder(t *testing.T) (h *holder, addr string) {
 			t.Error(err)
 		}
 	})
+	t.Cleanup(h.end) // the end of the server waits for calls
 	return h, l.Addr().String()
 }
 
@@ -136,8 +139,13 @@ func TestLargeMessagesTakePlaces(t *testing.T) {
 	for range cap(answered) { // with the results in progress, one is too many
 		go func() { answered <- <-call("Result", MaxMessage-100) }()
 	}
-	if err := <-answered; Reason(err) != "TOO_MANY_LARGE_MESSAGES" {
-		t.Errorf("results of more than %d bytes: expected a refusal, found %v", largemsg.MaxWaiting, err)
+	select {
+	case err := <-answered:
+		if Reason(err) != "TOO_MANY_LARGE_MESSAGES" {
+			t.Errorf("results of more than %d bytes: expected a refusal, found %v", largemsg.MaxWaiting, err)
+		}
+	case <-time.After(30 * time.Second): // a refusal comes in less than a second
+		t.Fatalf("results of more than %d bytes wait, expected a refusal", largemsg.MaxWaiting)
 	}
 	ended = append(ended, call("Short", 100), call("Report", 100), call("Result", 100))
 	h.awaitCalls(t, 3)
@@ -146,7 +154,7 @@ func TestLargeMessagesTakePlaces(t *testing.T) {
 		t.Errorf("%s: expected the last large result to wait for a place", name)
 	case <-time.After(200 * time.Millisecond): // a call would begin within this time
 	}
-	close(h.release)
+	h.end()
 	for _, e := range append(ended, waiting) {
 		if err := <-e; err != nil {
 			t.Error(err)
@@ -205,7 +213,7 @@ func (u *unfinished) Close() error {
 func TestArrivingMessagesShareMemoryOverGRPC(t *testing.T) {
 	const conns, streams, part = 4, 8, 3 << 20 // 96 MiB in all
 	h, addr := serveHolder(t)
-	close(h.release)
+	h.end()
 	stop := make(chan struct{})
 	var all, requests sync.WaitGroup
 	var sent [conns][streams]atomic.Int64
@@ -327,7 +335,7 @@ func TestArrivingBytesAreCountedExactly(t *testing.T) {
 // A compressed message is limited by its decompressed size: it is refused before it is decoded.
 func TestCompressedMessagesHaveTheSameLimits(t *testing.T) {
 	h, addr := serveHolder(t)
-	close(h.release)
+	h.end()
 	call := caller(t, addr, grpc.UseCompressor("gzip"))
 	for bytes, want := range map[int]codes.Code{1000: codes.OK, 100 << 10: codes.ResourceExhausted, 6 << 20: codes.ResourceExhausted} {
 		if err := <-call("Short", bytes); status.Code(err) != want {
