@@ -117,7 +117,11 @@ func (d *decider) observe(in Input) {
 	}
 	d.Due.Steps = passed(&d.Seen.Version, in.Version, every.Steps) || d.Due.Steps
 	d.Due.Passes = passed(&d.Seen.Passes, in.Passes, every.Passes) || d.Due.Passes
-	d.Due.Time = passed(&d.Seen.Time, now, uint64(every.Time/time.Millisecond)) || d.Due.Time
+	isTime := passed(&d.Seen.Time, now, uint64(every.Time/time.Millisecond))
+	//guard:no-round-by-time-after-the-last
+	if isTime && !d.Final { // else rounds that take longer than the interval would keep the job open
+		d.Due.Time = true
+	}
 	d.Due.Command = d.Due.Command || in.Command
 	d.Due.Trainer = cmp.Or(d.Due.Trainer, in.Trainer)
 	if in.Ending && !d.Final {

@@ -201,6 +201,23 @@ func TestRoundsOfAJob(t *testing.T) {
 	}
 }
 
+// The last round takes longer than the interval: no other round of the same model keeps the job open.
+func TestTimeBeginsNoRoundAfterTheLast(t *testing.T) {
+	every, err := ParseEvery("10m")
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := machine{t: t, config: Config{Every: every}}
+	m.want(m.at(1, Input{Version: 7, Model: "set-1"}), "")
+	m.want(m.at(2, Input{Version: 7, Model: "set-1", Passes: 1, Ending: true}), "begin 1: end of the job (version 7, 1 pass)")
+	m.want(m.at(600_001, Input{Version: 7, Model: "set-1", Passes: 1, Ending: true}), "")
+	m.want(m.at(1_200_001, Input{Version: 7, Model: "set-1", Passes: 1, Closed: closed(1, "loss", 0.5)}), "close 1: loss is 0.5 | keep 1: number 1 of the best 1 by loss:min")
+	m.want(m.at(1_800_001, Input{Version: 7, Model: "set-1", Passes: 1, Ending: true}), "")
+	if !m.MayEnd() {
+		t.Errorf("expected that the job may end, found %+v", m.Due)
+	}
+}
+
 func TestReasonsToEndTheJob(t *testing.T) {
 	half := 0.5
 	for name, c := range map[string]struct {
@@ -325,7 +342,7 @@ func goldenState(t *testing.T) State {
 	m.at(3, Input{Version: 12, Passes: 1, Model: "set-1", Closed: closed(1, "loss", 0.75)})
 	m.at(1004, Input{Version: 12, Passes: 1, Model: "set-2"})
 	m.at(1005, Input{Version: 13, Passes: 1, Model: "set-2", Closed: closed(2, "loss", 1.0)})
-	m.at(1006, Input{Version: 13, Passes: 1, Model: "set <3>", Command: true, Ending: true})
+	m.at(1006, Input{Version: 13, Passes: 1, Model: "set <3>", Command: true})
 	m.at(2007, Input{Version: 20, Passes: 2, Model: "set-4", Command: true, Ending: true})
 	m.State.Due.End, m.State.Due.Trainer = true, "worker-3"
 	m.State.History[0] = Round{Number: 1, Version: 12, Trainer: "worker-1", Begin: 2, End: 3}

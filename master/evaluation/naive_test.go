@@ -56,7 +56,7 @@ func (n *naive) step(now taskqueue.Clock, in Input) (list []string) {
 			"time":   {uint64(n.times[k-1]), uint64(now), uint64(every.Time.Milliseconds())},
 		} {
 			for v := c[0] + 1; c[2] > 0 && v <= c[1]; v++ {
-				if v%c[2] == 0 {
+				if v%c[2] == 0 && !(name == "time" && n.ending) {
 					n.pending[name] = true
 				}
 			}
