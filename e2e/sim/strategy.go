@@ -71,7 +71,7 @@ func (b *strategyBook) before(w *world) { b.step = w.check.stepBook.last.version
 
 // written checks the history that a commit leaves, and the learning rate of its step.
 func (b *strategyBook) written(w *world, req *pb.TxnRequest, clock taskqueue.Clock) {
-	if w.plan.strategy == nil {
+	if w.plan.strategy == nil || w.check.over() { // after the end of the job, nothing is decided
 		return
 	}
 	if b.ended == nil {
