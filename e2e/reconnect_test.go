@@ -25,8 +25,6 @@ func TestReconnectBench(t *testing.T) { // not parallel, because of the time lim
 		var figures struct {
 			Trainers    int     `json:"trainers"`
 			BackSeconds float64 `json:"back_s"`
-			P99BeforeMS float64 `json:"p99_before_ms"`
-			P99AfterMS  float64 `json:"p99_after_ms"`
 			Lost        *int    `json:"lost"`
 			Doubled     *int    `json:"doubled"`
 			Finished    int     `json:"finished"`
@@ -36,7 +34,7 @@ func TestReconnectBench(t *testing.T) { // not parallel, because of the time lim
 			t.Fatalf("%s: %v in %s", mode, err, got.stdout)
 		}
 		switch f := figures; {
-		case f.Trainers != trainers || f.BackSeconds <= 0 || f.P99BeforeMS <= 0 || f.RSSBytes <= 0: // the window after it may have no answer on a busy machine
+		case f.Trainers != trainers || f.BackSeconds <= 0 || f.RSSBytes <= 0: // the windows may have no answer on a busy machine
 			t.Errorf("%s: %s", mode, got.stdout)
 		case f.BackSeconds > allBack:
 			t.Errorf("%s: %d trainers reconnected after %.1f s, expected at most %v s", mode, trainers, f.BackSeconds, allBack)
