@@ -18,6 +18,7 @@ var readsClock = map[string]string{
 	"master/component/component.go":  "default clock of a master",
 	"master/election/heartbeats.go":  "time since the last answer of etcd; deadline of a write to a socket",
 	"master/registration.go":         "interval of the lines of progress",
+	"master/online.go":               "duration of an append, for the log",
 	"master/report.go":               "duration of a scan, for the log",
 	"master/report_recent.go":        "age of the last read of a file",
 	"master/pscontrol/attendance.go": "pause after a check that ended immediately",

@@ -57,6 +57,8 @@ var notRun = map[string]string{
 	"master snapshot inspect backup.tms -o json":                                                     "TestSnapshotRestore of cmd/master",
 	"master snapshot restore backup.tms --endpoints 10.0.0.1:2379 --job again":                       "TestSnapshotRestore of cmd/master",
 	"master snapshot restore backup.tms --data-dir restored":                                         "TestSnapshotOfDataDir of cmd/master",
+	"master dataset append clicks '/data/clicks/2026-11-25-*'":                                       "TestAppendsWhileTraining",
+	"master dataset close clicks":                                                                    "TestAppendsWhileTraining",
 	"master tasks drop 17":                                                                           "TestTasksRetryAndDrop of cmd/master",
 	"master run --masters 2 --drillable --passes 500":                                                "TestDrills",
 	"master drill kill-leader":                                                                       "TestDrills",

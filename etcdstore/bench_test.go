@@ -78,7 +78,7 @@ func BenchmarkParts(b *testing.B) {
 	}
 	b.SetBytes(n * size)
 	for b.Loop() {
-		got, _, err := s.Parts(context.Background(), "bench", n)
+		got, _, err := s.Parts(context.Background(), "bench", 0, n)
 		if err != nil || !bytes.Equal(got[n-1], parts[n-1].Value) {
 			b.Fatal(err)
 		}

@@ -207,7 +207,7 @@ func TestPartsAreReadInOrder(t *testing.T) {
 		t.Errorf("progress %v", steps)
 	}
 	wantState(t, s, "one", mod) // unchanged
-	got, revision, err := s.Parts(t.Context(), "beef", 12)
+	got, revision, err := s.Parts(t.Context(), "beef", 0, 12)
 	if err != nil || revision < mod {
 		t.Fatal(revision, err)
 	}
@@ -216,13 +216,13 @@ func TestPartsAreReadInOrder(t *testing.T) {
 			t.Errorf("part %d has %d bytes of %v", i, len(got[i]), got[i][:1])
 		}
 	}
-	if _, _, err := s.Parts(t.Context(), "beef", 13); err == nil || !strings.Contains(err.Error(), "12 of 13") {
+	if _, _, err := s.Parts(t.Context(), "beef", 0, 13); err == nil || !strings.Contains(err.Error(), "12 of 13") {
 		t.Errorf("missing part: got %v", err)
 	}
 	if _, err := s.Client().Delete(t.Context(), s.Prefix()+etcdstore.PartKey("beef", 5)); err != nil {
 		t.Fatal(err)
 	}
-	if _, _, err := s.Parts(t.Context(), "beef", 11); err == nil || !strings.Contains(err.Error(), "0005") {
+	if _, _, err := s.Parts(t.Context(), "beef", 0, 11); err == nil || !strings.Contains(err.Error(), "0005") {
 		t.Errorf("gap between parts: got %v", err)
 	}
 	tooLarge := []taskqueue.Write{{Key: etcdstore.PartKey("beef", 0), Value: make([]byte, etcdstore.MaxPart+1)}}

@@ -34,7 +34,7 @@ func TestErrorsOfEnsureJobAndParts(t *testing.T) {
 	if err := s.EnsureJob(t.Context(), "default", settings); !errors.Is(err, taskqueue.ErrDamaged) || !errors.Is(err, etcdstore.ErrCorrupt) {
 		t.Errorf("damaged settings: error %v, expected %v", err, taskqueue.ErrDamaged)
 	}
-	if _, _, err := s.Parts(t.Context(), "absent", 1); !errors.Is(err, taskqueue.ErrDamaged) || !errors.Is(err, etcdstore.ErrCorrupt) {
+	if _, _, err := s.Parts(t.Context(), "absent", 0, 1); !errors.Is(err, taskqueue.ErrDamaged) || !errors.Is(err, etcdstore.ErrCorrupt) {
 		t.Errorf("missing parts: error %v, expected %v", err, taskqueue.ErrDamaged)
 	}
 	canceled, cancel := context.WithCancel(t.Context())

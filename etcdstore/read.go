@@ -67,35 +67,35 @@ func (s *Store) State(ctx context.Context) (value []byte, modRevision int64, err
 // parts in memory for us.
 const partsAtOnce = 4
 
-// Parts reads the n parts of a report's task table, in order, all at one
+// Parts reads n parts of a report's task table from the given one on, in order, all at one
 // revision. It fails when one is missing.
-func (s *Store) Parts(ctx context.Context, reportID string, n int) (parts [][]byte, revision int64, err error) {
+func (s *Store) Parts(ctx context.Context, reportID string, first, n int) (parts [][]byte, revision int64, err error) {
 	for {
-		parts, revision, err = s.partsOnce(ctx, reportID, n)
+		parts, revision, err = s.partsOnce(ctx, reportID, first, n)
 		if !errors.Is(err, rpctypes.ErrCompacted) || ctx.Err() != nil {
 			return parts, revision, err
 		}
 	}
 }
 
-func (s *Store) partsOnce(ctx context.Context, reportID string, n int) ([][]byte, int64, error) {
+func (s *Store) partsOnce(ctx context.Context, reportID string, first, n int) ([][]byte, int64, error) {
 	// Count first: one revision for all parts, and one clear error.
 	answer, err := s.get(ctx, s.abs(keyParts+reportID+"/"), clientv3.WithPrefix(), clientv3.WithCountOnly())
 	if err != nil {
 		return nil, 0, fmt.Errorf("count the parts of task table %s: %w", reportID, err)
 	}
 	revision := answer.Header.Revision
-	if answer.Count < int64(n) {
+	if answer.Count < int64(first+n) {
 		return nil, revision, fmt.Errorf("%w: task table %s: %d of %d parts under %s; "+
 			"the state names parts that are gone: restore etcd from a snapshot that has both, or start a new job under another --job",
-			errDamaged, reportID, answer.Count, n, s.abs(keyParts+reportID+"/"))
+			errDamaged, reportID, answer.Count, first+n, s.abs(keyParts+reportID+"/"))
 	}
 	parts := make([][]byte, n)
 	group, ctx := errgroup.WithContext(ctx)
 	group.SetLimit(partsAtOnce)
 	for i := range n {
 		group.Go(func() error {
-			key := s.abs(PartKey(reportID, i))
+			key := s.abs(PartKey(reportID, first+i))
 			answer, err := s.get(ctx, key, clientv3.WithRev(revision))
 			if err != nil {
 				return fmt.Errorf("read %s at revision %d: %w", key, revision, err)

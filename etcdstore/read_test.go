@@ -56,7 +56,7 @@ func TestAbsentKeys(t *testing.T) {
 	if roster, err := s.Roster(t.Context()); len(roster) != 0 || err != nil {
 		t.Errorf("roster %v, %v", roster, err)
 	}
-	if parts, _, err := s.Parts(t.Context(), "none", 0); len(parts) != 0 || err != nil {
+	if parts, _, err := s.Parts(t.Context(), "none", 0, 0); len(parts) != 0 || err != nil {
 		t.Errorf("parts %v, %v", parts, err)
 	}
 }

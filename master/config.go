@@ -38,7 +38,8 @@ type Config struct {
 	Job       string // name; default "default"
 	Advertise string // address that trainers dial: host:port
 
-	Datasets      []Dataset // that the master registers itself; empty: a trainer reports the dataset for training
+	Datasets      []Dataset     // that the master registers itself; empty: a trainer reports the dataset for training
+	DatasetWatch  time.Duration // between two looks for new files of online datasets; default 10 s
 	Queue         taskqueue.Options
 	Shuffle       bool
 	Seed          uint64
@@ -98,6 +99,9 @@ func (c Config) withDefaults() Config {
 	//guard:job-has-the-datasets-of-the-master
 	c.Queue.Sets = append(c.ofMaster(taskqueue.Training), c.ofMaster(taskqueue.Prediction)...)
 	c.Queue.Merge = metric.MergeEncoded
+	if c.DatasetWatch == 0 {
+		c.DatasetWatch = watchEvery
+	}
 	if c.Linger == 0 {
 		c.Linger = 30 * time.Second
 	}

@@ -7,6 +7,8 @@ import (
 	"strings"
 	"time"
 
+	"golang.org/x/sync/errgroup"
+
 	"trainmaster/dataset"
 	"trainmaster/master/component"
 	"trainmaster/taskqueue"
@@ -41,6 +43,9 @@ func (c Config) datasetSetting() string {
 			if s.Passes > 0 {
 				text += fmt.Sprintf(" passes %d", s.Passes)
 			}
+			if s.Online {
+				text += " online"
+			}
 			list = append(list, text)
 		}
 	}
@@ -61,13 +66,14 @@ func (c Config) validateDatasets() error {
 	if n := len(c.ofMaster(taskqueue.Training)); c.Deterministic && n > 1 {
 		return fmt.Errorf("deterministic: expected one dataset, found %d: which trainer gets a task of which dataset depends on time", n)
 	}
-	return nil
+	return c.validateOnline()
 }
 
-// datasets is the component that registers the datasets of the configuration, in their order.
+// datasets is the component that registers the datasets of the configuration, in their order, and appends new files to the online ones.
 type datasets struct {
 	config Config
 	report func(context.Context, taskqueue.SetSpec, []string) error
+	append func(context.Context, Dataset) (Appended, error)
 }
 
 // Name implements [component.Component].
@@ -79,15 +85,22 @@ func (*datasets) Init(context.Context) error { return nil }
 // Prepare implements [component.Component].
 func (*datasets) Prepare(context.Context, component.Term) error { return nil }
 
-// Run registers the datasets, and waits for the end of the term.
+// Run registers the datasets, and appends new files until the end of the term.
 func (d *datasets) Run(ctx context.Context, t component.Term) error {
-	for _, set := range d.config.Datasets {
-		if err := d.register(ctx, t, set); err != nil {
-			return err
+	group, ctx := errgroup.WithContext(ctx)
+	group.Go(func() error {
+		for _, set := range d.config.Datasets {
+			if err := d.register(ctx, t, set); err != nil {
+				return err
+			}
+			if set.Online {
+				group.Go(func() error { return d.watch(ctx, t, set) })
+			}
 		}
-	}
-	<-ctx.Done()
-	return context.Cause(ctx)
+		<-ctx.Done()
+		return context.Cause(ctx)
+	})
+	return group.Wait()
 }
 
 // Limits of the pause before a registration is repeated.

@@ -66,7 +66,13 @@ func New(config Config) (*Master, error) {
 	}
 	m.components = append(m.components, config.Components...)
 	if len(config.Datasets) > 0 {
-		m.components = append(m.components, &datasets{config, m.ReportSet})
+		m.components = append(m.components, &datasets{config, m.ReportSet, func(ctx context.Context, d Dataset) (Appended, error) {
+			t, err := m.leading()
+			if err != nil {
+				return Appended{}, err
+			}
+			return m.appendNew(ctx, t, d, false)
+		}})
 	}
 	m.components = append(m.components, m.unused, &jobEnd{linger: config.Linger, before: config.Servers.LastCheckpoint})
 	return m, nil

@@ -111,12 +111,12 @@ func (s *memory) Announce(ctx context.Context, _ string, _ uint64) error {
 	return errors.Join(s.unannounced, ctx.Err())
 }
 
-func (s *memory) Parts(_ context.Context, id string, n int) ([][]byte, int64, error) {
+func (s *memory) Parts(_ context.Context, id string, first, n int) ([][]byte, int64, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	parts := make([][]byte, n)
 	for i := range parts {
-		parts[i] = s.keys[s.PartKey(id, i)]
+		parts[i] = s.keys[s.PartKey(id, first+i)]
 	}
 	return parts, s.revision, nil
 }

@@ -138,3 +138,75 @@ func tableOfParts(t *testing.T, n int) *taskqueue.Table {
 	}
 	return table
 }
+
+// A full store refuses a segment. Its parts are removed, and the next append has the same keys.
+func TestPartsOfARefusedSegmentAreRemoved(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		m, stop, ended := leads(t, store, Config{}, nil)
+		defer func() {
+			stop()
+			<-ended
+		}()
+		if err := m.ReportSet(t.Context(), taskqueue.SetSpec{Name: "clicks", Online: true}, nil); err != nil {
+			t.Fatal(err)
+		}
+		appends := func() (growingSet, error) {
+			term, err := m.leading()
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := term.growing(t.Context(), "clicks")
+			if err != nil {
+				t.Fatal(err)
+			}
+			table := s.table.Extend()
+			chunks := make([]recordio.Index, 1<<19) // of two parts
+			for i := range chunks {
+				chunks[i] = recordio.Index{Size: 1, Records: 1}
+				if i > 0 {
+					chunks[i].Offset = chunks[i-1].End()
+				}
+			}
+			if err := table.Add(taskqueue.File{Path: fmt.Sprint("/data/", table.Chunks())}, chunks); err != nil {
+				t.Fatal(err)
+			}
+			err = m.storeSegment(t.Context(), term, s, table, m.config.Log)
+			if published := term.Table(0); err == nil && published != table {
+				t.Errorf("tasks are made from a table of %d chunks, expected %d", published.Chunks(), table.Chunks())
+			}
+			return s, err
+		}
+		left := func() (n int) {
+			store.mu.Lock()
+			defer store.mu.Unlock()
+			for key := range store.keys {
+				if strings.HasPrefix(key, "/parts/") {
+					n++
+				}
+			}
+			return n
+		}
+		store.mu.Lock()
+		store.partsFit = 2
+		store.mu.Unlock()
+		if s, err := appends(); !errors.Is(err, taskqueue.ErrStoreFull) || s.parts != 0 {
+			t.Errorf("append to a full store: %d parts before, %v", s.parts, err)
+		}
+		store.mu.Lock()
+		store.partsFit, store.refuse = 0, nil
+		store.mu.Unlock()
+		time.Sleep(2 * removeEvery)
+		if n := left(); n != 0 {
+			t.Errorf("refused append: found %d parts, expected none", n)
+		}
+		for i := range 2 {
+			if s, err := appends(); err != nil || s.parts != 2*i || s.table.Tasks() != i<<19 {
+				t.Errorf("append %d: %d parts and %d tasks before, %v", i, s.parts, s.table.Tasks(), err)
+			}
+		}
+		if n := left(); n != 4 {
+			t.Errorf("found %d parts, expected 4", n)
+		}
+	})
+}

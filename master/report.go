@@ -54,6 +54,9 @@ func (m *Master) ReportSet(ctx context.Context, spec taskqueue.SetSpec, names []
 		return err
 	}
 	spec = spec.WithDefaults()
+	if spec.Online {
+		return m.registerOnline(ctx, t, spec)
+	}
 	if len(names) > maxNames {
 		return fmt.Errorf("%d names: expected at most %d; name the files by a glob", len(names), maxNames)
 	}
@@ -163,7 +166,7 @@ func TableOf(ctx context.Context, indexer *dataset.Indexer, found dataset.Listin
 	}
 	table := taskqueue.NewTable(chunks)
 	for i, f := range found.Files {
-		if err := table.Add(taskqueue.File{Path: f.Path, Size: f.Size, ModTime: f.ModTime.UnixNano(), ETag: f.ETag}, indices[i]); err != nil {
+		if err := table.Add(fileOf(f), indices[i]); err != nil {
 			return nil, err
 		}
 	}
@@ -189,10 +192,11 @@ func (m *Master) register(ctx context.Context, t *term, spec taskqueue.SetSpec, 
 	if err := m.unused.remove(ctx, t, nil); err != nil {
 		return fmt.Errorf("remove the parts of an earlier report: %w", err) // else each repeated report would leave more
 	}
-	parts, digest, err := committer.TableParts(m.config.Store.Encode, table)
+	parts, err := committer.TableParts(m.config.Store.Encode, table, 0)
 	if err != nil {
 		return fmt.Errorf("encode the task table: %w", err)
 	}
+	digest := committer.PartsDigest(spec.Online, [32]byte{}, parts)
 	var random [8]byte
 	if _, err := rand.Read(random[:]); err != nil {
 		return fmt.Errorf("choose a report id: %w", err)

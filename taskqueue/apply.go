@@ -161,9 +161,13 @@ func (ev *Report) apply(q *Queue) Answer {
 		chunksPerTask: ev.Table.ChunksPerTask(), tasks: ev.Table.Tasks(), chunks: ev.Table.Chunks(),
 		seed: spec.Seed, table: ev.Table, byKey: map[liveKey]*entry{}, aside: map[int]*asideTask{},
 	}
-	if spec.Shuffle {
+	switch {
+	case spec.Shuffle && spec.Online:
+		s.algorithm = orderArrival
+	case spec.Shuffle:
 		s.algorithm = orderFeistel
 	}
+	s.online, s.closed = spec.Online, !spec.Online
 	q.sets = append(q.sets, s)
 	q.dirty = true
 	q.ledger.report(s)
@@ -177,6 +181,10 @@ func (ev *Report) apply(q *Queue) Answer {
 func (q *Queue) advance(s *set) {
 	for !s.ended && (q.status == Running || q.status == Paused) {
 		s.skipAside()
+		//guard:pass-of-an-online-dataset-stays-open
+		if s.grows() && len(s.open) > 0 {
+			break
+		}
 		//guard:pass-end
 		if len(s.open) > 0 && s.open[0].live == 0 && s.open[0].uncommitted == 0 && s.dispatched(s.open[0].pass) == s.tasks {
 			q.closePass(s)

@@ -40,6 +40,8 @@ const (
 	EventRated      EventKind = 24 // another learning rate of the parameter servers
 	EventWeighted   EventKind = 25 // another weight of a dataset
 	EventAbandoned  EventKind = 26 // a round of a trainer has ended before its last task: a pass without the remaining tasks
+	EventAppended   EventKind = 27 // tasks were added to an online dataset
+	EventClosed     EventKind = 28 // an online dataset takes no more tasks
 )
 
 // Ledger flags, in the kind byte.
@@ -47,7 +49,7 @@ const (
 	flagSamePass     = 0x80 // set and pass are as in the event before, in the same commit
 	flagFirstAttempt = 0x40
 	kindMask         = 0x3f
-	ledgerVersion    = 3
+	ledgerVersion    = 4
 )
 
 // LedgerEvent is one event of the ledger, decoded. Which fields are set depends on Kind.
@@ -68,6 +70,7 @@ type LedgerEvent struct {
 	Passes      Pass // 0: the default of its kind
 	Weight      int
 	Name        string
+	Online      bool
 	Counted     int
 	SetAside    int
 	Index       int // of a task
@@ -81,9 +84,9 @@ type LedgerEvent struct {
 	Rate        RateChange
 }
 
-// ledgerWriter gathers the events of one commit: a version byte (in version 1, the report of a dataset has no kind, passes, weight and
-// name), then per event a kind byte with flags and varints. A position
-// is the signed distance to the previous position.
+// ledgerWriter gathers the events of one commit: a version byte, then per event a kind byte with flags and varints. A position
+// is the signed distance to the previous position. In version 1, the report of a dataset has no kind, passes, weight and name. Until
+// version 3, it has no online flag.
 type ledgerWriter struct {
 	buf      []byte
 	set      int
@@ -146,6 +149,23 @@ func (w *ledgerWriter) report(s *set) {
 	w.uint(uint64(s.passes))
 	w.uint(uint64(s.weight))
 	w.text(s.name)
+	online := uint64(0)
+	if s.online {
+		online = 1
+	}
+	w.uint(online)
+}
+
+func (w *ledgerWriter) appended(set, tasks, chunks int) {
+	w.kind(EventAppended, 0)
+	w.uint(uint64(set))
+	w.uint(uint64(tasks))
+	w.uint(uint64(chunks))
+}
+
+func (w *ledgerWriter) closed(set int) {
+	w.kind(EventClosed, 0)
+	w.uint(uint64(set))
 }
 
 func (w *ledgerWriter) passOpened(set int, p Pass) {
@@ -378,6 +398,9 @@ func (r *ledgerReader) event() LedgerEvent {
 		if r.version > 1 {
 			ev.Purpose, ev.Passes, ev.Weight, ev.Name = Kind(r.upTo(uint64(kinds-1))), r.passNumber(), int(r.upTo(MaxWeight)), r.text()
 		}
+		if r.version > 3 {
+			ev.Online = r.upTo(1) == 1
+		}
 	case EventPassOpened, EventAbandoned:
 		ev.Set, ev.Pass = r.int(), r.passNumber()
 	case EventPassClosed:
@@ -408,6 +431,10 @@ func (r *ledgerReader) event() LedgerEvent {
 		ev.Rate = RateChange{r.uint(), r.uint(), r.float(), r.float()}
 	case EventWeighted:
 		ev.Set, ev.Weight = r.int(), int(r.upTo(MaxWeight))
+	case EventAppended:
+		ev.Set, ev.Tasks, ev.Chunks = r.int(), r.int(), r.int()
+	case EventClosed:
+		ev.Set = r.int()
 	case EventEnded:
 		ev.Status, ev.Reason = Status(r.upTo(math.MaxUint8)), r.text()
 	case EventPaused:

@@ -7,6 +7,7 @@ import "math/bits"
 const (
 	orderIdentity uint8 = 0 // position i is task i
 	orderFeistel  uint8 = 1 // the Feistel network below
+	orderArrival  uint8 = 2 // of an online dataset: the first pass in order of arrival, later passes by the Feistel network
 )
 
 const feistelRounds = 6
@@ -22,7 +23,8 @@ type order struct {
 }
 
 func newOrder(algorithm uint8, seed uint64, pass Pass, n int) order {
-	if algorithm == orderIdentity || n < 2 {
+	//guard:first-pass-in-order-of-arrival
+	if algorithm == orderIdentity || n < 2 || algorithm == orderArrival && pass == 1 {
 		return order{n: uint64(n), identity: true}
 	}
 	width := uint(bits.Len64(uint64(n - 1)))

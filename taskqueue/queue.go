@@ -76,6 +76,8 @@ type set struct {
 	tasks         int
 	chunks        int
 	algorithm     uint8
+	online        bool // AppendSegment adds tasks until closed
+	closed        bool
 	seed          uint64
 	pass          Pass  // the newest open pass or, if none is open, the last pass
 	cursor        int   // positions of pass below it were dispatched or skipped

@@ -142,10 +142,10 @@ func (q *Queue) restoreTrainer(id string, value []byte) error {
 func (q *Queue) restoreSet(id int, s *SetSnapshot, table *Table) (*set, error) {
 	set := &set{
 		id: id, name: s.Name, kind: s.Kind, passes: s.Passes, weight: s.Weight, credit: s.Credit, ended: s.Ended, reportID: s.ReportID, parts: s.Parts, chunksPerTask: s.ChunksPerTask, tasks: s.Tasks, chunks: s.Chunks,
-		algorithm: s.Algorithm, seed: s.Seed, pass: s.Pass, cursor: s.Cursor, average: s.AverageMicros,
+		online: s.Online, closed: s.Closed, algorithm: s.Algorithm, seed: s.Seed, pass: s.Pass, cursor: s.Cursor, average: s.AverageMicros,
 		table: table, byKey: map[liveKey]*entry{}, aside: map[int]*asideTask{},
 	}
-	spec := SetSpec{Name: s.Name, Kind: s.Kind, Passes: int(s.Passes), Weight: s.Weight}
+	spec := SetSpec{Name: s.Name, Kind: s.Kind, Passes: int(s.Passes), Weight: s.Weight, Online: s.Online}
 	if err := spec.Validate(); err != nil {
 		return nil, err
 	}
@@ -160,7 +160,9 @@ func (q *Queue) restoreSet(id int, s *SetSnapshot, table *Table) (*set, error) {
 		return nil, fmt.Errorf("%d open rounds", len(s.Open))
 	case len(s.Digest) != len(set.digest) || len(s.PartsDigest) != len(set.partsDigest):
 		return nil, errors.New("digest: found a wrong length")
-	case s.Algorithm > orderFeistel:
+	case !s.Closed && (!s.Online || s.Ended || s.Pass > 1), (s.Online || s.Algorithm == orderArrival) && s.ChunksPerTask != 1, s.Algorithm == orderArrival && !s.Online:
+		return nil, fmt.Errorf("online %t, closed %t, ended %t in pass %d, order %d, %d chunks for each task", s.Online, s.Closed, s.Ended, s.Pass, s.Algorithm, s.ChunksPerTask)
+	case s.Algorithm > orderArrival:
 		return nil, fmt.Errorf("unknown order algorithm %d", s.Algorithm)
 	case s.Tasks < 0 || s.Tasks > maxTasks || s.Cursor < 0 || s.Cursor > s.Tasks:
 		return nil, fmt.Errorf("cursor %d of %d tasks", s.Cursor, s.Tasks)

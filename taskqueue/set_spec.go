@@ -20,6 +20,7 @@ type SetSpec struct {
 	Weight  int // share of the dispatches among the datasets of the kind, 1 to MaxWeight; 0: 1
 	Shuffle bool
 	Seed    uint64
+	Online  bool // grows while it is trained: AppendSegment adds tasks until CloseSet. Of training only
 }
 
 // The limits of a SetSpec, and of the number of datasets of a job.
@@ -53,6 +54,8 @@ func (s SetSpec) Validate() error {
 		return fmt.Errorf("%w: name: expected at most %d letters, digits, \"-\", \"_\" and \".\", found %q", ErrBadSet, maxSetName, clip(s.Name))
 	case s.Passes < 0 || s.Passes > 0 && s.Kind == Evaluation:
 		return fmt.Errorf("%w: passes: expected 0 (the default) or more, and 0 for an evaluation dataset, found %d", ErrBadSet, s.Passes)
+	case s.Online && s.Kind != Training:
+		return fmt.Errorf("%w: online: expected it of a training dataset only, found %s", ErrBadSet, s.Kind)
 	case s.Weight < 0 || s.Weight > MaxWeight:
 		return fmt.Errorf("%w: weight: expected 1 to %d, or 0 (the default, 1), found %d", ErrBadSet, MaxWeight, s.Weight)
 	}

@@ -7,7 +7,7 @@ import (
 
 // Format is the version of Snapshot that this build writes. It reads all before it: see
 // Upgrade.
-const Format = 4
+const Format = 5
 
 // Snapshot is the stored state of a queue: what stands, gob-encoded and gzipped, under
 // /task_queues. Its size is O(pending): the order of a pass is computed, whatever lies
@@ -50,6 +50,7 @@ type SetSnapshot struct {
 	Tasks         int
 	Algorithm     uint8
 	Seed          uint64
+	Online        bool // from format 5
 	Closed        bool // no more files will be appended
 	Ended         bool // the last pass has ended; from format 3
 	Pass          Pass
@@ -98,7 +99,7 @@ func (q *Queue) Snapshot(lockRevision int64, nonce uint64) *Snapshot {
 		s.Sets[i] = SetSnapshot{
 			Name: set.name, Kind: set.kind, Passes: set.passes, Digest: set.digest[:], ReportID: set.reportID, Parts: set.parts, PartsDigest: set.partsDigest[:],
 			ChunksPerTask: set.chunksPerTask, Chunks: set.chunks, Tasks: set.tasks, Algorithm: set.algorithm, Seed: set.seed,
-			Closed: true, Ended: set.ended, Pass: set.pass, Cursor: set.cursor, Weight: set.weight, Credit: set.credit, AverageMicros: set.average,
+			Online: set.online, Closed: set.closed, Ended: set.ended, Pass: set.pass, Cursor: set.cursor, Weight: set.weight, Credit: set.credit, AverageMicros: set.average,
 			Live: set.encodeLive(q.clock, q.explicit != nil), Aside: set.encodeAside(q.explicit != nil), Since: set.encodeUncommitted(),
 		}
 		for _, p := range set.open {

@@ -78,7 +78,7 @@ func goldenQueue(t testing.TB) *Queue {
 	return q
 }
 
-// goldenSets adds more datasets: one for training with a weight and its own passes, and one for evaluation with an open round.
+// goldenSets adds more datasets: one for training with a weight and its own passes, one for evaluation with an open round, and an online dataset.
 func goldenSets(t testing.TB, q *Queue) {
 	t.Helper()
 	now := q.Clock()
@@ -92,6 +92,10 @@ func goldenSets(t testing.TB, q *Queue) {
 		if a := q.Apply(now, &PlainAsk{Connection: fmt.Sprint("10.0.0.9:", accepts), Want: true, Accepts: accepts}); a.Kind != AnswerTask || a.Set == 0 {
 			t.Fatalf("golden state: %+v", a)
 		}
+	}
+	q.Apply(now, &Report{SetSpec: SetSpec{Name: "clicks", Shuffle: true, Online: true}, Digest: [32]byte{8}, ReportID: "report-clicks", Table: NewTable(0)})
+	if a := q.Apply(now, &AppendSegment{Name: "clicks", Parts: 1, PartsDigest: [32]byte{9}, Table: tableOf(t, 8)}); a.Err != nil {
+		t.Fatal(a.Err)
 	}
 }
 

@@ -10,10 +10,12 @@ import "fmt"
 //	   give a trainer of a restored job an incarnation that another one had
 //	3  names and passes of datasets
 //	4  Rates: a master that does not know them would return to the learning rate at the start
+//	5  Online: a master that does not know it would end the first pass of a dataset that grows
 var upgrades = map[int]func(*Snapshot) error{
 	1: neverRestored,
 	2: nameSets,
 	3: withoutRates,
+	4: withoutOnline,
 }
 
 // Upgrade brings a decoded state to the newest format, and returns the format that it was written in. The state itself has all
@@ -65,6 +67,16 @@ func nameSets(s *Snapshot) error {
 func withoutRates(s *Snapshot) error {
 	if len(s.Rates) > 0 || s.RateNumber != 0 {
 		return fmt.Errorf("%w: %d learning rates", ErrDamaged, len(s.Rates))
+	}
+	return nil
+}
+
+// withoutOnline checks that no dataset of format 4 can grow.
+func withoutOnline(s *Snapshot) error {
+	for i, set := range s.Sets {
+		if set.Online || !set.Closed {
+			return fmt.Errorf("%w: dataset %d is not closed", ErrDamaged, i)
+		}
 	}
 	return nil
 }

@@ -93,6 +93,10 @@ func (t *Tracer) Add(commit uint64, value []byte) error {
 			if i, ok := t.find(ev.Pass); ok && ev.Set == t.set {
 				t.passes[i].Abandoned = t.passes[i].Counted() == nil && t.passes[i].SetAside.Commit == 0
 			}
+		case EventAppended:
+			if ev.Set == t.set {
+				t.outline.Tasks += ev.Tasks
+			}
 		case EventCommitted, EventRolledBack:
 			t.steps(&ev, now)
 		case EventDispatched, EventFinished, EventApplied, EventReturned, EventFailed, EventTimedOut, EventSetAside:

@@ -39,6 +39,8 @@ type verifiedSet struct {
 	kind      Kind
 	algorithm uint8
 	seed      uint64
+	online    bool
+	grows     bool         // online and not closed
 	pass      Pass         // the newest
 	aside     map[int]Pass // task index -> the first pass that goes without it
 	dropped   map[int]bool // of aside
@@ -108,10 +110,10 @@ func (v *Verifier) event(ev *LedgerEvent) error {
 		v.status = ev.Status
 		return nil
 	case EventReported:
-		if ev.Set != len(v.sets) || ev.Tasks < 0 || ev.Tasks > maxTasks || ev.Algorithm > orderFeistel {
+		if ev.Set != len(v.sets) || ev.Tasks < 0 || ev.Tasks > maxTasks || ev.Algorithm > orderArrival || ev.Algorithm == orderArrival && !ev.Online {
 			return impossible("dataset %d of %d tasks, order %d, reported after %d others", ev.Set, ev.Tasks, ev.Algorithm, len(v.sets))
 		}
-		v.sets = append(v.sets, &verifiedSet{tasks: ev.Tasks, kind: ev.Purpose, algorithm: ev.Algorithm, seed: ev.Seed, aside: map[int]Pass{}, dropped: map[int]bool{}})
+		v.sets = append(v.sets, &verifiedSet{tasks: ev.Tasks, kind: ev.Purpose, algorithm: ev.Algorithm, seed: ev.Seed, online: ev.Online, grows: ev.Online, aside: map[int]Pass{}, dropped: map[int]bool{}})
 		return nil
 	}
 	if ev.Set < 0 || ev.Set >= len(v.sets) {
@@ -135,6 +137,14 @@ func (v *Verifier) event(ev *LedgerEvent) error {
 		s.dropped[ev.Index] = true
 		return nil
 	case EventWeighted:
+		return nil
+	case EventAppended:
+		return s.appended(ev)
+	case EventClosed:
+		if !s.grows {
+			return impossible("dataset %d closed, which is not online or was closed before", ev.Set)
+		}
+		s.grows = false
 		return nil
 	case EventPassOpened:
 		return s.openPass(ev)
@@ -232,6 +242,18 @@ func (s *verifiedSet) openPass(ev *LedgerEvent) error {
 	return nil
 }
 
+// appended adds tasks to the dataset and to its open pass.
+func (s *verifiedSet) appended(ev *LedgerEvent) error {
+	if !s.grows || ev.Tasks < 1 || ev.Tasks > maxTasks-s.tasks {
+		return impossible("%d tasks appended to the %d of dataset %d, which grows: %t", ev.Tasks, s.tasks, ev.Set, s.grows)
+	}
+	s.tasks += ev.Tasks
+	for _, p := range s.open {
+		p.report.Tasks = s.tasks
+	}
+	return nil
+}
+
 func (s *verifiedSet) finish(p *verifiedPass, position int) {
 	if !p.report.Unseen {
 		if p.finished.set(position) {
@@ -254,6 +276,9 @@ func (s *verifiedSet) closePass(p *verifiedPass, abandoned bool) error {
 	}
 	if s.open[0] != p {
 		return impossible("pass %d closed before pass %d", p.report.Pass, s.open[0].report.Pass)
+	}
+	if s.grows {
+		return impossible("pass %d closed before its dataset, which is online", p.report.Pass)
 	}
 	r := s.report(p)
 	if !r.Unseen {
@@ -328,6 +353,9 @@ func (v *Verifier) CrossCheck(state *Snapshot) error {
 }
 
 func (s *verifiedSet) crossCheck(state *set) error {
+	if s.online != state.online || s.grows != state.grows() {
+		return fmt.Errorf("online and open to appends: %t and %t in the ledger, %t and %t in the state", s.online, s.grows, state.online, state.grows())
+	}
 	if s.tasks != state.tasks || s.algorithm != state.algorithm || s.seed != state.seed || s.pass != state.pass || len(s.open) != len(state.open) {
 		return fmt.Errorf("ledger: %d tasks, order %d, seed %d, pass %d, %d open; state: %d tasks, order %d, seed %d, pass %d, %d open",
 			s.tasks, s.algorithm, s.seed, s.pass, len(s.open), state.tasks, state.algorithm, state.seed, state.pass, len(state.open))

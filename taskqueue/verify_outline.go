@@ -24,8 +24,10 @@ type SetOutline struct {
 	Kind      Kind           `json:"kind,omitempty"`
 	Algorithm uint8          `json:"algorithm"` // of the order of its passes
 	Seed      uint64         `json:"seed"`
-	Pass      Pass           `json:"pass"` // the newest; 0: none has begun
-	Open      int            `json:"open"` // passes: the newest ones
+	Online    bool           `json:"online,omitempty"`
+	Grows     bool           `json:"grows,omitempty"` // online and not closed
+	Pass      Pass           `json:"pass"`            // the newest; 0: none has begun
+	Open      int            `json:"open"`            // passes: the newest ones
 	Aside     []AsideOutline `json:"aside,omitempty"`
 }
 
@@ -40,7 +42,7 @@ type AsideOutline struct {
 func (v *Verifier) Outline() Outline {
 	o := Outline{Commit: v.last, Step: v.step, Status: v.status, Paused: v.paused, Draining: slices.Sorted(maps.Keys(v.draining)), Sets: make([]SetOutline, len(v.sets))}
 	for i, s := range v.sets {
-		o.Sets[i] = SetOutline{Tasks: s.tasks, Kind: s.kind, Algorithm: s.algorithm, Seed: s.seed, Pass: s.pass, Open: len(s.open)}
+		o.Sets[i] = SetOutline{Tasks: s.tasks, Kind: s.kind, Algorithm: s.algorithm, Seed: s.seed, Online: s.online, Grows: s.grows, Pass: s.pass, Open: len(s.open)}
 		for _, index := range slices.Sorted(maps.Keys(s.aside)) {
 			o.Sets[i].Aside = append(o.Sets[i].Aside, AsideOutline{index, s.aside[index], s.dropped[index]})
 		}
@@ -66,7 +68,7 @@ func (q *Queue) Outline() Outline {
 		}
 	}
 	for i, s := range q.sets {
-		o.Sets[i] = SetOutline{Tasks: s.tasks, Kind: s.kind, Algorithm: s.algorithm, Seed: s.seed, Pass: s.pass, Open: len(s.open)}
+		o.Sets[i] = SetOutline{Tasks: s.tasks, Kind: s.kind, Algorithm: s.algorithm, Seed: s.seed, Online: s.online, Grows: s.grows(), Pass: s.pass, Open: len(s.open)}
 		for _, a := range s.sortedAside() {
 			o.Sets[i].Aside = append(o.Sets[i].Aside, AsideOutline{a.index, a.pass, a.dropped})
 		}
@@ -93,10 +95,10 @@ func ResumeVerifier(o Outline) (*Verifier, error) {
 }
 
 func (o *SetOutline) resume(set int) (*verifiedSet, error) {
-	if o.Tasks < 0 || o.Tasks > maxTasks || o.Algorithm > orderFeistel || o.Kind >= kinds || o.Open < 0 || o.Open > int(o.Pass) {
+	if o.Tasks < 0 || o.Tasks > maxTasks || o.Algorithm > orderArrival || o.Algorithm == orderArrival && !o.Online || o.Kind >= kinds || o.Grows && (!o.Online || o.Pass > 1) || o.Open < 0 || o.Open > int(o.Pass) {
 		return nil, fmt.Errorf("%d tasks, order %d, %d of %d passes open", o.Tasks, o.Algorithm, o.Open, o.Pass)
 	}
-	s := &verifiedSet{tasks: o.Tasks, kind: o.Kind, algorithm: o.Algorithm, seed: o.Seed, pass: o.Pass, aside: map[int]Pass{}, dropped: map[int]bool{}}
+	s := &verifiedSet{tasks: o.Tasks, kind: o.Kind, algorithm: o.Algorithm, seed: o.Seed, online: o.Online, grows: o.Grows, pass: o.Pass, aside: map[int]Pass{}, dropped: map[int]bool{}}
 	for _, a := range o.Aside {
 		if a.Index < 0 || a.Index >= o.Tasks || a.Since == 0 {
 			return nil, fmt.Errorf("task %d of %d set aside since pass %d", a.Index, o.Tasks, a.Since)

@@ -40,6 +40,8 @@ type SetOverview struct {
 	Chunks        int
 	Records       int64
 	ChunksPerTask int
+	Online        bool
+	Closed        bool // no tasks are added
 	Pass          Pass
 	Passes        int // 0: unlimited
 	Cursor        int
@@ -93,7 +95,7 @@ func (q *Queue) Overview() Overview {
 
 func (q *Queue) setOverview(s *set) SetOverview {
 	v := SetOverview{
-		Name: s.name, Kind: s.kind, Weight: s.weight, Digest: s.digest, Tasks: s.tasks, Chunks: s.chunks, ChunksPerTask: s.chunksPerTask,
+		Name: s.name, Kind: s.kind, Weight: s.weight, Digest: s.digest, Tasks: s.tasks, Chunks: s.chunks, ChunksPerTask: s.chunksPerTask, Online: s.online, Closed: s.closed,
 		Pass: s.pass, Passes: int(q.passes(s)), Cursor: s.cursor,
 		AverageTask: time.Duration(s.average) * time.Microsecond, Timeout: q.timeout(s),
 	}

@@ -109,6 +109,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags.IntVar(&s.servers.CheckpointKeep, "checkpoint-keep", 2, "sets of checkpoints to keep (0: the default)")
 	s.evaluation.add(cmd)
 	s.datasets.add(cmd)
+	flags.DurationVar(&c.DatasetWatch, "dataset-watch", 10*time.Second, "`time` between two looks for new files of the online datasets of --dataset")
 	addStrategy(cmd, &s.strategy)
 	flags.StringVar(&s.resume, "resume", "", "`directory`, or s3://bucket/prefix, of the checkpoints of a job that etcd has lost: restore data and parameters from the newest set; a restored job continues")
 	flags.BoolVar(&s.ledger, "ledger", true, "write the ledger, from which master verify proves what was counted")

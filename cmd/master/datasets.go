@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math"
 	"regexp"
@@ -24,7 +25,7 @@ type datasetFlags struct {
 }
 
 func (d *datasetFlags) add(cmd *cobra.Command) {
-	cmd.Flags().StringArrayVar(&d.training, "dataset", nil, "training dataset as `NAME=PATH[,weight=W][,passes=N]`, with its share of the tasks (default 1) and its passes (default --passes); repeatable. The same name again adds paths. Default: a trainer reports the dataset")
+	cmd.Flags().StringArrayVar(&d.training, "dataset", nil, "training dataset as `NAME=PATH[,OPTION]`, repeatable. Options: weight=W, its share of the tasks (default 1); passes=N (default --passes); online, it grows while it is trained. The same name again adds paths. Default: a trainer reports the dataset")
 	cmd.Flags().StringSliceVar(&d.prediction, "prediction-data", nil, "paths and `globs` of RecordIO or TFRecord files to predict when the training has ended, by trainers with --predict-out (default: nothing is predicted)")
 }
 
@@ -50,6 +51,7 @@ func (d *datasetFlags) parse(cmd *cobra.Command) (list []master.Dataset, err err
 		if one.Passes > 0 && list[at].Passes > 0 {
 			return nil, cli.SettingErrorf(cmd, "dataset", "%q: expected the passes of %s once, found %d before", text, one.Name, list[at].Passes)
 		}
+		list[at].Online = list[at].Online || one.Online
 		list[at].Paths, list[at].Passes = append(list[at].Paths, one.Paths...), max(list[at].Passes, one.Passes)
 	}
 	if len(list) > mostDatasets {
@@ -81,15 +83,19 @@ var datasetOption = regexp.MustCompile(`^(.*),(weight|passes)=([^,]*)$`)
 // decimal is a weight.
 var decimal = regexp.MustCompile(`^[0-9]{1,7}(\.[0-9]{1,6})?$`)
 
-// parseDataset reads NAME=PATH[,weight=W][,passes=N]. weight is its text; "": none is given.
+// parseDataset reads NAME=PATH[,weight=W][,passes=N][,online]. weight is its text; "": none is given.
 func parseDataset(text string) (d master.Dataset, weight string, err error) {
-	const form = "expected NAME=PATH[,weight=W][,passes=N]"
+	const form = "expected NAME=PATH[,weight=W][,passes=N][,online]"
 	name, path, ok := strings.Cut(text, "=")
 	if !ok || name == "" {
 		return d, "", fmt.Errorf("%s, found no NAME=", form)
 	}
-	passes := ""
+	passes, online := "", false
 	for {
+		if before, found := strings.CutSuffix(path, ",online"); found {
+			path, online = before, true
+			continue
+		}
 		parts := datasetOption.FindStringSubmatch(path)
 		if parts == nil {
 			break
@@ -106,7 +112,7 @@ func parseDataset(text string) (d master.Dataset, weight string, err error) {
 	if path == "" {
 		return d, "", fmt.Errorf("%s, found no path", form)
 	}
-	d = master.Dataset{SetSpec: taskqueue.SetSpec{Name: name}, Paths: []string{path}, From: "--dataset " + name}
+	d = master.Dataset{SetSpec: taskqueue.SetSpec{Name: name, Online: online}, Paths: []string{path}, From: "--dataset " + name}
 	if passes != "" {
 		if d.Passes, err = strconv.Atoi(passes); err != nil || d.Passes < 1 || d.Passes > math.MaxInt32 {
 			return d, "", fmt.Errorf("expected passes=N with N from 1, found %q", passes)
@@ -144,9 +150,17 @@ func wholeWeights(list []master.Dataset, weights map[string]string) (integers []
 	return integers, nil
 }
 
-// checkFiles returns an error for missing files.
+// checkFiles returns an error for missing files. An online dataset may have none yet.
 func (d *datasetFlags) checkFiles(ctx context.Context, config master.Config) error {
 	for _, set := range config.Datasets {
+		if set.Online {
+			for _, path := range set.Paths {
+				if _, err := (dataset.Source{Roots: config.Roots}).Paths(ctx, []string{path}); err != nil && !errors.Is(err, dataset.ErrNoMatch) {
+					return cli.UsageErrorf("%s: %w", set.From, err)
+				}
+			}
+			continue
+		}
 		if _, err := (dataset.Source{Roots: config.Roots}).List(ctx, set.Paths); err != nil {
 			return cli.UsageErrorf("%s: %w", set.From, err)
 		}

@@ -21,7 +21,11 @@ func parseFlags(values ...string) (string, error) {
 	list, err := d.parse(cmd)
 	var b strings.Builder
 	for _, s := range list {
-		fmt.Fprintf(&b, "%s %d/%d %q; ", s.Name, s.Weight, s.Passes, s.Paths)
+		fmt.Fprintf(&b, "%s %d/%d %q", s.Name, s.Weight, s.Passes, s.Paths)
+		if s.Online {
+			b.WriteString(" online")
+		}
+		b.WriteString("; ")
 	}
 	return strings.TrimSuffix(b.String(), "; "), err
 }
@@ -40,6 +44,8 @@ func TestDatasetFlags(t *testing.T) {
 		{[]string{"a=/x,y=1,z,weight=2"}, `a 2/0 ["/x,y=1,z"]`},
 		{[]string{"a=s3://bucket/a,b/?region=eu&x=1,passes=2"}, `a 1/2 ["s3://bucket/a,b/?region=eu&x=1"]`},
 		{[]string{"r=range://numbers?records=100&per-task=10"}, `r 1/0 ["range://numbers?records=100&per-task=10"]`},
+		{[]string{"a=/x-*,online"}, `a 1/0 ["/x-*"] online`},
+		{[]string{"a=/x,online,weight=2", "a=/y"}, `a 2/0 ["/x" "/y"] online`},
 		{nil, ``},
 	} {
 		if got, err := parseFlags(c.values...); err != nil || got != c.want {
@@ -51,6 +57,7 @@ func TestDatasetFlags(t *testing.T) {
 		"=/x":                                "no NAME=",
 		"a=":                                 "no path",
 		"a=,weight=1":                        "no path",
+		"a=,online":                          "no path",
 		"a=/x,weight=":                       "weight= twice or without a value",
 		"a=/x,weight=1,weight=2":             "weight= twice",
 		"a=/x,weight=0":                      `above 0 of at most 6 decimal places, such as 0.3, found "0"`,

@@ -124,7 +124,7 @@ type store struct {
 
 func (s *store) ClusterID(context.Context) (uint64, error) { return 7, nil }
 
-func (s *store) Parts(_ context.Context, reportID string, n int) ([][]byte, int64, error) {
+func (s *store) Parts(_ context.Context, reportID string, _, n int) ([][]byte, int64, error) {
 	part := s.link.world.part
 	if held := s.link.world.heldOut; held != nil && reportID == held.ReportID {
 		part = s.link.world.heldOutPart

@@ -259,13 +259,24 @@ func (s *state) setStep(step []byte) error {
 	return s.queue.RestoreStep(step)
 }
 
-// publish lets the network APIs build tasks of newly registered datasets.
+// publish lets the network APIs build tasks of newly registered datasets and appended segments.
 func (s *state) publish() {
 	have := *s.tables.Load()
-	n := len(have)
-	for t := s.queue.Table(n); t != nil; t = s.queue.Table(n) {
-		grown := append(append([]*taskqueue.Table{}, have...), t)
-		s.tables.Store(&grown)
-		have, n = grown, n+1
+	for n := 0; ; n++ {
+		t := s.queue.Table(n)
+		switch {
+		case t == nil:
+			return
+		//guard:grown-table-published
+		case n < len(have) && have[n] == t:
+			continue
+		}
+		next := append([]*taskqueue.Table{}, have...)
+		if n == len(have) {
+			next = append(next, nil)
+		}
+		next[n] = t
+		s.tables.Store(&next)
+		have = next
 	}
 }

@@ -15,9 +15,16 @@ import (
 )
 
 // TableCache holds task tables that a standby has read. A table is immutable and named by its report, so a cached table is never
-// outdated. The nil cache is empty.
+// outdated. The table of an online dataset grows: the cache reads the new parts. The nil cache is empty.
 type TableCache struct {
-	tables map[string]*taskqueue.Table // by report id
+	tables map[string]cachedTable // by report id
+}
+
+// cachedTable is a table with the number of its parts and their digest.
+type cachedTable struct {
+	*taskqueue.Table
+	parts  int
+	digest [32]byte
 }
 
 // Next returns a cache with the tables that a stored state names, and reads those that c lacks. isNew reports whether it read a table,
@@ -27,15 +34,13 @@ func (c *TableCache) Next(ctx context.Context, db store.Store, state []byte) (ne
 	if err := db.Decode(state, &snapshot, MaxStoredState); err != nil {
 		return nil, 0, false, err
 	}
-	next, isNew = &TableCache{tables: map[string]*taskqueue.Table{}}, c == nil
+	next, isNew = &TableCache{tables: map[string]cachedTable{}}, c == nil
 	for i := range snapshot.Sets {
 		set := &snapshot.Sets[i]
 		table := c.table(set.ReportID)
-		if table == nil {
-			isNew = true
-			if table, err = loadTable(ctx, db, set); err != nil {
-				return nil, 0, false, err
-			}
+		isNew = isNew || table.Table == nil
+		if table, err = loadTable(ctx, db, set, table); err != nil {
+			return nil, 0, false, err
 		}
 		next.tables[set.ReportID] = table
 	}
@@ -45,10 +50,10 @@ func (c *TableCache) Next(ctx context.Context, db store.Store, state []byte) (ne
 // Len returns the number of tables.
 func (c *TableCache) Len() int { return len(c.tables) }
 
-// table returns the table of a report, or nil.
-func (c *TableCache) table(report string) *taskqueue.Table {
+// table returns the table of a report, or none.
+func (c *TableCache) table(report string) cachedTable {
 	if c == nil {
-		return nil
+		return cachedTable{}
 	}
 	return c.tables[report]
 }
@@ -57,32 +62,48 @@ func (c *TableCache) table(report string) *taskqueue.Table {
 func loadTables(ctx context.Context, store store.Store, snapshot *taskqueue.Snapshot, cache *TableCache) ([]*taskqueue.Table, error) {
 	tables := make([]*taskqueue.Table, len(snapshot.Sets))
 	for i := range snapshot.Sets {
-		if tables[i] = cache.table(snapshot.Sets[i].ReportID); tables[i] != nil {
-			continue
-		}
-		t, err := loadTable(ctx, store, &snapshot.Sets[i])
+		t, err := loadTable(ctx, store, &snapshot.Sets[i], cache.table(snapshot.Sets[i].ReportID))
 		if err != nil {
 			return nil, fmt.Errorf("task table of dataset %d (report %s): %w", i, snapshot.Sets[i].ReportID, err)
 		}
-		tables[i] = t
+		tables[i] = t.Table
 	}
 	return tables, nil
 }
 
-// loadTable reads the parts, decodes them side by side and appends them in order.
-func loadTable(ctx context.Context, store store.Store, set *taskqueue.SetSnapshot) (*taskqueue.Table, error) {
+// loadTable reads the parts that the cached table lacks, decodes them side by side and appends them in order.
+func loadTable(ctx context.Context, store store.Store, set *taskqueue.SetSnapshot, cached cachedTable) (cachedTable, error) {
 	if set.Parts < 0 || set.ChunksPerTask < 1 {
-		return nil, fmt.Errorf("%w: %d parts, %d chunks for each task", taskqueue.ErrDamaged, set.Parts, set.ChunksPerTask)
+		return cached, fmt.Errorf("%w: %d parts, %d chunks for each task", taskqueue.ErrDamaged, set.Parts, set.ChunksPerTask)
 	}
-	parts, _, err := store.Parts(ctx, set.ReportID, set.Parts)
-	if err != nil {
-		return nil, err
-	}
-	//guard:parts-digest
-	if digest := partsDigest(parts); string(digest[:]) != string(set.PartsDigest) {
-		return nil, fmt.Errorf("%w: expected %d parts with the digest in the state, found another digest", taskqueue.ErrDamaged, len(parts))
+	//guard:cached-table-extended
+	if cached.Table != nil && (!set.Online || cached.parts == set.Parts) {
+		return cached, nil
 	}
 	table := taskqueue.NewTable(set.Chunks)
+	if cached.Table != nil && cached.parts < set.Parts {
+		table = cached.Extend()
+	} else {
+		cached = cachedTable{}
+	}
+	parts, _, err := store.Parts(ctx, set.ReportID, cached.parts, set.Parts-cached.parts)
+	if err != nil {
+		return cached, err
+	}
+	digest := PartsDigest(set.Online, cached.digest, parts)
+	//guard:parts-digest
+	if string(digest[:]) != string(set.PartsDigest) {
+		return cached, fmt.Errorf("%w: expected %d parts with the digest in the state, found another digest", taskqueue.ErrDamaged, set.Parts)
+	}
+	if err := addParts(ctx, store, table, parts); err != nil {
+		return cached, err
+	}
+	table.Group(set.ChunksPerTask)
+	return cachedTable{table, set.Parts, digest}, nil
+}
+
+// addParts decodes parts side by side and appends them in order.
+func addParts(ctx context.Context, store store.Store, table *taskqueue.Table, parts [][]byte) error {
 	decoded := make([]chan *taskqueue.Part, len(parts))
 	for i := range decoded {
 		decoded[i] = make(chan *taskqueue.Part, 1)
@@ -113,14 +134,17 @@ func loadTable(ctx context.Context, store store.Store, set *taskqueue.SetSnapsho
 			return nil
 		})
 	}
-	if err := group.Wait(); err != nil {
-		return nil, err
-	}
-	table.Group(set.ChunksPerTask)
-	return table, nil
+	return group.Wait()
 }
 
-func partsDigest(parts [][]byte) [32]byte {
+// PartsDigest returns the digest of the parts of a table. The parts of an online dataset are a chain that continues a digest.
+func PartsDigest(online bool, before [32]byte, parts [][]byte) [32]byte {
+	if online {
+		for _, p := range parts {
+			before = taskqueue.ChainDigest(before, p)
+		}
+		return before
+	}
 	h := sha256.New()
 	for _, p := range parts {
 		h.Write(p)
@@ -134,18 +158,18 @@ const (
 	partChunks     = 1 << 18   // to begin with
 )
 
-// TableParts encodes a table in parts, each below maxPartBytes, and returns the digest of all.
-func TableParts(encode func(v any) ([]byte, error), t *taskqueue.Table) (parts [][]byte, digest [32]byte, err error) {
+// TableParts encodes a table from a chunk on in parts, each below maxPartBytes.
+func TableParts(encode func(v any) ([]byte, error), t *taskqueue.Table, first int) (parts [][]byte, err error) {
 	size := partChunks
-	for first := 0; first < t.Chunks(); {
+	for first < t.Chunks() {
 		n := min(size, t.Chunks()-first)
 		b, err := encode(t.Part(first, n))
 		if err != nil {
-			return nil, digest, err
+			return nil, err
 		}
 		if len(b) > maxPartBytes {
 			if n == 1 {
-				return nil, digest, errors.New("one chunk with its path does not fit a part of the task table")
+				return nil, errors.New("one chunk with its path does not fit a part of the task table")
 			}
 			size = max(1, n/2)
 			continue
@@ -153,7 +177,7 @@ func TableParts(encode func(v any) ([]byte, error), t *taskqueue.Table) (parts [
 		parts = append(parts, b)
 		first += n
 	}
-	return parts, partsDigest(parts), nil
+	return parts, nil
 }
 
 // Stored rebuilds a queue from its stored state and the roster of the same revision,

@@ -143,7 +143,7 @@ func datasetStatus(number int, d *taskqueue.SetOverview) *pb.DatasetStatus {
 		Tasks: uint64(d.Tasks), Todo: uint64(d.Todo), Pending: uint64(d.Pending), Retry: uint64(d.Retry), Done: uint64(d.Done),
 		SetAside: uint64(d.SetAside), Cursor: uint64(d.Cursor), Chunks: uint64(d.Chunks), Records: uint64(d.Records),
 		ChunksPerTask: uint32(d.ChunksPerTask), AverageTaskSeconds: d.AverageTask.Seconds(), TimeoutSeconds: d.Timeout.Seconds(),
-		Uncommitted: uint64(d.Uncommitted),
+		Uncommitted: uint64(d.Uncommitted), Online: d.Online, Closed: d.Closed,
 	}
 }
 

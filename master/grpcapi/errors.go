@@ -57,6 +57,11 @@ var table = slices.Concat(grpcserver.Table{
 
 	{Is: taskqueue.ErrOtherDataset, Code: codes.AlreadyExists, Reason: "OTHER_DATASET"},
 	{Is: taskqueue.ErrBadSet, Code: codes.InvalidArgument, Reason: "BAD_DATASET"},
+	{Is: taskqueue.ErrNoSet, Code: codes.NotFound, Reason: "NO_SUCH_DATASET"},
+	{Is: taskqueue.ErrNotOnline, Code: codes.FailedPrecondition, Reason: "NOT_ONLINE"},
+	{Is: taskqueue.ErrSetClosed, Code: codes.FailedPrecondition, Reason: "DATASET_CLOSED"},
+	{Is: taskqueue.ErrEmptySet, Code: codes.FailedPrecondition, Reason: "EMPTY_DATASET"},
+	{Is: taskqueue.ErrOtherSegment, Code: codes.Aborted, Reason: "OTHER_SEGMENT"},
 	{Is: taskqueue.ErrNotEvaluation, Code: codes.InvalidArgument, Reason: "NOT_EVALUATION"},
 	{Is: taskqueue.ErrBadSetting, Code: codes.InvalidArgument, Reason: "BAD_SETTING"},
 	{Is: taskqueue.ErrTooManyRates, Code: codes.ResourceExhausted, Reason: "TOO_MANY_LEARNING_RATES"},

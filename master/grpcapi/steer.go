@@ -142,3 +142,30 @@ func (a *admin) SetJob(ctx context.Context, req *pb.SetJobRequest) (*pb.SetJobRe
 func learningRate(r taskqueue.RateChange) *pb.LearningRate {
 	return &pb.LearningRate{Rate: r.Rate, Scale: r.Scale, FromVersion: r.From}
 }
+
+// AppendDataset appends files to an online dataset. It takes as long as the caller waits: the files are indexed.
+func (a *admin) AppendDataset(ctx context.Context, req *pb.AppendDatasetRequest) (*pb.AppendDatasetReply, error) {
+	switch {
+	case req.GetName() == "":
+		return nil, badArgument("name", "expected the name of an online dataset, found nothing")
+	case len(req.GetPaths()) == 0:
+		return nil, badArgument("paths", "expected at least one path, glob or URL, found none")
+	}
+	if err := a.names(req.GetJob()); err != nil {
+		return nil, err
+	}
+	r, err := a.master.AppendDataset(ctx, req.GetName(), req.GetPaths())
+	return &pb.AppendDatasetReply{Files: uint64(r.Files), KnownFiles: uint64(r.Known), Tasks: uint64(r.Tasks), TotalTasks: uint64(r.Total)}, err
+}
+
+// CloseDataset closes an online dataset. It takes as long as the caller waits, as AppendDataset.
+func (a *admin) CloseDataset(ctx context.Context, req *pb.CloseDatasetRequest) (*pb.CloseDatasetReply, error) {
+	if req.GetName() == "" {
+		return nil, badArgument("name", "expected the name of an online dataset, found nothing")
+	}
+	if err := a.names(req.GetJob()); err != nil {
+		return nil, err
+	}
+	tasks, err := a.master.CloseDataset(ctx, req.GetName())
+	return &pb.CloseDatasetReply{Tasks: uint64(tasks)}, err
+}

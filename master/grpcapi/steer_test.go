@@ -217,3 +217,35 @@ func TestSetJob(t *testing.T) {
 		t.Errorf("after refused requests: expected %v, found %v", want, status.LearningRate)
 	}
 }
+
+// Requests about datasets that cannot grow have their own reasons.
+func TestAppendAndCloseDataset(t *testing.T) {
+	s := serve(t, 2, master.Config{})
+	o := pb.NewAdminClient(s.conn)
+	for name, request := range map[string]*pb.AppendDatasetRequest{
+		"BAD_ARGUMENT":    {Name: "training"},
+		"NO_SUCH_DATASET": {Name: "books", Paths: []string{"/data/none"}},
+		"NOT_ONLINE":      {Name: "training", Paths: []string{"/data/none"}},
+		"OTHER_JOB":       {Job: "other", Name: "training", Paths: []string{"/data/none"}},
+	} {
+		if _, err := o.AppendDataset(t.Context(), request); reason(err) != name {
+			t.Errorf("%v: expected %s, found %v", request, name, err)
+		}
+	}
+	for name, request := range map[string]*pb.CloseDatasetRequest{
+		"BAD_ARGUMENT": {}, "NO_SUCH_DATASET": {Name: "books"}, "NOT_ONLINE": {Name: "training"}, "OTHER_JOB": {Job: "other", Name: "training"},
+	} {
+		if _, err := o.CloseDataset(t.Context(), request); reason(err) != name {
+			t.Errorf("%v: expected %s, found %v", request, name, err)
+		}
+	}
+	if err := s.ReportSet(t.Context(), taskqueue.SetSpec{Name: "clicks", Online: true}, nil); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := o.CloseDataset(t.Context(), &pb.CloseDatasetRequest{Name: "clicks"}); reason(err) != "EMPTY_DATASET" {
+		t.Errorf("close of an empty dataset: got %v", err)
+	}
+	if d := do(t, o.Status, &pb.StatusRequest{}).Datasets; !d[1].Online || d[1].Closed || d[0].Online || !d[0].Closed {
+		t.Errorf("found %v", d)
+	}
+}

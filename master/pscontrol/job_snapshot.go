@@ -110,6 +110,7 @@ func (c *checkpointer) items(ctx context.Context, m *jobSnapshot) ([]snapshot.It
 		}
 		items = append(items, snapshot.Item{Key: snapshot.DatasetKey(i), Value: dataset})
 	}
+	maps.DeleteFunc(c.datasets, func(table *taskqueue.Table, _ []byte) bool { return !slices.Contains(m.tables, table) })
 	aside := map[string][]byte{}
 	if slices.ContainsFunc(m.head.Datasets, func(d snapshot.Dataset) bool { return d.SetAside > 0 }) {
 		if aside, _, err = c.term.config.Store.Prefixed(ctx, taskqueue.AsidePrefix); err != nil {
@@ -127,7 +128,7 @@ func (c *checkpointer) items(ctx context.Context, m *jobSnapshot) ([]snapshot.It
 
 const jobKey = "/job"
 
-// described remembers how tables are described: they never change.
+// described remembers how tables are described: they never change. An append to an online dataset makes another table.
 type described map[*taskqueue.Table][]byte
 
 func (d described) of(table *taskqueue.Table) (text []byte, err error) {

@@ -130,7 +130,7 @@ func (b *Backup) items(ctx context.Context) iter.Seq2[taskqueue.Write, error] {
 			if b.values[snapshot.DatasetKey(0)] != nil {
 				break // the restore builds the tables from the files
 			}
-			parts, _, err := b.Store.Parts(ctx, set.ReportID, set.Parts)
+			parts, _, err := b.Store.Parts(ctx, set.ReportID, 0, set.Parts)
 			if err != nil {
 				yield(taskqueue.Write{}, err)
 				return

@@ -134,14 +134,18 @@ func (r *Plan) Queue() (*taskqueue.Queue, map[string]string, error) {
 // replace puts the table into the state of a dataset.
 func (t *indexedTable) replace(set *taskqueue.SetSnapshot) error {
 	t.table.Group(set.ChunksPerTask)
+	if set.Online {
+		t.digest = [32]byte(set.Digest) // of no file: the files are compared one by one
+	}
 	if t.table.Chunks() != set.Chunks || t.table.Tasks() != set.Tasks || string(t.digest[:]) != string(set.Digest) {
 		return fmt.Errorf("expected %d chunks in %d tasks, and files with the digest %.8x, found %d in %d, and %.8x: the data has changed", set.Chunks, set.Tasks, set.Digest, t.table.Chunks(), t.table.Tasks(), t.digest)
 	}
-	parts, digest, err := committer.TableParts(etcdstore.Encode, t.table)
+	parts, err := committer.TableParts(etcdstore.Encode, t.table, 0)
 	if err != nil {
 		return fmt.Errorf("encode the task table: %w", err)
 	}
 	t.parts = parts
+	digest := committer.PartsDigest(set.Online, [32]byte{}, parts)
 	set.ReportID, set.Parts, set.PartsDigest = t.id, len(parts), digest[:]
 	return nil
 }

@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"time"
 
@@ -187,9 +188,14 @@ func IndexAgain(ctx context.Context, file *snapshot.File, roots []string, log *l
 }
 
 func indexDataset(ctx context.Context, want []snapshot.DataFile, roots []string, log *logrus.Entry) (t indexedTable, err error) {
+	if len(want) == 0 {
+		t.table = taskqueue.NewTable(0) // of an online dataset before its first append
+		return t, nil
+	}
 	names := make([]string, len(want))
-	entries := make([]dataset.Entry, len(want))
+	entries, arrival := make([]dataset.Entry, len(want)), map[string]int{}
 	for i, f := range want {
+		arrival[f.Path] = i
 		names[i], entries[i] = f.Path, dataset.Entry{Path: f.Path, Size: f.Size}
 	}
 	found, err := dataset.Source{Roots: roots}.List(ctx, names)
@@ -202,6 +208,8 @@ func indexDataset(ctx context.Context, want []snapshot.DataFile, roots []string,
 	if text := dataset.Difference(entries, found.Entries()); text != "" {
 		return t, fmt.Errorf("the data has changed: %s", text)
 	}
+	//guard:resumed-files-in-order-of-arrival
+	slices.SortFunc(found.Files, func(a, b dataset.File) int { return arrival[a.Path] - arrival[b.Path] })
 	log.WithField("files", len(found.Files)).Info("comparing the data with the index of the job")
 	if t.table, err = master.TableOf(ctx, &dataset.Indexer{}, found); err != nil {
 		return t, err

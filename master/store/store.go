@@ -22,8 +22,8 @@ type Store interface {
 	// EnsureJob writes the immutable settings, or compares them with the stored ones. It returns [ErrOtherJob] if they differ, and
 	// taskqueue.ErrDamaged if the stored settings cannot be read.
 	EnsureJob(ctx context.Context, name string, settings map[string]string) error
-	// Parts returns the parts of a task table, at one revision. It returns taskqueue.ErrDamaged if a part is missing.
-	Parts(ctx context.Context, reportID string, n int) (parts [][]byte, revision int64, err error)
+	// Parts returns n parts of a task table from the given one on, at one revision. It returns taskqueue.ErrDamaged if a part is missing.
+	Parts(ctx context.Context, reportID string, first, n int) (parts [][]byte, revision int64, err error)
 	// Roster returns trainer id -> value.
 	Roster(ctx context.Context) (map[string][]byte, error)
 	// Prefixed returns the keys that begin with prefix, at one revision.

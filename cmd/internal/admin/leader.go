@@ -214,6 +214,11 @@ type waitError struct{ error }
 
 // Ask sends a request to the leader.
 func (l *Leader) Ask(ctx context.Context, call func(ctx context.Context, client pb.AdminClient) error) error {
+	return l.AskWithin(ctx, askTimeout, call)
+}
+
+// AskWithin is Ask with another limit of the time that the call takes.
+func (l *Leader) AskWithin(ctx context.Context, limit time.Duration, call func(ctx context.Context, client pb.AdminClient) error) error {
 	addr, err := l.find(ctx)
 	if err != nil {
 		return err
@@ -228,7 +233,7 @@ func (l *Leader) Ask(ctx context.Context, call func(ctx context.Context, client 
 		}
 		l.dialed = addr
 	}
-	bounded, cancel := context.WithTimeout(ctx, askTimeout)
+	bounded, cancel := context.WithTimeout(ctx, limit)
 	defer cancel()
 	err = call(bounded, pb.NewAdminClient(l.conn))
 	switch {

@@ -171,6 +171,8 @@ type datasetStatus struct {
 	Records       uint64  `json:"records"`
 	AverageTask   float64 `json:"average_task_s"`
 	Timeout       float64 `json:"timeout_s"`
+	Online        bool    `json:"online,omitempty"` // files are appended until it is closed
+	Closed        bool    `json:"closed,omitempty"`
 }
 
 type jobTotals struct {
@@ -242,7 +244,7 @@ func NewStatus(r *pb.StatusReply) Status {
 		s.Datasets = append(s.Datasets, datasetStatus{
 			Dataset: d.GetDataset(), Name: d.GetName(), Weight: d.GetWeight(), Kind: enumWord(d.GetKind(), "TASK_KIND_"), Digest: hex.EncodeToString(d.GetDigest()), Pass: d.GetPass(), Passes: d.GetPasses(),
 			Tasks: d.GetTasks(), Todo: d.GetTodo(), Pending: d.GetPending(), Retry: d.GetRetry(), Done: d.GetDone(), SetAside: d.GetSetAside(), Uncommitted: d.GetUncommitted(), Cursor: d.GetCursor(),
-			Chunks: d.GetChunks(), ChunksPerTask: d.GetChunksPerTask(), Records: d.GetRecords(), AverageTask: d.GetAverageTaskSeconds(), Timeout: d.GetTimeoutSeconds(),
+			Chunks: d.GetChunks(), ChunksPerTask: d.GetChunksPerTask(), Records: d.GetRecords(), AverageTask: d.GetAverageTaskSeconds(), Timeout: d.GetTimeoutSeconds(), Online: d.GetOnline(), Closed: d.GetOnline() && d.GetClosed(),
 		})
 	}
 	s.Totals.Stalled = s.isStalled()
@@ -333,7 +335,7 @@ func (s *Status) measure() {
 			continue
 		}
 		passes := max(d.Passes, d.Pass)
-		if d.Passes == 0 && !s.Ended() || d.Tasks == 0 {
+		if d.Passes == 0 && !s.Ended() || d.Tasks == 0 || d.Online && !d.Closed {
 			return
 		}
 		whole := float64(passes) * float64(d.Tasks)
@@ -387,7 +389,14 @@ func (s Status) datasetsTable(w io.Writer) {
 	}
 	fmt.Fprintln(w, "\nDATASET\tWEIGHT\tNAME")
 	for _, d := range s.Datasets {
-		fmt.Fprintf(w, "%d\t%d\t%s\n", d.Dataset, d.Weight, d.Name)
+		name := d.Name
+		switch {
+		case d.Online && d.Closed:
+			name += " (closed)"
+		case d.Online:
+			name += " (online)"
+		}
+		fmt.Fprintf(w, "%d\t%d\t%s\n", d.Dataset, d.Weight, name)
 	}
 }
 

@@ -1056,7 +1056,11 @@ type DatasetStatus struct {
 	Uncommitted uint64 `protobuf:"varint,18,opt,name=uncommitted,proto3" json:"uncommitted,omitempty"`
 	Name        string `protobuf:"bytes,19,opt,name=name,proto3" json:"name,omitempty"`
 	// Share of the dispatched tasks among the datasets of the kind.
-	Weight        uint32 `protobuf:"varint,20,opt,name=weight,proto3" json:"weight,omitempty"`
+	Weight uint32 `protobuf:"varint,20,opt,name=weight,proto3" json:"weight,omitempty"`
+	// Files are appended until it is closed.
+	Online bool `protobuf:"varint,21,opt,name=online,proto3" json:"online,omitempty"`
+	// No files are appended.
+	Closed        bool `protobuf:"varint,22,opt,name=closed,proto3" json:"closed,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1229,6 +1233,20 @@ func (x *DatasetStatus) GetWeight() uint32 {
 		return x.Weight
 	}
 	return 0
+}
+
+func (x *DatasetStatus) GetOnline() bool {
+	if x != nil {
+		return x.Online
+	}
+	return false
+}
+
+func (x *DatasetStatus) GetClosed() bool {
+	if x != nil {
+		return x.Closed
+	}
+	return false
 }
 
 // JobTotals has sums over the reports of trainers, and figures of this term.
@@ -2881,6 +2899,238 @@ func (x *SetJobReply) GetLearningRate() *LearningRate {
 	return nil
 }
 
+type AppendDatasetRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// Of an online dataset.
+	Name string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	// Paths, globs and URLs, as the master finds them.
+	Paths         []string `protobuf:"bytes,3,rep,name=paths,proto3" json:"paths,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AppendDatasetRequest) Reset() {
+	*x = AppendDatasetRequest{}
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[38]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AppendDatasetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AppendDatasetRequest) ProtoMessage() {}
+
+func (x *AppendDatasetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[38]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AppendDatasetRequest.ProtoReflect.Descriptor instead.
+func (*AppendDatasetRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{38}
+}
+
+func (x *AppendDatasetRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *AppendDatasetRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *AppendDatasetRequest) GetPaths() []string {
+	if x != nil {
+		return x.Paths
+	}
+	return nil
+}
+
+type AppendDatasetReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of appended files.
+	Files uint64 `protobuf:"varint,1,opt,name=files,proto3" json:"files,omitempty"`
+	// Number of files that were appended before.
+	KnownFiles uint64 `protobuf:"varint,2,opt,name=known_files,json=knownFiles,proto3" json:"known_files,omitempty"`
+	// Number of tasks of the appended files.
+	Tasks uint64 `protobuf:"varint,3,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	// Number of tasks of the dataset.
+	TotalTasks    uint64 `protobuf:"varint,4,opt,name=total_tasks,json=totalTasks,proto3" json:"total_tasks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *AppendDatasetReply) Reset() {
+	*x = AppendDatasetReply{}
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[39]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *AppendDatasetReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*AppendDatasetReply) ProtoMessage() {}
+
+func (x *AppendDatasetReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[39]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use AppendDatasetReply.ProtoReflect.Descriptor instead.
+func (*AppendDatasetReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{39}
+}
+
+func (x *AppendDatasetReply) GetFiles() uint64 {
+	if x != nil {
+		return x.Files
+	}
+	return 0
+}
+
+func (x *AppendDatasetReply) GetKnownFiles() uint64 {
+	if x != nil {
+		return x.KnownFiles
+	}
+	return 0
+}
+
+func (x *AppendDatasetReply) GetTasks() uint64 {
+	if x != nil {
+		return x.Tasks
+	}
+	return 0
+}
+
+func (x *AppendDatasetReply) GetTotalTasks() uint64 {
+	if x != nil {
+		return x.TotalTasks
+	}
+	return 0
+}
+
+type CloseDatasetRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// Of an online dataset.
+	Name          string `protobuf:"bytes,2,opt,name=name,proto3" json:"name,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloseDatasetRequest) Reset() {
+	*x = CloseDatasetRequest{}
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[40]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloseDatasetRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloseDatasetRequest) ProtoMessage() {}
+
+func (x *CloseDatasetRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[40]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloseDatasetRequest.ProtoReflect.Descriptor instead.
+func (*CloseDatasetRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{40}
+}
+
+func (x *CloseDatasetRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *CloseDatasetRequest) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+type CloseDatasetReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of tasks of the dataset.
+	Tasks         uint64 `protobuf:"varint,1,opt,name=tasks,proto3" json:"tasks,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *CloseDatasetReply) Reset() {
+	*x = CloseDatasetReply{}
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[41]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *CloseDatasetReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*CloseDatasetReply) ProtoMessage() {}
+
+func (x *CloseDatasetReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[41]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use CloseDatasetReply.ProtoReflect.Descriptor instead.
+func (*CloseDatasetReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{41}
+}
+
+func (x *CloseDatasetReply) GetTasks() uint64 {
+	if x != nil {
+		return x.Tasks
+	}
+	return 0
+}
+
 var File_trainmaster_v1_admin_proto protoreflect.FileDescriptor
 
 const file_trainmaster_v1_admin_proto_rawDesc = "" +
@@ -2962,7 +3212,7 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\fRegistration\x12\x12\n" +
 	"\x04step\x18\x01 \x01(\tR\x04step\x12\x12\n" +
 	"\x04done\x18\x02 \x01(\x04R\x04done\x12\x14\n" +
-	"\x05total\x18\x03 \x01(\x04R\x05total\"\xc1\x04\n" +
+	"\x05total\x18\x03 \x01(\x04R\x05total\"\xf1\x04\n" +
 	"\rDatasetStatus\x12\x18\n" +
 	"\adataset\x18\x01 \x01(\rR\adataset\x12,\n" +
 	"\x04kind\x18\x02 \x01(\x0e2\x18.trainmaster.v1.TaskKindR\x04kind\x12\x16\n" +
@@ -2984,7 +3234,9 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x0ftimeout_seconds\x18\x11 \x01(\x01R\x0etimeoutSeconds\x12 \n" +
 	"\vuncommitted\x18\x12 \x01(\x04R\vuncommitted\x12\x12\n" +
 	"\x04name\x18\x13 \x01(\tR\x04name\x12\x16\n" +
-	"\x06weight\x18\x14 \x01(\rR\x06weight\"\x98\x02\n" +
+	"\x06weight\x18\x14 \x01(\rR\x06weight\x12\x16\n" +
+	"\x06online\x18\x15 \x01(\bR\x06online\x12\x16\n" +
+	"\x06closed\x18\x16 \x01(\bR\x06closed\"\x98\x02\n" +
 	"\tJobTotals\x12\x1a\n" +
 	"\btrainers\x18\x01 \x01(\rR\btrainers\x12'\n" +
 	"\x0frecords_trained\x18\x02 \x01(\x04R\x0erecordsTrained\x12,\n" +
@@ -3113,7 +3365,23 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x05value\x18\x02 \x01(\rR\x05value:\x028\x01B\x10\n" +
 	"\x0e_learning_rate\"P\n" +
 	"\vSetJobReply\x12A\n" +
-	"\rlearning_rate\x18\x01 \x01(\v2\x1c.trainmaster.v1.LearningRateR\flearningRate*\x83\x01\n" +
+	"\rlearning_rate\x18\x01 \x01(\v2\x1c.trainmaster.v1.LearningRateR\flearningRate\"R\n" +
+	"\x14AppendDatasetRequest\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\x12\x14\n" +
+	"\x05paths\x18\x03 \x03(\tR\x05paths\"\x82\x01\n" +
+	"\x12AppendDatasetReply\x12\x14\n" +
+	"\x05files\x18\x01 \x01(\x04R\x05files\x12\x1f\n" +
+	"\vknown_files\x18\x02 \x01(\x04R\n" +
+	"knownFiles\x12\x14\n" +
+	"\x05tasks\x18\x03 \x01(\x04R\x05tasks\x12\x1f\n" +
+	"\vtotal_tasks\x18\x04 \x01(\x04R\n" +
+	"totalTasks\";\n" +
+	"\x13CloseDatasetRequest\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x12\n" +
+	"\x04name\x18\x02 \x01(\tR\x04name\")\n" +
+	"\x11CloseDatasetReply\x12\x14\n" +
+	"\x05tasks\x18\x01 \x01(\x04R\x05tasks*\x83\x01\n" +
 	"\tJobStatus\x12\x1a\n" +
 	"\x16JOB_STATUS_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12JOB_STATUS_RUNNING\x10\x01\x12\x15\n" +
@@ -3124,7 +3392,7 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12TASK_STATE_PENDING\x10\x01\x12\x14\n" +
 	"\x10TASK_STATE_RETRY\x10\x02\x12\x18\n" +
-	"\x14TASK_STATE_SET_ASIDE\x10\x032\xff\x06\n" +
+	"\x14TASK_STATE_SET_ASIDE\x10\x032\xb2\b\n" +
 	"\x05Admin\x12D\n" +
 	"\x06Status\x12\x1d.trainmaster.v1.StatusRequest\x1a\x1b.trainmaster.v1.StatusReply\x12M\n" +
 	"\tListTasks\x12 .trainmaster.v1.ListTasksRequest\x1a\x1e.trainmaster.v1.ListTasksReply\x12V\n" +
@@ -3137,7 +3405,9 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x05Scale\x12\x1c.trainmaster.v1.ScaleRequest\x1a\x1a.trainmaster.v1.ScaleReply\x12J\n" +
 	"\bEvaluate\x12\x1f.trainmaster.v1.EvaluateRequest\x1a\x1d.trainmaster.v1.EvaluateReply\x12J\n" +
 	"\bDropTask\x12\x1f.trainmaster.v1.DropTaskRequest\x1a\x1d.trainmaster.v1.DropTaskReply\x12D\n" +
-	"\x06SetJob\x12\x1d.trainmaster.v1.SetJobRequest\x1a\x1b.trainmaster.v1.SetJobReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
+	"\x06SetJob\x12\x1d.trainmaster.v1.SetJobRequest\x1a\x1b.trainmaster.v1.SetJobReply\x12Y\n" +
+	"\rAppendDataset\x12$.trainmaster.v1.AppendDatasetRequest\x1a\".trainmaster.v1.AppendDatasetReply\x12V\n" +
+	"\fCloseDataset\x12#.trainmaster.v1.CloseDatasetRequest\x1a!.trainmaster.v1.CloseDatasetReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
 
 var (
 	file_trainmaster_v1_admin_proto_rawDescOnce sync.Once
@@ -3152,7 +3422,7 @@ func file_trainmaster_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_trainmaster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 39)
+var file_trainmaster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
 var file_trainmaster_v1_admin_proto_goTypes = []any{
 	(JobStatus)(0),               // 0: trainmaster.v1.JobStatus
 	(TaskState)(0),               // 1: trainmaster.v1.TaskState
@@ -3194,8 +3464,12 @@ var file_trainmaster_v1_admin_proto_goTypes = []any{
 	(*ScaleReply)(nil),           // 37: trainmaster.v1.ScaleReply
 	(*SetJobRequest)(nil),        // 38: trainmaster.v1.SetJobRequest
 	(*SetJobReply)(nil),          // 39: trainmaster.v1.SetJobReply
-	nil,                          // 40: trainmaster.v1.SetJobRequest.WeightsEntry
-	(TaskKind)(0),                // 41: trainmaster.v1.TaskKind
+	(*AppendDatasetRequest)(nil), // 40: trainmaster.v1.AppendDatasetRequest
+	(*AppendDatasetReply)(nil),   // 41: trainmaster.v1.AppendDatasetReply
+	(*CloseDatasetRequest)(nil),  // 42: trainmaster.v1.CloseDatasetRequest
+	(*CloseDatasetReply)(nil),    // 43: trainmaster.v1.CloseDatasetReply
+	nil,                          // 44: trainmaster.v1.SetJobRequest.WeightsEntry
+	(TaskKind)(0),                // 45: trainmaster.v1.TaskKind
 }
 var file_trainmaster_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: trainmaster.v1.StatusReply.status:type_name -> trainmaster.v1.JobStatus
@@ -3210,13 +3484,13 @@ var file_trainmaster_v1_admin_proto_depIdxs = []int32{
 	4,  // 9: trainmaster.v1.StatusReply.strategy:type_name -> trainmaster.v1.StrategyStatus
 	5,  // 10: trainmaster.v1.StrategyStatus.parameters:type_name -> trainmaster.v1.HyperParameterStatus
 	6,  // 11: trainmaster.v1.StrategyStatus.decisions:type_name -> trainmaster.v1.StrategyDecision
-	41, // 12: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
+	45, // 12: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
 	1,  // 13: trainmaster.v1.ListTasksRequest.states:type_name -> trainmaster.v1.TaskState
 	17, // 14: trainmaster.v1.ListTasksReply.tasks:type_name -> trainmaster.v1.TaskEntry
 	1,  // 15: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
 	18, // 16: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
 	21, // 17: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
-	40, // 18: trainmaster.v1.SetJobRequest.weights:type_name -> trainmaster.v1.SetJobRequest.WeightsEntry
+	44, // 18: trainmaster.v1.SetJobRequest.weights:type_name -> trainmaster.v1.SetJobRequest.WeightsEntry
 	7,  // 19: trainmaster.v1.SetJobReply.learning_rate:type_name -> trainmaster.v1.LearningRate
 	2,  // 20: trainmaster.v1.Admin.Status:input_type -> trainmaster.v1.StatusRequest
 	15, // 21: trainmaster.v1.Admin.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
@@ -3230,20 +3504,24 @@ var file_trainmaster_v1_admin_proto_depIdxs = []int32{
 	26, // 29: trainmaster.v1.Admin.Evaluate:input_type -> trainmaster.v1.EvaluateRequest
 	34, // 30: trainmaster.v1.Admin.DropTask:input_type -> trainmaster.v1.DropTaskRequest
 	38, // 31: trainmaster.v1.Admin.SetJob:input_type -> trainmaster.v1.SetJobRequest
-	3,  // 32: trainmaster.v1.Admin.Status:output_type -> trainmaster.v1.StatusReply
-	16, // 33: trainmaster.v1.Admin.ListTasks:output_type -> trainmaster.v1.ListTasksReply
-	20, // 34: trainmaster.v1.Admin.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
-	23, // 35: trainmaster.v1.Admin.Drain:output_type -> trainmaster.v1.DrainReply
-	25, // 36: trainmaster.v1.Admin.StopTasks:output_type -> trainmaster.v1.StopTasksReply
-	29, // 37: trainmaster.v1.Admin.Pause:output_type -> trainmaster.v1.PauseReply
-	31, // 38: trainmaster.v1.Admin.Resume:output_type -> trainmaster.v1.ResumeReply
-	33, // 39: trainmaster.v1.Admin.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
-	37, // 40: trainmaster.v1.Admin.Scale:output_type -> trainmaster.v1.ScaleReply
-	27, // 41: trainmaster.v1.Admin.Evaluate:output_type -> trainmaster.v1.EvaluateReply
-	35, // 42: trainmaster.v1.Admin.DropTask:output_type -> trainmaster.v1.DropTaskReply
-	39, // 43: trainmaster.v1.Admin.SetJob:output_type -> trainmaster.v1.SetJobReply
-	32, // [32:44] is the sub-list for method output_type
-	20, // [20:32] is the sub-list for method input_type
+	40, // 32: trainmaster.v1.Admin.AppendDataset:input_type -> trainmaster.v1.AppendDatasetRequest
+	42, // 33: trainmaster.v1.Admin.CloseDataset:input_type -> trainmaster.v1.CloseDatasetRequest
+	3,  // 34: trainmaster.v1.Admin.Status:output_type -> trainmaster.v1.StatusReply
+	16, // 35: trainmaster.v1.Admin.ListTasks:output_type -> trainmaster.v1.ListTasksReply
+	20, // 36: trainmaster.v1.Admin.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
+	23, // 37: trainmaster.v1.Admin.Drain:output_type -> trainmaster.v1.DrainReply
+	25, // 38: trainmaster.v1.Admin.StopTasks:output_type -> trainmaster.v1.StopTasksReply
+	29, // 39: trainmaster.v1.Admin.Pause:output_type -> trainmaster.v1.PauseReply
+	31, // 40: trainmaster.v1.Admin.Resume:output_type -> trainmaster.v1.ResumeReply
+	33, // 41: trainmaster.v1.Admin.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
+	37, // 42: trainmaster.v1.Admin.Scale:output_type -> trainmaster.v1.ScaleReply
+	27, // 43: trainmaster.v1.Admin.Evaluate:output_type -> trainmaster.v1.EvaluateReply
+	35, // 44: trainmaster.v1.Admin.DropTask:output_type -> trainmaster.v1.DropTaskReply
+	39, // 45: trainmaster.v1.Admin.SetJob:output_type -> trainmaster.v1.SetJobReply
+	41, // 46: trainmaster.v1.Admin.AppendDataset:output_type -> trainmaster.v1.AppendDatasetReply
+	43, // 47: trainmaster.v1.Admin.CloseDataset:output_type -> trainmaster.v1.CloseDatasetReply
+	34, // [34:48] is the sub-list for method output_type
+	20, // [20:34] is the sub-list for method input_type
 	20, // [20:20] is the sub-list for extension type_name
 	20, // [20:20] is the sub-list for extension extendee
 	0,  // [0:20] is the sub-list for field type_name
@@ -3268,7 +3546,7 @@ func file_trainmaster_v1_admin_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_admin_proto_rawDesc), len(file_trainmaster_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   39,
+			NumMessages:   43,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -19,18 +19,20 @@ import (
 const _ = grpc.SupportPackageIsVersion9
 
 const (
-	Admin_Status_FullMethodName       = "/trainmaster.v1.Admin/Status"
-	Admin_ListTasks_FullMethodName    = "/trainmaster.v1.Admin/ListTasks"
-	Admin_ListTrainers_FullMethodName = "/trainmaster.v1.Admin/ListTrainers"
-	Admin_Drain_FullMethodName        = "/trainmaster.v1.Admin/Drain"
-	Admin_StopTasks_FullMethodName    = "/trainmaster.v1.Admin/StopTasks"
-	Admin_Pause_FullMethodName        = "/trainmaster.v1.Admin/Pause"
-	Admin_Resume_FullMethodName       = "/trainmaster.v1.Admin/Resume"
-	Admin_RetryTask_FullMethodName    = "/trainmaster.v1.Admin/RetryTask"
-	Admin_Scale_FullMethodName        = "/trainmaster.v1.Admin/Scale"
-	Admin_Evaluate_FullMethodName     = "/trainmaster.v1.Admin/Evaluate"
-	Admin_DropTask_FullMethodName     = "/trainmaster.v1.Admin/DropTask"
-	Admin_SetJob_FullMethodName       = "/trainmaster.v1.Admin/SetJob"
+	Admin_Status_FullMethodName        = "/trainmaster.v1.Admin/Status"
+	Admin_ListTasks_FullMethodName     = "/trainmaster.v1.Admin/ListTasks"
+	Admin_ListTrainers_FullMethodName  = "/trainmaster.v1.Admin/ListTrainers"
+	Admin_Drain_FullMethodName         = "/trainmaster.v1.Admin/Drain"
+	Admin_StopTasks_FullMethodName     = "/trainmaster.v1.Admin/StopTasks"
+	Admin_Pause_FullMethodName         = "/trainmaster.v1.Admin/Pause"
+	Admin_Resume_FullMethodName        = "/trainmaster.v1.Admin/Resume"
+	Admin_RetryTask_FullMethodName     = "/trainmaster.v1.Admin/RetryTask"
+	Admin_Scale_FullMethodName         = "/trainmaster.v1.Admin/Scale"
+	Admin_Evaluate_FullMethodName      = "/trainmaster.v1.Admin/Evaluate"
+	Admin_DropTask_FullMethodName      = "/trainmaster.v1.Admin/DropTask"
+	Admin_SetJob_FullMethodName        = "/trainmaster.v1.Admin/SetJob"
+	Admin_AppendDataset_FullMethodName = "/trainmaster.v1.Admin/AppendDataset"
+	Admin_CloseDataset_FullMethodName  = "/trainmaster.v1.Admin/CloseDataset"
 )
 
 // AdminClient is the client API for Admin service.
@@ -73,6 +75,11 @@ type AdminClient interface {
 	// SetJob changes settings of a running job, all or none of them, and returns after the commit. The settings hold for the rest of the
 	// job, also after a failover and a resume.
 	SetJob(ctx context.Context, in *SetJobRequest, opts ...grpc.CallOption) (*SetJobReply, error)
+	// AppendDataset appends files to an online dataset, all of them or none, and returns after the commit. Files that were appended before
+	// are not appended again, so a request can be repeated.
+	AppendDataset(ctx context.Context, in *AppendDatasetRequest, opts ...grpc.CallOption) (*AppendDatasetReply, error)
+	// CloseDataset closes an online dataset: its first pass ends when all tasks are done. A closed dataset stays closed.
+	CloseDataset(ctx context.Context, in *CloseDatasetRequest, opts ...grpc.CallOption) (*CloseDatasetReply, error)
 }
 
 type adminClient struct {
@@ -203,6 +210,26 @@ func (c *adminClient) SetJob(ctx context.Context, in *SetJobRequest, opts ...grp
 	return out, nil
 }
 
+func (c *adminClient) AppendDataset(ctx context.Context, in *AppendDatasetRequest, opts ...grpc.CallOption) (*AppendDatasetReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(AppendDatasetReply)
+	err := c.cc.Invoke(ctx, Admin_AppendDataset_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) CloseDataset(ctx context.Context, in *CloseDatasetRequest, opts ...grpc.CallOption) (*CloseDatasetReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(CloseDatasetReply)
+	err := c.cc.Invoke(ctx, Admin_CloseDataset_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // AdminServer is the server API for Admin service.
 // All implementations must embed UnimplementedAdminServer
 // for forward compatibility.
@@ -243,6 +270,11 @@ type AdminServer interface {
 	// SetJob changes settings of a running job, all or none of them, and returns after the commit. The settings hold for the rest of the
 	// job, also after a failover and a resume.
 	SetJob(context.Context, *SetJobRequest) (*SetJobReply, error)
+	// AppendDataset appends files to an online dataset, all of them or none, and returns after the commit. Files that were appended before
+	// are not appended again, so a request can be repeated.
+	AppendDataset(context.Context, *AppendDatasetRequest) (*AppendDatasetReply, error)
+	// CloseDataset closes an online dataset: its first pass ends when all tasks are done. A closed dataset stays closed.
+	CloseDataset(context.Context, *CloseDatasetRequest) (*CloseDatasetReply, error)
 	mustEmbedUnimplementedAdminServer()
 }
 
@@ -288,6 +320,12 @@ func (UnimplementedAdminServer) DropTask(context.Context, *DropTaskRequest) (*Dr
 }
 func (UnimplementedAdminServer) SetJob(context.Context, *SetJobRequest) (*SetJobReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method SetJob not implemented")
+}
+func (UnimplementedAdminServer) AppendDataset(context.Context, *AppendDatasetRequest) (*AppendDatasetReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method AppendDataset not implemented")
+}
+func (UnimplementedAdminServer) CloseDataset(context.Context, *CloseDatasetRequest) (*CloseDatasetReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method CloseDataset not implemented")
 }
 func (UnimplementedAdminServer) mustEmbedUnimplementedAdminServer() {}
 func (UnimplementedAdminServer) testEmbeddedByValue()               {}
@@ -526,6 +564,42 @@ func _Admin_SetJob_Handler(srv interface{}, ctx context.Context, dec func(interf
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_AppendDataset_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(AppendDatasetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).AppendDataset(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_AppendDataset_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).AppendDataset(ctx, req.(*AppendDatasetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_CloseDataset_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(CloseDatasetRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).CloseDataset(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_CloseDataset_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).CloseDataset(ctx, req.(*CloseDatasetRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Admin_ServiceDesc is the grpc.ServiceDesc for Admin service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -580,6 +654,14 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "SetJob",
 			Handler:    _Admin_SetJob_Handler,
+		},
+		{
+			MethodName: "AppendDataset",
+			Handler:    _Admin_AppendDataset_Handler,
+		},
+		{
+			MethodName: "CloseDataset",
+			Handler:    _Admin_CloseDataset_Handler,
 		},
 	},
 	Streams:  []grpc.StreamDesc{},
