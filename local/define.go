@@ -66,10 +66,7 @@ func (j *Job) define() {
 	if c.Sync {
 		update = "sync"
 	}
-	linger, checkpointEvery := "10s", c.CheckpointEvery.String()
-	if len(c.Command) > 0 {
-		linger = ownLinger
-	}
+	checkpointEvery := c.CheckpointEvery.String()
 	if c.Servers == 0 {
 		checkpointEvery = "never"
 	}

@@ -21,12 +21,12 @@ import (
 // job waits for another master, and must be stopped.
 const leaveTimeout = 5 * time.Second
 
-// Own trainers may work longer than the built-in trainer after the last task, for example to save a model. While they keep their session, the
-// master stays for ownLinger; those without a session are stopped ownLeaveTimeout after the master has left.
-const (
-	ownLinger       = "10m"
-	ownLeaveTimeout = time.Minute
-)
+// linger is how long the master of an ended job stays while trainers keep their sessions. On a busy machine, a trainer of a resumed run can
+// begin long after the master; own trainers can save a model after the last task.
+const linger = "10m"
+
+// Own trainers without a session are stopped ownLeaveTimeout after the master has left.
+const ownLeaveTimeout = time.Minute
 
 // Job is one run on this machine.
 type Job struct {

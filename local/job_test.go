@@ -134,7 +134,7 @@ func TestArguments(t *testing.T) {
 		}
 	}
 	want(job.master, "", map[string]string{
-		"ps": "4", "trainers": "5", "passes": "6", "update-mode": "sync", "checkpoint-every": "3s", "seed": "7", "listen": "127.0.0.1:0", "http": "", "data-roots": job.path("data"),
+		"ps": "4", "trainers": "5", "passes": "6", "update-mode": "sync", "checkpoint-every": "3s", "seed": "7", "listen": "127.0.0.1:0", "http": "", "data-roots": job.path("data"), "linger": "10m",
 	})
 	names := map[string]bool{}
 	for i, p := range job.servers {
