@@ -2,9 +2,7 @@ package grpcapi_test
 
 import (
 	"bytes"
-	"context"
 	"errors"
-	"net"
 	"os"
 	"path/filepath"
 	"testing"
@@ -12,7 +10,6 @@ import (
 	library "github.com/parquet-go/parquet-go"
 
 	"trainmaster/master"
-	"trainmaster/master/grpcapi"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/taskqueue"
 )
@@ -38,22 +35,7 @@ func TestTasksOfParquetFilesOverGRPC(t *testing.T) {
 		t.Fatal(err)
 	}
 	s := serve(t, 0, master.Config{ChunksPerTask: 2, Queue: taskqueue.Options{Passes: 1}})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- grpcapi.New(s.Master, quiet(), grpcapi.DataProxy{Addr: "127.0.0.1:1"}).Serve(ctx, l) }()
-	defer func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}()
-	conn := dial(t, l.Addr().String())
-	p := &plain{t, pb.NewCoordinatorClient(conn), 1, func() { conn.Close() }}
-	defer p.close()
+	p := naming(t, s.Master, "127.0.0.1:1")
 	if _, err := p.client.ReportDataset(t.Context(), &pb.ReportDatasetRequest{Paths: []string{path}}); err != nil {
 		t.Fatal(err)
 	}

@@ -51,26 +51,32 @@ func TestTasksOfARangeOverGRPC(t *testing.T) {
 // Trainers resolve the numbers of a range also if the master names a data proxy, which has no records of it.
 func TestTasksOfARangeNameNoDataProxy(t *testing.T) {
 	s := serve(t, 0, master.Config{Queue: taskqueue.Options{Passes: 1}})
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	ctx, stop := context.WithCancel(t.Context())
-	ended := make(chan error, 1)
-	go func() { ended <- grpcapi.New(s.Master, quiet(), grpcapi.DataProxy{Addr: "127.0.0.1:1"}).Serve(ctx, l) }()
-	defer func() {
-		stop()
-		if err := <-ended; err != nil {
-			t.Error(err)
-		}
-	}()
-	conn := dial(t, l.Addr().String())
-	p := &plain{t, pb.NewCoordinatorClient(conn), 1, func() { conn.Close() }}
+	p := naming(t, s.Master, "127.0.0.1:1")
 	if _, err := p.client.ReportDataset(t.Context(), &pb.ReportDatasetRequest{Paths: []string{"range://rows?records=7&per-task=3"}}); err != nil {
 		t.Fatal(err)
 	}
 	if data := p.get().GetTrainingTask().GetData(); data.GetStream() != nil || len(data.GetFiles().GetFiles()) != 1 {
 		t.Errorf("found %v, expected the range without a stream", data)
 	}
-	p.close()
+}
+
+// naming returns a trainer of a port whose tasks name a data proxy.
+func naming(t *testing.T, m *master.Master, proxy string) *plain {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, stop := context.WithCancel(t.Context())
+	ended := make(chan error, 1)
+	go func() { ended <- grpcapi.New(m, quiet(), grpcapi.DataProxy{Addr: proxy}).Serve(ctx, l) }()
+	conn := dial(t, l.Addr().String())
+	t.Cleanup(func() {
+		conn.Close()
+		stop()
+		if err := <-ended; err != nil {
+			t.Error(err)
+		}
+	})
+	return &plain{t, pb.NewCoordinatorClient(conn), 1, func() {}}
 }
