@@ -46,6 +46,11 @@ func (r *Reader) rowGroup(ix recordio.Index) (*parquet.Part, error) {
 	if err := r.Parquet.Check(ix.Offset, ix.Size, ix.Records, ix.Checksum); err != nil {
 		return nil, err
 	}
-	r.Expect(ix)
+	footer, err := r.Parquet.Footer()
+	if err != nil {
+		return nil, err
+	}
+	g := footer.Groups[ix.Offset]
+	r.expect(g.Offset, g.Size)
 	return r.Parquet.Part(int(ix.Offset))
 }

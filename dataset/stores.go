@@ -204,15 +204,11 @@ func (s *Stores) open(ctx context.Context, path string, stamp Stamp) (file reade
 	return object, object, object.Size(), nil
 }
 
-// Expect announces that the bytes of a chunk will be read, after the bytes of earlier calls. An object in a store is then read ahead.
+// Expect announces that the bytes of a chunk will be read, after the bytes of earlier calls. An object in a store is then read ahead, except a
+// row group, whose bytes are known after the footer was read.
 func (r *Reader) Expect(ix recordio.Index) {
 	if r.Parquet == nil {
 		r.expect(ix.Offset, ix.End()-ix.Offset)
-		return
-	}
-	if footer, err := r.Parquet.Footer(); err == nil && ix.Offset < int64(len(footer.Groups)) {
-		g := footer.Groups[ix.Offset]
-		r.expect(g.Offset, g.Size)
 	}
 }
 

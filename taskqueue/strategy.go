@@ -253,9 +253,7 @@ func (q *Queue) countStats(s *set, tok Token, stats RunStats) {
 	}
 	var records int64
 	if s.table != nil && stats.Records <= 0 {
-		for _, r := range s.table.TaskRanges(s.orderOf(tok.Pass).index(tok.Position)) {
-			records += r.Records
-		}
+		records = int64(s.table.TaskRecords(s.orderOf(tok.Pass).index(tok.Position)))
 	}
 	q.statistics.add(stats, records)
 	q.statisticsChanged, q.dirty = true, true

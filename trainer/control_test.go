@@ -215,6 +215,26 @@ func TestEvaluationOfTheOwnModelRunsOnce(t *testing.T) {
 	}
 }
 
+// A client of the port cannot make a trainer keep tasks without limit.
+func TestPendingEvaluationsAreLimited(t *testing.T) {
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: taskqueue.Options{SessionTTL: time.Hour}})
+	_, control, _ := controlledBy(t, r, trainer.Config{Evaluate: func(ctx context.Context, _ *taskqueue.Task, _ iter.Seq2[[]byte, error]) ([]byte, error) {
+		<-ctx.Done()
+		return nil, context.Cause(ctx)
+	}})
+	accepted := 0
+	var err error
+	for ; err == nil && accepted < 10; accepted++ {
+		_, err = control.EvaluateCurrentModel(t.Context(), evaluationSpec(accepted))
+	}
+	if status.Code(err) != codes.ResourceExhausted || accepted != 5 || !strings.Contains(err.Error(), "at most 4 tasks") {
+		t.Errorf("call %d: %v, expected the refusal of call 5", accepted, err)
+	}
+	if _, err := control.EvaluateCurrentModel(t.Context(), evaluationSpec(0)); err != nil {
+		t.Errorf("a repeated call: %v", err)
+	}
+}
+
 // A client that does not read its copy loses its place, and another client gets the model.
 func TestCopyOfAClientThatDoesNotReadEnds(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: taskqueue.Options{SessionTTL: time.Hour}})

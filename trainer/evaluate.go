@@ -24,22 +24,37 @@ type evaluator struct {
 
 	mu       sync.Mutex
 	accepted []taskqueue.Token // the newest last
+	pending  int               // evaluations that have not ended
 }
 
 // maxAccepted is the number of accepted tasks that the client remembers. The master brings one at a time.
 const maxAccepted = 64
 
-// accept notes a task. It returns false if the client has accepted it before.
-func (e *evaluator) accept(tok taskqueue.Token) bool {
+// maxPending is the number of accepted tasks that have not ended, with stopped ones. Any client of the port can name tasks.
+const maxPending = 4
+
+// accept notes a task. isNew is false if the client has accepted it before.
+func (e *evaluator) accept(tok taskqueue.Token) (isNew bool, err error) {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	//guard:evaluation-accepted-once
 	if slices.Contains(e.accepted, tok) {
-		return false
+		return false, nil
 	}
+	//guard:pending-evaluations-limit
+	if e.pending >= maxPending {
+		return false, status.Errorf(codes.ResourceExhausted, "evaluation: expected at most %d tasks at a time: repeat the call when one has ended", maxPending)
+	}
+	e.pending++
 	e.accepted = append(e.accepted, tok)
 	e.accepted = e.accepted[max(0, len(e.accepted)-maxAccepted):]
-	return true
+	return true, nil
+}
+
+func (e *evaluator) ended() {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	e.pending--
 }
 
 // EvaluateCurrentModel implements the service.
@@ -66,8 +81,8 @@ func (c *Client) evaluateCurrent(in *pb.TaskSpec) error {
 	if err := applyFiles(in, filesOf(spec.GetData()), &reply); err != nil {
 		return grpcserver.BadArgument("evaluation_spec.data", "%v", err)
 	}
-	if !c.evaluator.accept(tok) {
-		return nil
+	if isNew, err := c.evaluator.accept(tok); !isNew {
+		return err
 	}
 	c.held.begin(tok)
 	c.owned.Go(func() { c.evaluate(&reply.Task, reply.Stamps) })
@@ -80,6 +95,7 @@ func (c *Client) evaluate(task *taskqueue.Task, stamps []dataset.Stamp) {
 	e.one.Lock()
 	defer e.one.Unlock()
 	defer func() {
+		e.ended()
 		c.held.end(task.Token)
 		select {
 		case e.done <- struct{}{}:

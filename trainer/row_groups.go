@@ -18,7 +18,7 @@ type RowGroup struct {
 }
 
 // RowGroups yields the row groups of a task of Parquet files, in their order, from Base on. A row group is in memory as it is stored: it was read
-// by one range. An error ends the row groups. A file that changed since it was indexed is an error, and so is a task of another format.
+// by one range. Other parts of the file can be read until the next iteration. An error ends the row groups. A file that changed since it was indexed is an error, and so is a task of another format.
 //
 //	for group, err := range client.RowGroups(task) {
 //		file, err := parquet.OpenFile(group, group.Size(), parquet.SkipPageIndex(true), parquet.SkipBloomFilters(true))

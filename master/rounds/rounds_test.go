@@ -318,7 +318,7 @@ func TestRoundOfATrainer(t *testing.T) {
 	j := &job{t: t, store: etcdtest.Store(t), data: heldOut(t, 2), config: evaluation.Config{Target: &target}, metrics: &written}
 	j.startWith(4)
 	other := j.Join("other")
-	if err := j.Evaluate(t.Context(), "nobody"); !errors.Is(err, taskqueue.ErrNoTrainer) {
+	if err := j.Evaluate(t.Context(), "unknown"); !errors.Is(err, taskqueue.ErrNoTrainer) {
 		t.Errorf("a trainer that has not joined: %v", err)
 	}
 	if err := j.Evaluate(t.Context(), "trainer"); err != nil {
