@@ -56,8 +56,9 @@ type Queue struct {
 
 	steeringChanged, statisticsChanged bool
 
-	joins int  // in this commit
-	hold  bool // no new dispatches
+	joins  int   // in this commit
+	hold   bool  // no new dispatches
+	warned Kinds // whose tasks no trainer accepted
 }
 
 // set is one dataset.
@@ -182,6 +183,7 @@ type trainer struct {
 
 	// Volatile.
 	holds    []*entry
+	accepts  Kinds // of its last request
 	seen     Clock
 	lostAt   Clock // when the grace of its lost connection ends; 0 while connected
 	gone     bool  // its session has ended

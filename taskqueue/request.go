@@ -101,6 +101,7 @@ func (q *Queue) dropLostReplies(t *trainer, ev *Request) {
 
 // ask answers a trainer that wants a task.
 func (q *Queue) ask(t *trainer, seq uint64, accepts Kinds, a *Answer) {
+	t.accepts = accepts
 	for _, e := range t.holds {
 		//guard:repeated-request
 		if h := e.holderOf(t); h.request == seq && !t.plain {
@@ -167,6 +168,32 @@ func (q *Queue) ask(t *trainer, seq uint64, accepts Kinds, a *Answer) {
 		}
 		tried[s.id] = true
 	}
+	q.warnUnaccepted()
+}
+
+// warnUnaccepted warns once for each kind of which there are tasks, and that no trainer accepted in its last request.
+func (q *Queue) warnUnaccepted() {
+	for _, kind := range [...]Kind{Evaluation, Training, Prediction} {
+		if q.warned&KindsOf(kind) != 0 || kind == Prediction && !q.trained() ||
+			!slices.ContainsFunc(q.sets, func(s *set) bool { return s.kind == kind && q.hasTask(s) }) {
+			continue
+		}
+		accepted := false
+		for _, t := range q.trainers {
+			accepted = accepted || !t.gone && t.accepts.has(kind)
+		}
+		if !accepted {
+			q.warned |= KindsOf(kind)
+			q.warn("the job waits for a trainer that accepts tasks of this kind", map[string]any{"kind": kind.String(), "start": starts[kind]})
+		}
+	}
+}
+
+// starts has what an operator can start for the tasks of each kind.
+var starts = map[Kind]string{
+	Training:   "a trainer without --predict-model",
+	Evaluation: "master trainer, or a trainer whose requests accept evaluation tasks",
+	Prediction: "master trainer with --predict-out, or a trainer whose requests accept prediction tasks",
 }
 
 // pick chooses a task to dispatch: the retry with the lowest (pass, position), else the next position, else, with speculation,

@@ -139,6 +139,40 @@ func TestPredictionBeginsAfterTraining(t *testing.T) {
 	}
 }
 
+func TestTasksThatNoTrainerAcceptsAreLogged(t *testing.T) {
+	for name, second := range map[string]Kinds{"no trainer predicts": trainOnly, "one trainer predicts": allKinds} {
+		t.Run(name, func(t *testing.T) {
+			s := newSets(t, Options{Passes: 1, Sets: []string{"training", "prediction"}}, 2, setOf{SetSpec{Kind: Prediction}, 2}, setOf{SetSpec{}, 1})
+			warnings := func() (n int) {
+				for _, notice := range s.q.Ready().Notices {
+					if notice.Warning {
+						n++
+						if notice.Fields["kind"] != "prediction" || notice.Fields["start"] == "" {
+							t.Errorf("%+v: expected the kind, and what to start", notice)
+						}
+					}
+				}
+				return n
+			}
+			last := s.wantSet(s.ask(0, trainOnly), 1)
+			s.ask(1, second)
+			if n := warnings(); n != 0 {
+				t.Errorf("%d warnings during the training, expected none", n)
+			}
+			want := 0
+			if second == trainOnly {
+				want = 1
+			}
+			s.ask(0, trainOnly, Result{Token: last.Token})
+			s.ask(1, second)
+			s.ask(0, trainOnly)
+			if n := warnings(); n != want {
+				t.Errorf("%d warnings while prediction tasks remain, expected %d", n, want)
+			}
+		})
+	}
+}
+
 func TestRoundOfAnEvaluationDataset(t *testing.T) {
 	s := newSets(t, Options{Passes: 1}, 2, setOf{SetSpec{}, 2}, setOf{heldOut, 2})
 	train := s.wantSet(s.ask(0, allKinds), 0) // no round is open
