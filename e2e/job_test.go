@@ -58,12 +58,24 @@ func newJobOn(t testing.TB, endpoints ...string) *job {
 	j := &job{t: t, name: etcdtest.NewJob(t), endpoint: strings.Join(endpoints, ","), dir: t.TempDir()}
 	j.store = etcdtest.Open(t, j.endpoint, j.name)
 	j.data = digits(t, j.dir)
-	t.Cleanup(func() {
+	j.closeAtEnd()
+	return j
+}
+
+func (j *job) closeAtEnd() {
+	j.t.Cleanup(func() {
 		if j.conn != nil {
 			_ = j.conn.Close() // may be closed
 		}
 	})
-	return j
+}
+
+// another returns another job in the same etcd, with the same data and a directory of its own.
+func (j *job) another() *job {
+	other := &job{t: j.t, name: etcdtest.NewJob(j.t), endpoint: j.endpoint, dir: j.t.TempDir(), data: j.data}
+	other.store = etcdtest.Open(j.t, j.endpoint, other.name)
+	other.closeAtEnd()
+	return other
 }
 
 // digits writes the digits to dir. A fifth of the records is held out.

@@ -164,3 +164,41 @@ func TestAppendsAcrossARollback(t *testing.T) {
 	m.wantExit(0)
 	j.wantPasses(2)
 }
+
+// F252: a snapshot has the segments that were appended before it. Under another name, the job continues with them, and receives the later
+// files again. The first job is not affected.
+func TestSnapshotOfAnOnlineDataset(t *testing.T) {
+	t.Parallel()
+	const perFile = tasksPerPass / shards
+	j := newJob(t)
+	paths := j.data.Train.Paths
+	flags := []string{"--ps", "1", "--passes", "2", "--dataset", "clicks=" + j.dir + "/none-*,online"}
+	j.master(flags...)
+	j.server()
+	j.awaitStatus("an empty dataset", func(s *pb.StatusReply) bool { return len(s.Datasets) == 1 })
+	trainer := j.trainerOfMaster("a")
+	j.says("clicks has "+fmt.Sprint(2*perFile)+" tasks", "dataset", "append", "clicks", paths[0], paths[1])
+	j.awaitStatus("trained tasks", func(s *pb.StatusReply) bool { return s.Datasets[0].Done > 3 })
+	cut, _ := j.awaitSet(1, 0)
+	j.awaitSet(1, cut.Number+1) // its cut is after these tasks
+	file := filepath.Join(j.dir, "job.tms")
+	run(t, j.dir, j.in("snapshot", "save", file, "--checkpoint-dir", j.checkpoints())...).wants(t, 0)
+	j.says("clicks has "+fmt.Sprint(3*perFile)+" tasks", "dataset", "append", "clicks", paths[2])
+
+	again := j.another()
+	run(t, again.dir, again.in("snapshot", "restore", file, "--checkpoint-dir", again.checkpoints())...).wants(t, 0)
+	again.master(flags...)
+	again.server()
+	restored := again.awaitStatus("a restored dataset", func(s *pb.StatusReply) bool { return len(s.Datasets) == 1 }).Datasets[0]
+	if restored.Tasks != 2*perFile || !restored.Online || restored.Closed || restored.Pass != 1 || restored.Done < 4 {
+		t.Errorf("restored: found %v, expected the state before the third file", restored)
+	}
+	second := again.trainerOfMaster("b")
+	again.says("clicks has "+fmt.Sprint(4*perFile)+" tasks", "dataset", "append", "clicks", paths[0], paths[3], paths[2])
+	again.says("clicks is closed with "+fmt.Sprint(4*perFile)+" tasks", "dataset", "close", "clicks")
+	second.wantExit(0)
+	again.wantPasses(2)
+	j.says("clicks is closed with "+fmt.Sprint(3*perFile)+" tasks", "dataset", "close", "clicks")
+	trainer.wantExit(0)
+	j.wantPasses(2)
+}
