@@ -166,6 +166,7 @@ func (m *Master) appendFiles(ctx context.Context, t *term, s growingSet, files [
 
 // storeSegment stores the parts of a segment, and then names them in the state.
 func (m *Master) storeSegment(ctx context.Context, t *term, s growingSet, table *taskqueue.Table, log *logrus.Entry) error {
+	//guard:earlier-parts-removed-before-an-append
 	if err := m.unused.remove(ctx, t, nil); err != nil {
 		return fmt.Errorf("remove the parts of an earlier append: %w", err) // their keys would be the keys of this segment
 	}

@@ -210,3 +210,66 @@ func TestPartsOfARefusedSegmentAreRemoved(t *testing.T) {
 		}
 	})
 }
+
+// F250: a full store refuses an append, and the parts of this append stay. When the store has room, the next append writes its parts under the
+// same keys. The later removal of the parts of the refused append does not remove them.
+func TestPartsOfTheAppendAfterARefusedOneStay(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		m, stop, ended := leads(t, store, Config{}, nil)
+		defer func() {
+			stop()
+			<-ended
+		}()
+		if err := m.ReportSet(t.Context(), taskqueue.SetSpec{Name: "clicks", Online: true}, nil); err != nil {
+			t.Fatal(err)
+		}
+		appends := func() error {
+			term, err := m.leading()
+			if err != nil {
+				t.Fatal(err)
+			}
+			s, err := term.growing(t.Context(), "clicks")
+			if err != nil {
+				t.Fatal(err)
+			}
+			table := s.table.Extend()
+			chunks := make([]recordio.Index, 1<<19) // of two parts
+			for i := range chunks {
+				chunks[i] = recordio.Index{Size: 1, Records: 1}
+				if i > 0 {
+					chunks[i].Offset = chunks[i-1].End()
+				}
+			}
+			if err := table.Add(taskqueue.File{Path: fmt.Sprint("/data/", table.Chunks())}, chunks); err != nil {
+				t.Fatal(err)
+			}
+			return m.storeSegment(t.Context(), term, s, table, m.config.Log)
+		}
+		set := func(partsFit int, refuse error) {
+			store.mu.Lock()
+			defer store.mu.Unlock()
+			store.partsFit, store.refuse = partsFit, refuse
+		}
+		set(2, nil)
+		if err := appends(); !errors.Is(err, taskqueue.ErrStoreFull) {
+			t.Fatalf("append to a full store: %v", err)
+		}
+		set(0, nil)
+		if err := appends(); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(3 * removeEvery)
+		store.mu.Lock()
+		defer store.mu.Unlock()
+		n := 0
+		for key := range store.keys {
+			if strings.HasPrefix(key, "/parts/") {
+				n++
+			}
+		}
+		if n != 2 {
+			t.Errorf("the state names 2 parts, found %d in the store", n)
+		}
+	})
+}

@@ -242,3 +242,38 @@ func TestHeldJobIsReadAsStored(t *testing.T) {
 		}
 	}
 }
+
+// F174: two results of a request that fit the round, and not each other, are refused together.
+func TestResultsOfARequestMustFitEachOther(t *testing.T) {
+	other := errors.New("expected a metric of the same type")
+	q := New("job", [16]byte{1}, 1, Options{Merge: func(merged, more []byte) ([]byte, error) {
+		if len(merged) > 0 && merged[0] != more[0] {
+			return nil, other
+		}
+		return append(merged[:len(merged):len(merged)], more...), nil
+	}})
+	report := func(kind Kind, n int) int {
+		a := q.Apply(1, &Report{SetSpec: SetSpec{Name: kind.String(), Kind: kind}, Digest: [32]byte{byte(kind) + 1}, ReportID: kind.String(), Table: tableOf(t, n)})
+		if a.Err != nil {
+			t.Fatal(a.Err)
+		}
+		return a.Set
+	}
+	report(Training, 4)
+	if a := q.Apply(1, &BeginRound{Set: report(Evaluation, 2), Number: 1, Model: "m"}); a.Err != nil {
+		t.Fatal(a.Err)
+	}
+	j := q.Apply(1, &Join{ID: "a"})
+	var held []Token
+	for seq := uint64(1); seq <= 2; seq++ {
+		a := q.Apply(1, &Request{Trainer: j.Ordinal, Incarnation: j.Incarnation, Seq: seq, Ack: seq, Held: held, Want: true, Accepts: KindsOf(Evaluation)})
+		if a.Kind != AnswerTask {
+			t.Fatalf("expected a task, found %+v", a)
+		}
+		held = append(held, a.Token)
+	}
+	a := q.Apply(1, &Request{Trainer: j.Ordinal, Incarnation: j.Incarnation, Seq: 3, Ack: 3, Finished: []Result{{Token: held[0], Metrics: []byte("a")}, {Token: held[1], Metrics: []byte("b")}}})
+	if r, open := q.Round(); !errors.Is(a.Err, ErrBadMetrics) || r.Results != 0 || !open {
+		t.Errorf("expected no result of the request, found %d (open: %v), %v", r.Results, open, a.Err)
+	}
+}

@@ -155,6 +155,8 @@ func (d *decider) begin(in Input) {
 		d.Due = Due{}
 	//guard:one-open-round
 	case d.Due == Due{} || d.Open != nil:
+	//guard:trainer-round-after-the-end-of-a-round
+	case d.Due.Trainer != "" && in.Closed != nil: // with the next decision: a rule of a strategy can end the job with the end of the round
 	case d.Due.Trainer != "" && in.Gone != "":
 		d.decide(Skip, Round{Trainer: d.Due.Trainer}, "trainer %s: %s", d.Due.Trainer, in.Gone)
 		d.Due = due

@@ -179,6 +179,7 @@ func closed(number uint64, last taskqueue.Round) (*evaluation.Closed, error) {
 		return c, nil
 	}
 	c.NotFinite, c.Outcome = last.NotFinite, last.Outcome
+	//guard:no-figures-of-an-abandoned-round
 	if last.Results == 0 || last.Outcome != "" { // figures of a part of the data are of no use
 		return c, nil
 	}
@@ -213,7 +214,10 @@ func (r *Rounds) apply(ctx context.Context, t component.Term, o observation, in 
 				return false, err
 			}
 			with.Writes = append(with.Writes, writes...)
-			with.Ended = &taskqueue.EndedRound{Number: d.Round.Number, Figures: figuresOf(in.Closed)}
+			//guard:trainer-round-not-in-the-strategy
+			if d.Round.Trainer == "" {
+				with.Ended = &taskqueue.EndedRound{Number: d.Round.Number, Figures: figuresOf(in.Closed)}
+			}
 		case evaluation.End:
 			event = &taskqueue.EndJob{Failed: next.Stop == evaluation.Diverged, Reason: string(next.Stop) + ": " + d.Reason}
 		}

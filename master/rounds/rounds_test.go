@@ -23,6 +23,7 @@ import (
 	"trainmaster/master/evaluation/metric"
 	"trainmaster/master/mastertest"
 	"trainmaster/master/rounds"
+	"trainmaster/master/strategy"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 )
@@ -47,13 +48,14 @@ func heldOut(t testing.TB, n int) string {
 
 // job is a master that evaluates, and a trainer.
 type job struct {
-	t       testing.TB
-	store   *etcdstore.Store
-	data    string
-	config  evaluation.Config
-	models  rounds.Models
-	metrics io.Writer
-	failed  atomic.Int32 // reads of records that are still to fail
+	t        testing.TB
+	store    *etcdstore.Store
+	data     string
+	config   evaluation.Config
+	models   rounds.Models
+	strategy string // file; "": none
+	metrics  io.Writer
+	failed   atomic.Int32 // reads of records that are still to fail
 
 	*mastertest.Running
 	rounds  *rounds.Rounds
@@ -101,6 +103,13 @@ func (j *job) start() {
 	}})
 	config := master.Config{Components: []component.Component{j.rounds}, Evaluate: j.rounds.Evaluate, ChunksPerTask: 1}
 	config.Queue.Passes, config.Queue.HoldEnd = 2, true
+	if j.strategy != "" {
+		parsed, err := strategy.Parse([]byte(j.strategy))
+		if err != nil {
+			j.t.Fatal(err)
+		}
+		config.Queue.Strategy = parsed.OfJob([]byte(j.strategy), false)
+	}
 	j.Running = mastertest.Start(j.t, j.store, config)
 	started <- j.Master
 	if j.trainer != nil {
@@ -417,4 +426,36 @@ func TestMetricThatIsNotFiniteFailsJob(t *testing.T) {
 		}
 	}
 	j.wantEnd(master.ErrJobFailed, "diverged: loss is not a finite number")
+}
+
+// F227: a round of a trainer that ends before its last task has no figures of the tasks before.
+func TestRoundThatEndsEarlyHasNoFigures(t *testing.T) {
+	j := &job{t: t, store: etcdtest.Store(t), data: heldOut(t, 2)}
+	j.startWith(4)
+	if err := j.Evaluate(t.Context(), "trainer"); err != nil {
+		t.Fatal(err)
+	}
+	j.measured(j.want(taskqueue.Evaluation), 0.5)
+	if _, err := j.take(); err != nil { // the result of the first task, and the second task
+		t.Fatal(err)
+	}
+	j.trainer.Leave(t)
+	j.wantRecords("1 of trainer@0 after pass 0 (command (version 0, 0 passes)): 0 results, loss 0, trainer trainer: it has left")
+}
+
+// F227: rules and plateaus of a strategy do not see the figures of a round of a trainer.
+func TestRoundOfATrainerEndsNoJobByItsStrategy(t *testing.T) {
+	j := &job{t: t, store: etcdtest.Store(t), data: heldOut(t, 1), strategy: "stop: [{when: loss < 1}]\n"}
+	j.startWith(4)
+	if err := j.Evaluate(t.Context(), "trainer"); err != nil {
+		t.Fatal(err)
+	}
+	j.measured(j.want(taskqueue.Evaluation), 0.25)
+	if _, err := j.take(); err != nil {
+		t.Fatal(err)
+	}
+	j.wantRecords("1 of trainer@0 after pass 0 (command (version 0, 0 passes)): 1 results, loss 0.25")
+	if v, err := j.Overview(t.Context()); err != nil || v.Status != taskqueue.Running {
+		t.Errorf("round of a trainer: expected a running job, found %v (%s), %v", v.Status, v.Reason, err)
+	}
 }

@@ -100,10 +100,11 @@ func (s *Store) writeFile(name string, content []byte) (err error) {
 		return err
 	}
 	//guard:part-created-if-absent
-	if err := os.Link(f.Name(), filepath.Join(s.dir, name)); err != nil {
+	err = os.Link(f.Name(), filepath.Join(s.dir, name))
+	if err != nil && !errors.Is(err, fs.ErrExist) {
 		return err
 	}
-	return checkpoint.Disk(s.dir).Sync("")
+	return checkpoint.Disk(s.dir).Sync("") // also of an existing part: its writer may have stopped before this
 }
 
 func (s *Store) upload(ctx context.Context, name string, content []byte) error {
