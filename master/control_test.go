@@ -19,13 +19,15 @@ import (
 
 // stopCalls is the TrainerControl of all trainers.
 type stopCalls struct {
-	hangs bool
+	hangs  bool
+	hungAt string // prefix of the addresses whose calls of Progress do not return
 
 	mu         sync.Mutex
 	stopped    []string // address and task
 	steps      int64    // number of steps of all trainers
 	moves      int64    // steps between two calls of Progress
 	of         taskqueue.TaskID
+	ofAddress  map[string]taskqueue.TaskID // instead of of
 	inProgress int
 	most       int
 	given      int      // calls that ended with their context
@@ -51,10 +53,17 @@ func (c *stopCalls) Stop(ctx context.Context, address string, task taskqueue.Tok
 	return ctx.Err()
 }
 
-func (c *stopCalls) Progress(context.Context, string) (taskqueue.TaskID, int64, error) {
+func (c *stopCalls) Progress(ctx context.Context, address string) (taskqueue.TaskID, int64, error) {
+	if c.hungAt != "" && strings.HasPrefix(address, c.hungAt) {
+		<-ctx.Done()
+		return 0, 0, ctx.Err()
+	}
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.steps += c.moves
+	if of, ok := c.ofAddress[address]; ok {
+		return of, c.steps, nil
+	}
 	return c.of, c.steps, nil
 }
 
@@ -79,19 +88,26 @@ func controlling(calls *stopCalls) Config {
 	}
 }
 
-// joinsAt joins trainers with an address for commands, and gives each a task that times out.
+// joinsAt joins trainers on ten hosts with an address for commands, and gives each a task that times out.
 func joinsAt(t *testing.T, m *Master, n int) {
 	t.Helper()
 	for i := range n {
-		s, err := m.JoinAs(t.Context(), Joining{ID: fmt.Sprint("slow", i), Control: fmt.Sprint(":", 9000+i), Peer: "10.0.0.7:50000"})
-		if err != nil {
-			t.Fatal(err)
-		}
-		r, err := m.Next(t.Context(), &taskqueue.Request{Trainer: s.Ordinal, Incarnation: s.Incarnation, Seq: 1, Ack: 1, Want: true})
-		if err != nil || r.Assignment == nil {
-			t.Fatalf("task of trainer %d: %+v, %v", i, r, err)
-		}
+		joinsFrom(t, m, fmt.Sprint("slow", i), fmt.Sprintf("10.0.0.%d:50000", 7+i%10), 9000+i)
 	}
+}
+
+// joinsFrom joins a trainer on a host with a port for commands, and returns its task.
+func joinsFrom(t *testing.T, m *Master, id, peer string, port int) taskqueue.Token {
+	t.Helper()
+	s, err := m.JoinAs(t.Context(), Joining{ID: id, Control: fmt.Sprint(":", port), Peer: peer})
+	if err != nil {
+		t.Fatal(err)
+	}
+	r, err := m.Next(t.Context(), &taskqueue.Request{Trainer: s.Ordinal, Incarnation: s.Incarnation, Seq: 1, Ack: 1, Want: true})
+	if err != nil || r.Assignment == nil {
+		t.Fatalf("task of trainer %s: %+v, %v", id, r, err)
+	}
+	return r.Assignment.Task.Token
 }
 
 func TestStopReachesTrainerAtTheHostOfItsConnection(t *testing.T) {
@@ -167,6 +183,34 @@ func TestProgressAtTheAddressOfATrainerExtendsItsDeadline(t *testing.T) {
 			})
 		})
 	}
+}
+
+// Ports of one host that do not answer leave calls to the trainers of other hosts. The deadline of a moving task is extended.
+func TestPortsThatDoNotAnswerDelayNoProgressOfOthers(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		const timeout, hung, groups = time.Minute, 40, 8
+		calls := &stopCalls{hungAt: "10.0.0.7:", moves: 1, ofAddress: map[string]taskqueue.TaskID{}}
+		config := controlling(calls)
+		config.Queue.FirstTimeout, config.Queue.TimeoutMin = timeout, timeout
+		m, _, _ := leads(t, newMemory(), config, nil)
+		register(t, m, groups*(hung+1))
+		for g := range groups {
+			for i := range hung {
+				joinsFrom(t, m, fmt.Sprint("hung", g, "-", i), "10.0.0.7:50000", 9000+i)
+			}
+			calls.ofAddress[fmt.Sprint("10.0.0.8:", 9000+g)] = joinsFrom(t, m, fmt.Sprint("moves", g), "10.0.0.8:50000", 9000+g).ID()
+		}
+		time.Sleep(timeout + timeout/4) // virtual time
+		v, err := m.Overview(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, trainer := range v.Trainers {
+			if strings.HasPrefix(trainer.ID, "moves") && len(trainer.Tasks) == 0 {
+				t.Errorf("%s: expected its task after %v, found none", trainer.ID, timeout)
+			}
+		}
+	})
 }
 
 // A stop is published when the dispatch of its task to another trainer is committed. Otherwise a trainer would give up a task that no

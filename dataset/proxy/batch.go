@@ -82,10 +82,11 @@ func nextBytes(data []byte, tag uint64) (value, rest []byte, ok bool, err error)
 	return nil, nil, false, nil
 }
 
-// fill reads batches of size records and passes them to out. It waits while the batches that release has not returned take
-// aheadBytes. Each batch is checked against the stamps of its files.
+// fill reads batches of size records and passes them to out. It waits while the batches that are not released take aheadBytes, with their
+// unused capacity. Each batch is checked against the stamps of its files.
 func fill(ctx context.Context, r *Reader, size int32, ahead *semaphore.Weighted, out chan<- batch) error {
 	var b batch
+	last := 0 // capacity that the next batch begins with
 	pass := func() error {
 		//guard:proxy-batch-checked
 		if err := r.Check(); err != nil {
@@ -93,7 +94,11 @@ func fill(ctx context.Context, r *Reader, size int32, ahead *semaphore.Weighted,
 		}
 		select {
 		case out <- b:
-			b = batch{data: make([]byte, 0, cap(b.data))}
+			//guard:proxy-batch-capacity
+			if last = cap(b.data); len(b.data) < last/2 {
+				last = len(b.data)
+			}
+			b = batch{}
 			return nil
 		case <-ctx.Done():
 			return context.Cause(ctx)
@@ -110,11 +115,14 @@ func fill(ctx context.Context, r *Reader, size int32, ahead *semaphore.Weighted,
 			}
 		}
 		//guard:proxy-ahead-limit
-		if need := int64(len(b.data)+n+aheadUnit-1) / aheadUnit * aheadUnit; need > b.reserved {
-			if err := ahead.Acquire(ctx, need-b.reserved); err != nil {
+		if need := len(b.data) + n; need > cap(b.data) {
+			room := max(need, last, min(2*cap(b.data), aheadBytes))
+			reserve := int64(room+aheadUnit-1) / aheadUnit * aheadUnit
+			if err := ahead.Acquire(ctx, reserve-b.reserved); err != nil {
 				return context.Cause(ctx)
 			}
-			b.reserved = need
+			b.reserved = reserve
+			b.data = append(make([]byte, 0, room), b.data...)
 		}
 		b.add(record)
 		if b.records == size {

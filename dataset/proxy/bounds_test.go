@@ -61,16 +61,9 @@ func TestSlowClientStopsItsReader(t *testing.T) {
 	}
 }
 
-// Clients that accept nothing do not let the proxy take memory.
-func TestSlowClientsTakeBoundedMemory(t *testing.T) {
-	const (
-		readers = 8
-		each    = 16 << 20 // of docs/data-proxy.md
-		size    = 64 << 20 // of the file
-	)
-	path := filepath.Join(t.TempDir(), "a")
-	record := make([]byte, 768<<10)
-	put(t, path, "tfrecord", slices.Repeat([][]byte{record}, size/len(record)))
+// acceptsNothing begins calls of ReadData whose clients accept at most the first batch, and returns by how many bytes the heap grew.
+func acceptsNothing(t *testing.T, path string, records, readers, batch int, first bool) uint64 {
+	t.Helper()
 	s := serve(t, proxy.Config{}, "")
 	// Without a window of its own, a stream accepts 64 KiB.
 	conn, err := grpc.NewClient("passthrough:///"+s.addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithStaticStreamWindowSize(64<<10))
@@ -81,19 +74,22 @@ func TestSlowClientsTakeBoundedMemory(t *testing.T) {
 	runtime.GC()
 	var before, now runtime.MemStats
 	runtime.ReadMemStats(&before)
-	id := s.create(&pb.DataFileSpec{Path: path, NumRecord: int64(size / len(record))})
+	id := s.create(&pb.DataFileSpec{Path: path, NumRecord: int64(records)})
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	for range readers {
-		stream, err := pb.NewDataProxyClient(conn).ReadData(ctx, &pb.DataBatchRequest{StreamId: id, BatchSize: 5})
+		stream, err := pb.NewDataProxyClient(conn).ReadData(ctx, &pb.DataBatchRequest{StreamId: id, BatchSize: int32(batch)})
 		if err == nil {
 			_, err = stream.Header() // the call was accepted
+		}
+		if err == nil && first {
+			_, err = stream.Recv()
 		}
 		if err != nil {
 			t.Fatal(err)
 		}
 	}
-	most := uint64(0)
+	most := before.HeapAlloc
 	for range 20 {
 		// The readers have this time to read more than they may.
 		time.Sleep(20 * time.Millisecond)
@@ -101,8 +97,29 @@ func TestSlowClientsTakeBoundedMemory(t *testing.T) {
 		runtime.ReadMemStats(&now)
 		most = max(most, now.HeapAlloc)
 	}
-	if limit := before.HeapAlloc + readers*each; most > limit {
-		t.Errorf("the heap has %d MiB, expected %d at most", most>>20, limit>>20)
+	return most - before.HeapAlloc
+}
+
+const memoryOfReader = 16 << 20 // of docs/data-proxy.md
+
+// Clients that accept nothing do not let the proxy take memory.
+func TestSlowClientsTakeBoundedMemory(t *testing.T) {
+	const readers, records = 8, 85
+	path := filepath.Join(t.TempDir(), "a")
+	put(t, path, "tfrecord", slices.Repeat([][]byte{make([]byte, 768<<10)}, records))
+	if grew := acceptsNothing(t, path, records, readers, 5, false); grew > readers*memoryOfReader {
+		t.Errorf("the heap grew by %d MiB, expected %d at most", grew>>20, readers*memoryOfReader>>20)
+	}
+}
+
+// A batch of a small record does not have the capacity of a large record before it.
+func TestSmallBatchesAfterALargeRecordTakeBoundedMemory(t *testing.T) {
+	const readers = 2
+	path := filepath.Join(t.TempDir(), "a")
+	records := slices.Concat([][]byte{make([]byte, 3<<20)}, slices.Repeat([][]byte{make([]byte, 60<<10)}, 100))
+	put(t, path, "tfrecord", records)
+	if grew := acceptsNothing(t, path, len(records), readers, 1, true); grew > readers*memoryOfReader {
+		t.Errorf("the heap grew by %d MiB, expected %d at most", grew>>20, readers*memoryOfReader>>20)
 	}
 }
 

@@ -53,8 +53,19 @@ func (o *IndexOptions) full(c *Chunk, size int64) bool {
 // indexAgain is what a user can do about a changed file.
 const indexAgain = "index the file again"
 
-// cancelEvery is the number of records after which Index looks at its context.
-const cancelEvery = 1024
+// untilDone reads until its context ends. A record of a compressed file can have more data than is decompressed in a second.
+type untilDone struct {
+	ctx context.Context
+	in  io.Reader
+}
+
+func (u untilDone) Read(p []byte) (int, error) {
+	//guard:index-ends-with-its-context
+	if u.ctx.Err() != nil {
+		return 0, context.Cause(u.ctx)
+	}
+	return u.in.Read(p)
+}
 
 // Index reads the file once and lists its chunks. It verifies the checksums of all lengths and that the last record is whole, but
 // not the checksums of data. A file without records has no chunks. After an error there is no index. It ends with ctx.
@@ -74,17 +85,18 @@ func (f *File) Index(ctx context.Context, o IndexOptions) ([]Chunk, error) {
 		return nil, err
 	}
 	defer s.release()
+	s.in = untilDone{ctx, s.in}
 	var index []Chunk
 	chunk := Chunk{Compression: c}
 	for {
-		if s.number%cancelEvery == 0 && ctx.Err() != nil {
-			return nil, context.Cause(ctx)
-		}
 		err := s.skip()
 		if err == io.EOF { //nolint:errorlint // only the bare io.EOF is the end of the data
 			break
 		}
 		if err != nil {
+			if ctx.Err() != nil {
+				return nil, context.Cause(ctx)
+			}
 			return nil, s.at(f, err)
 		}
 		size := s.offset - s.start

@@ -2,12 +2,14 @@ package tfrecord_test
 
 import (
 	"bytes"
+	"compress/gzip"
 	"context"
 	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"iter"
+	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -207,6 +209,47 @@ func TestIndexEndsWithContext(t *testing.T) {
 	cancel(because)
 	if _, err := open(write(t, tfrecord.None, text(3)...)).Index(ctx, tfrecord.IndexOptions{}); !errors.Is(err, because) {
 		t.Errorf("found %v, expected the cause of the context", err)
+	}
+}
+
+// lastRead cancels a context at the second read of a file, and keeps the end of the last read.
+type lastRead struct {
+	io.ReaderAt
+	cancel context.CancelFunc
+	end    int64
+}
+
+func (l *lastRead) ReadAt(p []byte, off int64) (int, error) {
+	n, err := l.ReaderAt.ReadAt(p, off)
+	l.end = off + int64(n)
+	if off > 0 {
+		l.cancel()
+	}
+	return n, err
+}
+
+// The index of a compressed file ends with its context, also inside a record.
+func TestIndexOfALargeCompressedRecordEndsWithContext(t *testing.T) {
+	data := make([]byte, 4<<20)
+	_, _ = rand.NewChaCha8([32]byte{}).Read(data) // takes as many bytes when it is compressed
+	var file bytes.Buffer
+	w, err := gzip.NewWriterLevel(&file, gzip.BestSpeed)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, part := range [][]byte{header(uint64(len(data))), data, make([]byte, 4)} { // an index does not verify the checksum of the data
+		if _, err := w.Write(part); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	read := &lastRead{ReaderAt: bytes.NewReader(file.Bytes()), cancel: cancel}
+	index, err := tfrecord.NewFile(read, int64(file.Len()), "a.tfrecord").Index(ctx, tfrecord.IndexOptions{})
+	if !errors.Is(err, context.Canceled) || read.end >= int64(file.Len()) {
+		t.Errorf("found %d chunks, %v, after %d of %d bytes, expected the end of the context before the last byte", len(index), err, read.end, file.Len())
 	}
 }
 

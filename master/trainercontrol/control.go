@@ -3,6 +3,7 @@ package trainercontrol
 import (
 	"context"
 	"errors"
+	"net"
 	"sync"
 	"time"
 
@@ -43,8 +44,9 @@ type Config struct {
 }
 
 const (
-	maxCalls    = 16 // in progress
-	callTimeout = 5 * time.Second
+	maxCalls       = 16 // in progress
+	maxCallsOfHost = maxCalls / 4
+	callTimeout    = 5 * time.Second
 )
 
 // New returns the component that sends commands to trainers.
@@ -54,6 +56,15 @@ type commands struct {
 	config Config
 	box    *component.Mailbox
 	free   chan struct{} // holds a token for each call in progress
+
+	mu    sync.Mutex
+	hosts map[string]*hostCalls // with calls that wait or are in progress
+}
+
+// hostCalls are the calls to the trainers of one host.
+type hostCalls struct {
+	calls int           // including waiting calls
+	free  chan struct{} // holds a token for each call that has its share
 }
 
 // Name implements [component.Component].
@@ -72,7 +83,7 @@ func (c *commands) Prepare(_ context.Context, t component.Term) error {
 func (c *commands) Run(ctx context.Context, t component.Term) error {
 	var calls sync.WaitGroup
 	defer calls.Wait()
-	c.free = make(chan struct{}, maxCalls)
+	c.free, c.hosts = make(chan struct{}, maxCalls), map[string]*hostCalls{}
 	for ; ctx.Err() == nil; t.Clock().Wait(ctx, c.box.Changed(), -1) {
 		for _, e := range c.box.Take() {
 			calls.Go(func() {
@@ -93,19 +104,48 @@ func (c *commands) Run(ctx context.Context, t component.Term) error {
 	return context.Cause(ctx)
 }
 
-// call makes a call when one is free, within callTimeout.
-func (c *commands) call(ctx context.Context, clock component.Clock, method func(context.Context) error) error {
+// call makes a call to an address when one is free, within callTimeout. Ports of one host that do not answer leave most calls to the others.
+func (c *commands) call(ctx context.Context, clock component.Clock, address string, method func(context.Context) error) error {
+	share, end := c.host(address)
+	defer end()
 	//guard:control-call-limit
-	select {
-	case c.free <- struct{}{}:
-	case <-ctx.Done():
-		return context.Cause(ctx)
+	for _, free := range []chan struct{}{share, c.free} {
+		select {
+		case free <- struct{}{}:
+			defer func() { <-free }()
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
 	}
-	defer func() { <-c.free }()
 	//guard:control-call-timeout
 	bounded, cancel := clock.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	return method(bounded)
+}
+
+// host returns the share of the calls of the host of an address, until end.
+func (c *commands) host(address string) (share chan struct{}, end func()) {
+	name, _, err := net.SplitHostPort(address)
+	if err != nil {
+		name = address
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	h := c.hosts[name]
+	if h == nil {
+		//guard:control-calls-of-a-host
+		share := make(chan struct{}, maxCallsOfHost)
+		h = &hostCalls{free: share}
+		c.hosts[name] = h
+	}
+	h.calls++
+	return h.free, func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if h.calls--; h.calls == 0 {
+			delete(c.hosts, name)
+		}
+	}
 }
 
 // progress asks a trainer twice, and reports to the queue that the task has moved in between. A trainer that does not answer keeps its
@@ -117,7 +157,7 @@ func (c *commands) progress(ctx context.Context, t component.Term, due taskqueue
 	}
 	ask := func() (iteration int64, runs bool) {
 		var task taskqueue.TaskID
-		err := c.call(ctx, t.Clock(), func(ctx context.Context) (err error) {
+		err := c.call(ctx, t.Clock(), due.Address, func(ctx context.Context) (err error) {
 			task, iteration, err = c.config.Trainers.Progress(ctx, due.Address)
 			return err
 		})
@@ -155,7 +195,7 @@ func (c *commands) evaluate(ctx context.Context, t component.Term, due taskqueue
 		case task == nil: // the job is paused
 			continue
 		}
-		err = c.call(ctx, t.Clock(), func(ctx context.Context) error { return c.config.Trainers.Evaluate(ctx, due.Address, *task) })
+		err = c.call(ctx, t.Clock(), due.Address, func(ctx context.Context) error { return c.config.Trainers.Evaluate(ctx, due.Address, *task) })
 		switch {
 		case err == nil:
 			log.WithField("task", task.Token.String()).Info("trainer asked to evaluate its model")
@@ -198,7 +238,7 @@ func (c *commands) stop(ctx context.Context, clock component.Clock, due taskqueu
 		return
 	}
 	for _, task := range due.Stops {
-		err := c.call(ctx, clock, func(ctx context.Context) error { return c.config.Trainers.Stop(ctx, due.Address, task) })
+		err := c.call(ctx, clock, due.Address, func(ctx context.Context) error { return c.config.Trainers.Stop(ctx, due.Address, task) })
 		log := c.config.Log.WithFields(logrus.Fields{"trainer": due.ID, "address": due.Address, "task": task.String()})
 		if err != nil {
 			if ctx.Err() == nil {
