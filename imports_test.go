@@ -101,7 +101,7 @@ var house = []room{
 	{dir: "pserver/checkpoint/storage", may: []string{"internal/objectstore", "pserver/checkpoint"}},
 	{dir: "master/psclient", may: []string{"master/pscontrol", "proto", "pserver/checkpoint", "pserver/placement", "pserver/onwire", "taskqueue"}},
 	{dir: "pserver/checkpoint/modelfile", may: []string{"internal/filekind", "internal/safetensors", "internal/usage", "pserver/checkpoint", "pserver/checkpoint/storage", "pserver/floats"}},
-	{dir: "master/restore", may: []string{"master/evaluation", "dataset", "etcdstore", "internal/usage", "ledger", "master", "master/committer", "master/pscontrol", "master/snapshot", "pserver/checkpoint", "pserver/checkpoint/modelfile", "pserver/checkpoint/storage", "taskqueue"}},
+	{dir: "master/restore", may: []string{"master/evaluation", "dataset", "etcdstore", "internal/usage", "ledger", "master", "master/committer", "master/pscontrol", "master/rounds", "master/snapshot", "pserver/checkpoint", "pserver/checkpoint/modelfile", "pserver/checkpoint/storage", "taskqueue"}},
 	{dir: "internal/portsplit"},
 	{dir: "internal/tcpproxy"},
 	{dir: "internal/httpproxy"},

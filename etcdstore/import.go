@@ -22,7 +22,8 @@ import (
 var ErrOccupied = errors.New("there is a job already")
 
 // jobKeys lists all keys that a job can have, in the form that ReadAll takes.
-var jobKeys = []string{keyJob, keyState, keyState + "/", keyTrainers, keyPS, keyPSDesired, keyPSBlocks, "/ps_step", "/checkpoints/", "/ledger/", "/master/"}
+var jobKeys = []string{keyJob, keyState, keyState + "/", keyTrainers, keyPS, keyPSDesired, keyPSBlocks, "/ps_step", "/checkpoints/",
+	taskqueue.EvaluationKey, taskqueue.EvaluationKey + "/", taskqueue.StrategyKey, taskqueue.StrategyKey + "/", "/ledger/", "/master/"}
 
 // Import is a job to write to a prefix without a job.
 type Import struct {
@@ -34,14 +35,18 @@ type Import struct {
 	Begin    []taskqueue.Write                 // written first, with the marker, for a repeated import
 	Last     []taskqueue.Write                 // written with the state in one transaction
 
-	// Replaces is the state that the job had when the operator decided to replace it. Its tasks, trainers, ledger and
-	// checkpoint set are removed, and the import is written; nil: there must be no job. No master or parameter
-	// server may run.
+	// Replaces is the state that the job had when the operator decided to replace it. Its tasks, trainers, ledger,
+	// checkpoint set, evaluation and decisions of its strategy are removed, and the import is written; nil: there must be no job. No master
+	// or parameter server may run.
 	Replaces *Pointer
+	Round    string // key of the last record of an evaluation round that stays, with Replaces
 }
 
-// replacedKeys are the keys of a job that an import replaces. The parts of task tables and the placement of blocks stay.
-var replacedKeys = []string{keyState, taskqueue.AsidePrefix, keyTrainers, keyLatest, "/ps_step", taskqueue.LedgerPrefix}
+// replacedKeys are the keys of a job that an import replaces. The parts of task tables, the placement of blocks and the strategy file stay.
+//
+//guard:later-decisions-replaced
+var replacedKeys = []string{keyState, taskqueue.AsidePrefix, keyTrainers, keyLatest, "/ps_step", taskqueue.LedgerPrefix,
+	taskqueue.EvaluationKey, taskqueue.RoundKey, taskqueue.ModelKey, taskqueue.StrategyKey, taskqueue.StatisticsKey}
 
 // ImportJob writes a job under this store's prefix. The state is written last, in one transaction that compares that no other
 // process interfered: until then there is no job, and after it the whole job.
@@ -102,6 +107,8 @@ func (s *Store) beginImport(ctx context.Context, a Import) (int64, error) {
 		for _, k := range replacedKeys {
 			req.Success = append(req.Success, s.opsDelete(k, a.Begin)...)
 		}
+		//guard:later-rounds-removed
+		req.Success = append(req.Success, s.opDeleteAfter(a.Round, taskqueue.RoundRecordPrefix))
 	}
 	for _, w := range a.Begin {
 		req.Success = append(req.Success, opPut(s.abs(w.Key), w.Value, 0))
@@ -212,6 +219,13 @@ func (s *Store) opsDelete(key string, but []taskqueue.Write) (ops []*pb.RequestO
 		last.Key = append(bytes.Clone(before.RangeEnd), 0)
 	}
 	return append(ops, &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: last}})
+}
+
+// opDeleteAfter deletes all keys after one that begin with a prefix.
+func (s *Store) opDeleteAfter(key, prefix string) *pb.RequestOp {
+	after := append([]byte(s.abs(max(key, prefix))), 0)
+	request := &pb.DeleteRangeRequest{Key: after, RangeEnd: []byte(clientv3.GetPrefixRangeEnd(s.abs(prefix)))}
+	return &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: request}}
 }
 
 // opDelete deletes a key, or with a final slash all keys with this prefix.

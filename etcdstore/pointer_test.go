@@ -2,6 +2,8 @@ package etcdstore_test
 
 import (
 	"errors"
+	"maps"
+	"slices"
 	"testing"
 	"time"
 
@@ -100,5 +102,47 @@ func TestInterruptedAdoptionKeepsLedgerBegin(t *testing.T) {
 	job.Keys = func(func(taskqueue.Write, error) bool) {}
 	if err := s.ImportJob(t.Context(), job); err != nil {
 		t.Errorf("second import: got %v", err)
+	}
+}
+
+// F258: an import that replaces a job leaves no later decisions of an evaluation and a strategy, also if it has none. The strategy file and
+// the records of earlier rounds stay.
+func TestImportReplacesLaterDecisions(t *testing.T) {
+	s := etcdtest.Open(t, etcdtest.Endpoint(t), etcdtest.NewJob(t))
+	for _, key := range []string{
+		taskqueue.StateKey, taskqueue.EvaluationKey, taskqueue.RoundKey, taskqueue.ModelKey, taskqueue.RoundRecordPrefix + "00000009", taskqueue.RoundRecordPrefix + "00000010",
+		taskqueue.RoundRecordPrefix + "00000011", taskqueue.StrategyKey, taskqueue.StrategyFileKey, taskqueue.StatisticsKey,
+	} {
+		if _, err := s.Client().Put(t.Context(), s.Prefix()+key, "later"); err != nil {
+			t.Fatal(err)
+		}
+	}
+	from, err := s.ReadPointer(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	job := etcdstore.Import{
+		ID: "x", Name: "x", State: []byte("state"), Keys: func(func(taskqueue.Write, error) bool) {}, Replaces: &from, Round: taskqueue.RoundRecordPrefix + "00000009",
+	}
+	if err := s.ImportJob(t.Context(), job); err != nil {
+		t.Fatal(err)
+	}
+	left, _, err := s.Prefixed(t.Context(), "/")
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := slices.Sorted(maps.Keys(left))
+	if want := []string{taskqueue.RoundRecordPrefix + "00000009", "/job", taskqueue.StrategyFileKey, taskqueue.StateKey}; !slices.Equal(found, want) {
+		t.Errorf("expected the keys %q, found %q", want, found)
+	}
+	job.Replaces = nil
+	for _, key := range []string{taskqueue.RoundKey, taskqueue.StrategyKey} {
+		other := etcdtest.Open(t, etcdtest.Endpoint(t), etcdtest.NewJob(t))
+		if _, err := other.Client().Put(t.Context(), other.Prefix()+key, "of another job"); err != nil {
+			t.Fatal(err)
+		}
+		if err := other.ImportJob(t.Context(), job); !errors.Is(err, etcdstore.ErrOccupied) {
+			t.Errorf("import over %s: found %v, expected %v", key, err, etcdstore.ErrOccupied)
+		}
 	}
 }

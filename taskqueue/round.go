@@ -10,8 +10,11 @@ import (
 
 // The keys of evaluation rounds.
 const (
-	RoundKey = "/evaluation/round" // the newest Round
-	ModelKey = "/evaluation/model" // the newest Model
+	EvaluationKey = "/evaluation"       // the decisions about rounds. The queue does not read them
+	RoundKey      = "/evaluation/round" // the newest Round
+	ModelKey      = "/evaluation/model" // the newest Model
+
+	RoundRecordPrefix = "/evaluation/rounds/" // descriptions of rounds for users; the number follows, in 8 digits or more
 )
 
 // Round is an evaluation round: one pass of an evaluation dataset, with one model. At most one round is open.
@@ -70,14 +73,22 @@ type Model struct {
 // MaxModelPath is the largest size of Model.Path in bytes. A longer path is ignored.
 const MaxModelPath = 1024
 
-// RestoreRound reads the stored values of RoundKey and ModelKey into a queue that Restore returned. A round that the state does not have
-// is dropped: the state may be of an earlier time, from a checkpoint set.
+// RestoreRound reads the stored values of RoundKey and ModelKey into a queue that Restore returned. The values may be of a later time than
+// the state. A round that the state does not have is dropped. Results that the state does not have are dropped, with all results of the round:
+// their tasks are dispatched again, and the round ends without figures if others are not.
 func (q *Queue) RestoreRound(round, model []byte) error {
 	r, err := DecodeRound(round)
 	if err != nil {
 		return err
 	}
 	if r.Number > 0 && r.Set >= 0 && r.Set < len(q.sets) && q.sets[r.Set].kind == Evaluation && r.Pass > 0 && r.Pass <= q.sets[r.Set].pass {
+		//guard:later-results-dropped
+		if p := q.sets[r.Set].openPass(r.Pass); p != nil && r.Results > p.counted {
+			r.Results, r.Metrics, r.NotFinite = 0, nil, ""
+			if p.counted > 0 {
+				r.Outcome = "its results are of a later time than the restored state"
+			}
+		}
 		q.round = r
 	}
 	if model != nil {
@@ -260,17 +271,21 @@ func (q *Queue) noteNotFinite(tok Token, name string) {
 	}
 }
 
+func (m Model) encode() []byte {
+	b, err := json.Marshal(m)
+	if err != nil {
+		panic(err) // numbers and strings always encode
+	}
+	return b
+}
+
 // roundWrites returns the changed keys of rounds.
 func (q *Queue) roundWrites() (writes []Write) {
 	if q.roundChanged {
 		writes = append(writes, Write{Key: RoundKey, Value: q.round.Encode()})
 	}
 	if q.modelChanged {
-		b, err := json.Marshal(q.model)
-		if err != nil {
-			panic(err) // numbers and strings always encode
-		}
-		writes = append(writes, Write{Key: ModelKey, Value: b})
+		writes = append(writes, Write{Key: ModelKey, Value: q.model.encode()})
 	}
 	q.roundChanged, q.modelChanged = false, false
 	return writes

@@ -277,3 +277,60 @@ func TestResultsOfARequestMustFitEachOther(t *testing.T) {
 		t.Errorf("expected no result of the request, found %d (open: %v), %v", r.Results, open, a.Err)
 	}
 }
+
+// F258: a state of an earlier time is restored, and the key of the round has later results. Results of tasks that are dispatched again are in
+// the metrics once. Without the other results, the round has no figures.
+func TestRoundOfAnEarlierStateHasEachResultOnce(t *testing.T) {
+	opt := Options{Merge: func(merged, more []byte) ([]byte, error) {
+		return append(merged[:len(merged):len(merged)], more...), nil
+	}}
+	q := New("job", [16]byte{1}, 1, opt)
+	report := func(kind Kind, n int) int {
+		a := q.Apply(1, &Report{SetSpec: SetSpec{Name: kind.String(), Kind: kind}, Digest: [32]byte{byte(kind) + 1}, ReportID: kind.String(), Table: tableOf(t, n)})
+		if a.Err != nil {
+			t.Fatal(a.Err)
+		}
+		return a.Set
+	}
+	report(Training, 4)
+	set := report(Evaluation, 3)
+	if a := q.Apply(1, &BeginRound{Set: set, Number: 1, Model: "m"}); a.Err != nil {
+		t.Fatal(a.Err)
+	}
+	finish := func(q *Queue) {
+		t.Helper()
+		j := q.Apply(2, &Join{ID: "a"})
+		a := q.Apply(2, &Request{Trainer: j.Ordinal, Incarnation: j.Incarnation, Seq: 1, Want: true, Accepts: KindsOf(Evaluation)})
+		if a.Kind != AnswerTask {
+			t.Fatalf("expected a task, found %+v", a)
+		}
+		q.Apply(2, &Request{Trainer: j.Ordinal, Incarnation: j.Incarnation, Seq: 2, Finished: []Result{{Token: a.Token, Metrics: []byte{byte(a.Index)}}}})
+	}
+	begun := q.Snapshot(1, 1)
+	finish(q)
+	one := q.Snapshot(1, 1)
+	finish(q)
+	q.Ready()
+	later := q.round.Encode() // of two results
+	for name, c := range map[string]struct {
+		at      *Snapshot
+		results int
+		outcome bool
+	}{
+		"no result": {begun, 3, false}, "one result": {one, 2, true},
+	} {
+		again, err := Restore(c.at, nil, []*Table{q.Table(0), q.Table(1)}, opt)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := again.RestoreRound(later, nil); err != nil {
+			t.Fatal(err)
+		}
+		for range c.results {
+			finish(again)
+		}
+		if r, open := again.Round(); open || r.Results != c.results || len(r.Metrics) != c.results || (r.Outcome != "") != c.outcome {
+			t.Errorf("%s: expected a round of 3 tasks with %d results, outcome %v, found %d results, merged %v, outcome %q", name, c.results, c.outcome, r.Results, r.Metrics, r.Outcome)
+		}
+	}
+}

@@ -109,6 +109,23 @@ func (q *Queue) Snapshot(lockRevision int64, nonce uint64) *Snapshot {
 	return s
 }
 
+// SnapshotKeys returns the keys of the round, the model and the strategy as of the state of Snapshot. Keys without a value are left out.
+func (q *Queue) SnapshotKeys() (keys []Write) {
+	if q.round.Number > 0 {
+		keys = append(keys, Write{Key: RoundKey, Value: q.round.Encode()})
+	}
+	if q.model != (Model{}) {
+		keys = append(keys, Write{Key: ModelKey, Value: q.model.encode()})
+	}
+	if q.steering != nil {
+		keys = append(keys, Write{Key: StrategyKey, Value: q.steering.Encode()}, Write{Key: StrategyFileKey, Value: q.opt.Strategy.File})
+		if q.statistics != (Statistics{}) {
+			keys = append(keys, Write{Key: StatisticsKey, Value: q.statistics.encode()})
+		}
+	}
+	return keys
+}
+
 // liveEntryBytes is the minimum size of a live entry. Each of its seven numbers takes at least one byte.
 const liveEntryBytes = 7
 

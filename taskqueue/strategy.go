@@ -259,6 +259,14 @@ func (q *Queue) countStats(s *set, tok Token, stats RunStats) {
 	q.statisticsChanged, q.dirty = true, true
 }
 
+func (s Statistics) encode() []byte {
+	b, err := json.Marshal(s)
+	if err != nil {
+		panic(err) // all numbers are finite
+	}
+	return b
+}
+
 // strategyWrites returns the changed keys of the strategy.
 func (q *Queue) strategyWrites() (writes []Write) {
 	//guard:decision-stored
@@ -266,11 +274,7 @@ func (q *Queue) strategyWrites() (writes []Write) {
 		writes = append(writes, Write{Key: StrategyKey, Value: q.steering.Encode()})
 	}
 	if q.statisticsChanged {
-		b, err := json.Marshal(q.statistics)
-		if err != nil {
-			panic(err) // all numbers are finite
-		}
-		writes = append(writes, Write{Key: StatisticsKey, Value: b})
+		writes = append(writes, Write{Key: StatisticsKey, Value: q.statistics.encode()})
 	}
 	q.steeringChanged, q.statisticsChanged = false, false
 	return writes

@@ -141,8 +141,11 @@ func (s *state) readStep(ctx context.Context) error {
 	return s.setStep(step)
 }
 
-// readRound reads the newest evaluation round and model.
+// readRound reads the decisions about evaluation rounds, the newest round and the newest model.
 func (s *state) readRound(ctx context.Context) (err error) {
+	if s.evaluation, _, err = s.store.Value(ctx, taskqueue.EvaluationKey); err != nil {
+		return fmt.Errorf("read %s: %w", taskqueue.EvaluationKey, err)
+	}
 	if s.round, _, err = s.store.Value(ctx, taskqueue.RoundKey); err != nil {
 		return fmt.Errorf("read %s: %w", taskqueue.RoundKey, err)
 	}

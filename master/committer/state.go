@@ -35,6 +35,7 @@ type state struct {
 	step        []byte            // value of taskqueue.StepKey, or the step that the latest checkpoint set implies
 	round       []byte            // value of taskqueue.RoundKey
 	model       []byte            // value of taskqueue.ModelKey
+	evaluation  []byte            // value of taskqueue.EvaluationKey
 	written     time.Time         // when the last commit ended
 	tables      atomic.Pointer[[]*taskqueue.Table]
 	number      atomic.Uint64 // of the last commit
@@ -109,6 +110,8 @@ func (s *state) save(ctx context.Context, ready taskqueue.Ready) error {
 			s.round = w.Value
 		case taskqueue.ModelKey:
 			s.model = w.Value
+		case taskqueue.EvaluationKey:
+			s.evaluation = w.Value
 		case taskqueue.StrategyKey:
 			s.strategy = w.Value
 		case taskqueue.StatisticsKey:

@@ -23,6 +23,9 @@ func (c *Committer) Clock() component.Clock { return c.time }
 // Roster returns the stored values of the trainers by id. Only a function that Read calls may use it.
 func (c *Committer) Roster() map[string][]byte { return c.roster }
 
+// Evaluation returns the stored value of taskqueue.EvaluationKey. Only a function that Read calls may use it.
+func (c *Committer) Evaluation() []byte { return c.evaluation }
+
 // Lock returns the writes of the sealer, which compare the lock.
 func (c *Committer) Lock() ledger.Lock { return c.lead }
 

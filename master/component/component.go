@@ -43,6 +43,8 @@ type Term interface {
 	Read(ctx context.Context, look func(*taskqueue.Queue)) error
 	// Roster returns the stored values of the trainers by id. Only a function that Read calls may use it.
 	Roster() map[string][]byte
+	// Evaluation returns the stored value of taskqueue.EvaluationKey. Only a function that Read calls may use it.
+	Evaluation() []byte
 	// Effects returns a mailbox for effects of the given kinds, which has the outstanding ones already. Only Prepare may call it.
 	Effects(kinds ...taskqueue.EffectKind) *Mailbox
 	// Post publishes an effect that is not one of the queue.

@@ -11,7 +11,7 @@ import (
 )
 
 // Key holds the encoded state of a job.
-const Key = "/evaluation"
+const Key = taskqueue.EvaluationKey
 
 const (
 	// Format is the format of an encoded state.

@@ -9,6 +9,7 @@ import (
 	"maps"
 	"slices"
 
+	"trainmaster/master/evaluation"
 	"trainmaster/master/snapshot"
 	"trainmaster/taskqueue"
 )
@@ -45,6 +46,7 @@ type DatasetPosition struct {
 type jobSnapshot struct {
 	state    *taskqueue.Snapshot
 	roster   map[string][]byte
+	keys     []taskqueue.Write // of evaluation rounds and of the strategy
 	tables   []*taskqueue.Table
 	head     snapshot.Head
 	position Position
@@ -53,7 +55,11 @@ type jobSnapshot struct {
 // jobSnapshot copies the state of the job. The copy is small: the committer does nothing else meanwhile.
 func (t *term) jobSnapshot(ctx context.Context) (m *jobSnapshot, err error) {
 	err = t.Read(ctx, func(q *taskqueue.Queue) {
-		m = &jobSnapshot{state: q.Snapshot(0, 0), roster: maps.Clone(t.Roster())}
+		m = &jobSnapshot{state: q.Snapshot(0, 0), roster: maps.Clone(t.Roster()), keys: q.SnapshotKeys()}
+		//guard:evaluation-at-the-cut
+		if value := t.Evaluation(); value != nil {
+			m.keys = append(m.keys, taskqueue.Write{Key: evaluation.Key, Value: value})
+		}
 		for set := 0; q.Table(set) != nil; set++ {
 			m.tables = append(m.tables, q.Table(set))
 		}
@@ -123,6 +129,8 @@ func (c *checkpointer) items(ctx context.Context, m *jobSnapshot) ([]snapshot.It
 	for _, key := range slices.Sorted(maps.Keys(aside)) {
 		items = append(items, snapshot.Item{Key: key, Value: aside[key]})
 	}
+	//guard:decisions-at-the-cut
+	items = append(items, m.keys...)
 	return items, nil
 }
 

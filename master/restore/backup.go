@@ -19,6 +19,7 @@ import (
 	"trainmaster/master/committer"
 	"trainmaster/master/evaluation"
 	"trainmaster/master/pscontrol"
+	"trainmaster/master/rounds"
 	"trainmaster/master/snapshot"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/taskqueue"
@@ -197,11 +198,22 @@ func (b *Backup) goTo(ctx context.Context, folder checkpoint.Store, set *checkpo
 	if secret := b.values[taskqueue.SecretKey]; secret != nil {
 		values[taskqueue.SecretKey] = secret
 	}
+	if strategy := b.values[taskqueue.StrategyFileKey]; strategy != nil {
+		values[taskqueue.StrategyFileKey] = strategy
+	}
 	for item, err := range file.Items() {
 		if err != nil {
 			return err
 		}
 		values[item.Key] = item.Value
+	}
+	//guard:snapshot-has-rounds-of-the-cut
+	records, _, err := rounds.RecordsAt(values[evaluation.Key], b.values)
+	if err != nil {
+		return err
+	}
+	for _, record := range records {
+		values[record.Key] = record.Value
 	}
 	var at taskqueue.Snapshot
 	if err := etcdstore.Decode(values[taskqueue.StateKey], &at, committer.MaxStoredState); err != nil {

@@ -31,6 +31,8 @@ type Plan struct {
 
 	replaces *etcdstore.Pointer // the job that is replaced; nil: none
 	replaced []string           // ids of the former job instances, hexadecimal
+	rounds   []taskqueue.Write  // records of evaluation rounds that the job had at the cut
+	round    string             // key of the last one
 
 	// The method queue reads the next two fields from the snapshot.
 	outline taskqueue.Outline // of the former ledger
@@ -78,7 +80,7 @@ func (r *Plan) Restore(ctx context.Context, store *etcdstore.Store, name string)
 	}
 	err = store.ImportJob(ctx, etcdstore.Import{
 		Begin: begin,
-		ID:    r.File.Digest, Name: name, Settings: settings, State: encoded, Keys: r.Keys(), Last: last, Replaces: r.replaces,
+		ID:    r.File.Digest, Name: name, Settings: settings, State: encoded, Keys: r.Keys(), Last: last, Replaces: r.replaces, Round: r.round,
 	})
 	job := Result{
 		Job: name, JobID: hex.EncodeToString(state.JobID), Cluster: fmt.Sprintf("%x", cluster), Commit: state.Commit, Epoch: state.Epoch,
@@ -158,6 +160,11 @@ func (r *Plan) Keys() iter.Seq2[taskqueue.Write, error] {
 				continue
 			}
 			if !yield(item, err) || err != nil {
+				return
+			}
+		}
+		for _, record := range r.rounds {
+			if !yield(record, nil) {
 				return
 			}
 		}

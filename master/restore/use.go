@@ -13,7 +13,9 @@ import (
 	"trainmaster/internal/usage"
 	"trainmaster/ledger"
 	"trainmaster/master/committer"
+	"trainmaster/master/evaluation"
 	"trainmaster/master/pscontrol"
+	"trainmaster/master/rounds"
 	"trainmaster/master/snapshot"
 	"trainmaster/pserver/checkpoint"
 	"trainmaster/taskqueue"
@@ -111,7 +113,29 @@ func useCut(ctx context.Context, name string, store *etcdstore.Store, folder che
 	if bytes.Equal(r.Text, pointer.Set) {
 		return store.MovePointer(ctx, pointer, r.Text) // the tasks are at its cut
 	}
+	if err := r.keepRounds(ctx, store); err != nil {
+		return err
+	}
 	_, err = r.Restore(ctx, store, name)
+	return err
+}
+
+// keepRounds keeps the records of evaluation rounds that the job had at the cut.
+func (r *Plan) keepRounds(ctx context.Context, store *etcdstore.Store) error {
+	records, _, err := store.Prefixed(ctx, rounds.RecordPrefix)
+	if err != nil {
+		return err
+	}
+	var state []byte
+	for item, err := range r.File.Items() {
+		if err != nil {
+			return err
+		}
+		if item.Key == evaluation.Key {
+			state = item.Value
+		}
+	}
+	r.rounds, r.round, err = rounds.RecordsAt(state, records)
 	return err
 }
 

@@ -10,6 +10,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -296,8 +297,8 @@ func (r *Rounds) end(ctx context.Context, t component.Term) error {
 	return err
 }
 
-// RecordPrefix begins the keys of records of rounds; the number follows, in 8 digits or more.
-const RecordPrefix = "/evaluation/rounds/"
+// RecordPrefix begins the keys of records of rounds.
+const RecordPrefix = taskqueue.RoundRecordPrefix
 
 // RecordKey returns the key of the record of a round.
 func RecordKey(number uint64) string { return fmt.Sprintf("%s%08d", RecordPrefix, number) }
@@ -327,6 +328,32 @@ func (rec Record) write() taskqueue.Write {
 		panic(err) // all numbers are finite
 	}
 	return taskqueue.Write{Key: RecordKey(rec.Round), Value: b}
+}
+
+// RecordsAt returns those of the given records that a job has at an earlier state, the value of [evaluation.Key]. last is the key of the
+// last one.
+func RecordsAt(state []byte, all map[string][]byte) (records []taskqueue.Write, last string, err error) {
+	var s evaluation.State
+	if state != nil {
+		if s, err = evaluation.Decode(state); err != nil {
+			return nil, "", fmt.Errorf("read %s: %w", evaluation.Key, err)
+		}
+	}
+	last = RecordKey(s.Rounds)
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		if strings.HasPrefix(key, RecordPrefix) && key <= last {
+			records = append(records, taskqueue.Write{Key: key, Value: all[key]})
+		}
+	}
+	if s.Open != nil {
+		last = RecordKey(s.Open.Number)
+		var rec Record
+		if err := json.Unmarshal(all[last], &rec); err == nil { // without it, the record lacks the reason
+			rec.Ended, rec.Clock[1], rec.Results, rec.Figures, rec.Outcome = nil, 0, 0, map[string]float64{}, ""
+			records = append(records, rec.write())
+		}
+	}
+	return records, last, nil
 }
 
 // wallTime returns the time for people.
