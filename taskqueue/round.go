@@ -27,6 +27,7 @@ type Round struct {
 	Results int    `json:"results,omitempty"` // finishes in Metrics
 	// NotFinite is the name of the first metric that was refused in this round because it is NaN or infinite; "": none.
 	NotFinite string `json:"not_finite,omitempty"`
+	SetAside  int    `json:"set_aside,omitempty"` // tasks that were set aside in this round, without dropped tasks
 
 	// Of a round of one trainer, which evaluates its own model.
 	Trainer Ordinal `json:"trainer,omitempty"`
@@ -124,7 +125,8 @@ func (q *Queue) ClosedPasses() (n uint64) {
 }
 
 // BeginRound opens a pass of an evaluation dataset for a round, and stores the decision with it. If the round is open, it changes nothing.
-// Answer.Token has the dataset and the open pass.
+// Answer.Token has the dataset and the open pass. Tasks that were set aside in earlier rounds are in the round again, except dropped tasks. If there
+// are more than maxReturned, some of them are returned, and Answer.Kind is AnswerWait: the event must be repeated.
 type BeginRound struct {
 	Set     int
 	Number  uint64 // of the round
@@ -166,6 +168,10 @@ func (ev *BeginRound) apply(q *Queue) Answer {
 			}
 			round.Trainer, round.Name = q.byID[ev.Trainer].ordinal, ev.Trainer
 		}
+		//guard:round-has-all-tasks
+		if !q.returnAside(s) {
+			return Answer{Kind: AnswerWait}
+		}
 		q.openNext(s)
 		round.Pass = s.pass
 		q.setRound(round)
@@ -176,6 +182,43 @@ func (ev *BeginRound) apply(q *Queue) Answer {
 		q.advance(s)
 	}
 	return Answer{Token: Token{Epoch: q.epoch, Kind: s.kind, Dataset: s.id, Pass: s.pass}}
+}
+
+// maxReturned is the number of tasks that one event returns: each of them deletes a key.
+const maxReturned = 32
+
+// returnAside takes the tasks of a dataset without an open pass out of the list of tasks that are set aside, except dropped tasks. It reports
+// whether it has taken all.
+func (q *Queue) returnAside(s *set) bool {
+	n := 0
+	for _, a := range s.sortedAside() {
+		switch {
+		case a.dropped:
+			continue
+		case n == maxReturned:
+			return false
+		}
+		n++
+		q.ledger.retried(s.id, a.index)
+		q.leaveAside(s, a, a.pass)
+	}
+	return true
+}
+
+// noteSetAside keeps the number of tasks that a round ends without.
+func (q *Queue) noteSetAside(s *set, p Pass) {
+	if q.round.Number == 0 || q.round.Set != s.id || q.round.Pass != p {
+		return
+	}
+	next := q.round
+	for _, a := range s.aside {
+		if a.missing(p) && !a.dropped {
+			next.SetAside++
+		}
+	}
+	if next.SetAside > 0 {
+		q.setRound(next)
+	}
 }
 
 // setRound changes the stored round.

@@ -334,3 +334,87 @@ func TestRoundOfAnEarlierStateHasEachResultOnce(t *testing.T) {
 		}
 	}
 }
+
+// F259: tasks that fail in one round, for example because of its model, are evaluated in the next round. A dropped task is not. The round that
+// ends without tasks has their number.
+func TestNextRoundHasAllTasks(t *testing.T) {
+	const tasks = 2*maxReturned + 9
+	q := New("job", [16]byte{1}, 1, Options{MaxFailures: 1, Merge: joinMetrics})
+	ledger, keys := NewVerifier(), map[string]bool{}
+	commit := func() {
+		t.Helper()
+		r := q.Ready()
+		if !r.MustCommit {
+			return
+		}
+		deleted := 0
+		for _, w := range r.Writes {
+			if w.Delete {
+				deleted++
+			}
+			if strings.HasPrefix(w.Key, AsidePrefix) {
+				if keys[w.Key] = true; w.Delete {
+					delete(keys, w.Key)
+				}
+			}
+		}
+		if deleted > maxReturned {
+			t.Errorf("a commit deletes %d keys, expected at most %d", deleted, maxReturned)
+		}
+		if err := errors.Join(ledger.Add(q.Commit(), r.Entries), ledger.CrossCheck(q.Snapshot(1, 1))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	report := func(kind Kind, n int) int {
+		a := q.Apply(1, &Report{SetSpec: SetSpec{Name: kind.String(), Kind: kind}, Digest: [32]byte{byte(kind) + 1}, ReportID: kind.String(), Table: tableOf(t, n)})
+		if a.Err != nil {
+			t.Fatal(a.Err)
+		}
+		return a.Set
+	}
+	report(Training, 4)
+	set := report(Evaluation, tasks)
+	j := q.Apply(1, &Join{ID: "a"})
+	seq := uint64(0)
+	ask := func(results ...Result) Answer {
+		defer commit()
+		seq++
+		return q.Apply(1, &Request{Trainer: j.Ordinal, Incarnation: j.Incarnation, Seq: seq, Ack: seq, Want: true, Accepts: KindsOf(Evaluation), Finished: results})
+	}
+	round := func(number uint64, fails bool) Round {
+		t.Helper()
+		for waits := true; waits; {
+			a := q.Apply(1, &BeginRound{Set: set, Number: number, Model: "m"})
+			if a.Err != nil {
+				t.Fatal(a.Err)
+			}
+			waits = a.Kind == AnswerWait
+			commit()
+		}
+		for a := ask(); a.Kind == AnswerTask; {
+			r := Result{Token: a.Token, Metrics: []byte{byte(a.Index)}}
+			if fails && a.Index > 0 {
+				r.Error, r.Metrics = "the model of this round was removed", nil
+			}
+			a = ask(r)
+		}
+		r, open := q.Round()
+		if open {
+			t.Fatalf("round %d is open", number)
+		}
+		return r
+	}
+	if r := round(1, true); r.Results != 1 || r.SetAside != tasks-1 {
+		t.Fatalf("round 1: expected 1 result and %d tasks set aside, found %d and %d", tasks-1, r.Results, r.SetAside)
+	}
+	if a := q.Apply(1, &DropTask{Set: set, Index: 5}); a.Err != nil {
+		t.Fatal(a.Err)
+	}
+	commit()
+	if r := round(2, false); r.Results != tasks-1 || r.SetAside != 0 {
+		t.Errorf("round 2, of another model: expected the results of all tasks except a dropped one, found %d of %d tasks and %d set aside", r.Results, tasks, r.SetAside)
+	}
+	if len(keys) != 1 || !keys[AsideKey(set, 5)] {
+		t.Errorf("expected the key of the dropped task, found %v", keys)
+	}
+}

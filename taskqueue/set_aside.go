@@ -43,7 +43,7 @@ func (a *asideTask) baseIn(p Pass) int64 {
 	return 0
 }
 
-// setAside takes a task without holders out of its pass and of all later passes.
+// setAside takes a task without holders out of its pass and of all later passes. The next evaluation round has the task again.
 func (q *Queue) setAside(e *entry) {
 	s := e.set
 	index := s.orderOf(e.pass).index(e.position)

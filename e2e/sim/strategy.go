@@ -98,6 +98,9 @@ func (b *strategyBook) written(w *world, req *pb.TxnRequest, clock taskqueue.Clo
 			continue
 		}
 		b.ended[rec.Round] = true
+		if rec.SetAside > 0 { // figures of a part of the data
+			continue
+		}
 		stats := strategy.Stats{Round: rec.Round, Step: b.step}
 		for _, name := range slices.Sorted(maps.Keys(rec.Figures)) {
 			stats.Figures = append(stats.Figures, metric.Figure{Name: name, Value: rec.Figures[name]})

@@ -40,8 +40,11 @@ type Closed struct {
 	Figures []metric.Figure
 	// NotFinite is the name of a metric that was refused in this round because it was NaN or infinite; "": none.
 	NotFinite string
-	// Outcome is why the round of a trainer has ended before its last task; "": it has not.
+	// Outcome is why the round has ended without figures before its last task; "": it has not.
 	Outcome string
+	// SetAside is the number of tasks without a result: the figures are of a part of the data. Such a round is not ranked and ends no job,
+	// except if a metric was not finite.
+	SetAside int
 }
 
 // Action is what a decision asks for.
@@ -211,7 +214,8 @@ func (d *decider) close(closed *Closed) {
 	r := *d.Open
 	r.End = d.now
 	for _, f := range closed.Figures {
-		if r.Trainer != "" {
+		//guard:figures-of-a-part-not-ranked
+		if r.Trainer != "" || closed.SetAside > 0 {
 			break
 		}
 		if f.Name == d.config.Best.Figure {
@@ -231,6 +235,10 @@ func (d *decider) close(closed *Closed) {
 	case r.Trainer != "":
 		d.decide(Close, r, "%s", cmp.Or(closed.Outcome, "of trainer "+r.Trainer))
 		return
+	case closed.SetAside > 0:
+		d.decide(Close, r, "not ranked: %s set aside", count(uint64(closed.SetAside), "task was", "tasks were"))
+	case closed.Outcome != "":
+		d.decide(Close, r, "%s", closed.Outcome)
 	case r.Score == nil:
 		d.decide(Close, r, "no figure %s", d.config.Best.Figure)
 	default:

@@ -179,7 +179,7 @@ func closed(number uint64, last taskqueue.Round) (*evaluation.Closed, error) {
 	if last.Number != number {
 		return c, nil
 	}
-	c.NotFinite, c.Outcome = last.NotFinite, last.Outcome
+	c.NotFinite, c.Outcome, c.SetAside = last.NotFinite, last.Outcome, last.SetAside
 	//guard:no-figures-of-an-abandoned-round
 	if last.Results == 0 || last.Outcome != "" { // figures of a part of the data are of no use
 		return c, nil
@@ -216,7 +216,7 @@ func (r *Rounds) apply(ctx context.Context, t component.Term, o observation, in 
 			}
 			with.Writes = append(with.Writes, writes...)
 			//guard:trainer-round-not-in-the-strategy
-			if d.Round.Trainer == "" {
+			if d.Round.Trainer == "" && in.Closed.SetAside == 0 {
 				with.Ended = &taskqueue.EndedRound{Number: d.Round.Number, Figures: figuresOf(in.Closed)}
 			}
 		case evaluation.End:
@@ -229,8 +229,12 @@ func (r *Rounds) apply(ctx context.Context, t component.Term, o observation, in 
 	case *taskqueue.EndJob:
 		ev.With = with
 	}
-	if _, err := t.Submit(ctx, event); err != nil {
-		return false, err
+	for waits := true; waits; { // tasks of earlier rounds return some at a time
+		a, err := t.Submit(ctx, event)
+		if err != nil {
+			return false, err
+		}
+		waits = a.Kind == taskqueue.AnswerWait
 	}
 	r.state = next
 	r.log(decisions, in.Closed)
@@ -249,6 +253,8 @@ func (r *Rounds) log(decisions []evaluation.Decision, closed *evaluation.Closed)
 			}
 			if d.Round.Trainer != "" {
 				fields["trainer"] = d.Round.Trainer
+			} else if closed.SetAside > 0 {
+				fields["set_aside"] = closed.SetAside
 			} else if err := r.writeFigures(closed); err != nil {
 				r.config.Log.WithError(err).Warn("figures not written")
 			}
@@ -320,6 +326,8 @@ type Record struct {
 	Results int                `json:"results"` // tasks with metrics
 	Figures map[string]float64 `json:"figures"`
 	Outcome string             `json:"outcome,omitempty"`
+	// SetAside is the number of tasks that were set aside. The figures are of the other tasks.
+	SetAside int `json:"set_aside,omitempty"`
 }
 
 func (rec Record) write() taskqueue.Write {
@@ -349,7 +357,7 @@ func RecordsAt(state []byte, all map[string][]byte) (records []taskqueue.Write, 
 		last = RecordKey(s.Open.Number)
 		var rec Record
 		if err := json.Unmarshal(all[last], &rec); err == nil { // without it, the record lacks the reason
-			rec.Ended, rec.Clock[1], rec.Results, rec.Figures, rec.Outcome = nil, 0, 0, map[string]float64{}, ""
+			rec.Ended, rec.Clock[1], rec.Results, rec.Figures, rec.Outcome, rec.SetAside = nil, 0, 0, map[string]float64{}, "", 0
 			records = append(records, rec.write())
 		}
 	}
@@ -379,7 +387,7 @@ func (r *Rounds) closedRecord(ctx context.Context, t component.Term, d evaluatio
 		_ = json.Unmarshal(value, &rec) // without it, the record lacks the reason
 	}
 	rec.Ended, rec.Clock, rec.Outcome = new(wallTime(t)), [2]taskqueue.Clock{d.Round.Begin, d.Round.End}, d.Reason
-	rec.Results, rec.Figures = results, figuresOf(c)
+	rec.Results, rec.Figures, rec.SetAside = results, figuresOf(c), c.SetAside
 	if c.Figures == nil {
 		rec.Results = 0
 	}

@@ -1,6 +1,7 @@
 package rounds_test
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -55,6 +56,7 @@ type job struct {
 	models   rounds.Models
 	strategy string // file; "": none
 	metrics  io.Writer
+	failures int          // of a task before it is set aside; 0: the default
 	failed   atomic.Int32 // reads of records that are still to fail
 
 	*mastertest.Running
@@ -102,7 +104,7 @@ func (j *job) start() {
 		return leader().ReportSet(ctx, taskqueue.SetSpec{Kind: taskqueue.Evaluation}, []string{j.data})
 	}})
 	config := master.Config{Components: []component.Component{j.rounds}, Evaluate: j.rounds.Evaluate, ChunksPerTask: 1}
-	config.Queue.Passes, config.Queue.HoldEnd = 2, true
+	config.Queue.Passes, config.Queue.HoldEnd, config.Queue.MaxFailures = 2, true, j.failures
 	if j.strategy != "" {
 		parsed, err := strategy.Parse([]byte(j.strategy))
 		if err != nil {
@@ -173,7 +175,7 @@ func (j *job) records() (list []string) {
 		text := fmt.Sprintf("%d %s@%d after pass %d (%s)", r.Round, r.Model, r.Version, r.Passes, r.Reason)
 		if r.Ended != nil {
 			text += fmt.Sprintf(": %d results, loss %v", r.Results, r.Figures["loss"])
-			if r.Trainer != "" && len(r.Figures) == 0 {
+			if r.Trainer != "" && len(r.Figures) == 0 || r.SetAside > 0 {
 				text += ", " + r.Outcome
 			}
 		}
@@ -457,5 +459,49 @@ func TestRoundOfATrainerEndsNoJobByItsStrategy(t *testing.T) {
 	j.wantRecords("1 of trainer@0 after pass 0 (command (version 0, 0 passes)): 1 results, loss 0.25")
 	if v, err := j.Overview(t.Context()); err != nil || v.Status != taskqueue.Running {
 		t.Errorf("round of a trainer: expected a running job, found %v (%s), %v", v.Status, v.Reason, err)
+	}
+}
+
+// F259: a round without a task that was set aside has figures of a part of the data. They are stored with the number of missing tasks, reach no
+// target and do not count for the strategy. The next round has all tasks.
+func TestRoundWithoutATaskIsNotRanked(t *testing.T) {
+	target := 1.0
+	var figures bytes.Buffer
+	j := &job{t: t, store: etcdtest.Store(t), data: heldOut(t, 2), strategy: "stop: [{when: loss < 0.3}]\n", metrics: &figures,
+		config: evaluation.Config{Best: evaluation.Goal{Figure: "loss"}, Target: &target, KeepBest: 1}, failures: 1}
+	j.startWith(4)
+	j.train(1, "model-1")
+	if _, err := j.take(); err != nil {
+		t.Fatal(err)
+	}
+	if err := j.Evaluate(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	for range 3 { // one task fails twice
+		a := j.want(taskqueue.Evaluation)
+		if j.measured(a, 0.25); a.Task.Token.Position == 0 {
+			j.done = []taskqueue.Result{{Token: a.Task.Token, Error: "record 3 is torn"}}
+		}
+	}
+	if _, err := j.take(); err != nil {
+		t.Fatal(err)
+	}
+	first := "1 model-1@7 after pass 0 (command (version 7, 0 passes)): 1 results, loss 0.25, not ranked: 1 task was set aside"
+	j.wantRecords(first)
+	if v, err := j.Overview(t.Context()); err != nil || v.Status != taskqueue.Running || figures.Len() > 0 {
+		t.Fatalf("round of a part of the data: expected a running job, found %v (%s), %v, figures %q", v.Status, v.Reason, err, &figures)
+	}
+	if err := j.Evaluate(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		j.measured(j.want(taskqueue.Evaluation), 0.5)
+	}
+	if _, err := j.take(); err != nil {
+		t.Fatal(err)
+	}
+	j.wantRecords(first, "2 model-1@7 after pass 0 (command (version 7, 0 passes)): 2 results, loss 0.5")
+	if v, err := j.Overview(t.Context()); err != nil || v.Status != taskqueue.Ended || figures.String() != "loss=0.5\n" {
+		t.Errorf("round of all tasks: expected a job that has reached its target, found %v (%s), %v, figures %q", v.Status, v.Reason, err, &figures)
 	}
 }

@@ -53,6 +53,9 @@ func (e Evaluation) figures() string {
 	for _, name := range names {
 		parts = append(parts, fmt.Sprintf("%s %.4f", name, e.Figures[name]))
 	}
+	if e.SetAside > 0 {
+		parts = append(parts, fmt.Sprintf("(set-aside tasks: %d)", e.SetAside))
+	}
 	return strings.Join(parts, "  ")
 }
 
