@@ -102,15 +102,20 @@ func (j *job) syncVersion() uint64 {
 	return s.Version
 }
 
-// F258: a rule of the strategy has ended a synchronous job. The job goes back to the cut of an earlier set, or is saved at the cut of a set.
+// F258: a rule of the strategy has ended a synchronous job. The job is restored at the cut of an earlier set, or saved at the cut of a set.
 // It has the decisions and the rounds of that cut. The job continues until the rule holds again.
 func TestJobAtAnEarlierCutHasTheDecisionsOfThatCut(t *testing.T) {
 	t.Parallel()
-	const limit = 140
+	const limit, text = 140, `
+hyper-parameters:
+  dropout: {schedule: plateau, value: 0.5, figure: "loss:max", factor: 0.9, patience: 1}
+stop:
+  - when: job.step >= %d
+`
 	j := newJob(t)
 	flags := []string{"--passes", "0", "--ps", "1", "--update-mode", "sync", "--checkpoint-every", "200ms", "--checkpoint-keep", "1000",
 		"--evaluation-data", j.data.Test.Paths[0], "--evaluate-every", "20steps", "--best-metric", "loss:min", "--strategy",
-		strategyFile(t, "hyper-parameters: {dropout: {schedule: plateau, value: 0.5, figure: \"loss:max\", factor: 0.9, patience: 1}}\nstop: [{when: job.step >= "+fmt.Sprint(limit)+"}]")}
+		strategyFile(t, fmt.Sprintf(text, limit))}
 	wantEnd := func(what string, args ...string) {
 		t.Helper()
 		m, s, trainer := j.master(append(flags, args...)...), j.server(shortLease...), j.trainer("a")

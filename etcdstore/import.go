@@ -35,14 +35,13 @@ type Import struct {
 	Begin    []taskqueue.Write                 // written first, with the marker, for a repeated import
 	Last     []taskqueue.Write                 // written with the state in one transaction
 
-	// Replaces is the state that the job had when the operator decided to replace it. Its tasks, trainers, ledger,
-	// checkpoint set, evaluation and decisions of its strategy are removed, and the import is written; nil: there must be no job. No master
-	// or parameter server may run.
+	// Replaces is the state that the job had when the operator decided to replace it. The keys of replacedKeys are
+	// removed, and the import is written; nil: there must be no job. No master or parameter server may run.
 	Replaces *Pointer
 	Round    string // key of the last record of an evaluation round that stays, with Replaces
 }
 
-// replacedKeys are the keys of a job that an import replaces. The parts of task tables, the placement of blocks and the strategy file stay.
+// replacedKeys are the keys of a job that an import replaces: tasks, trainers, ledger and set, and the decisions of evaluation and strategy. The parts of task tables, the placement of blocks and the strategy file stay.
 //
 //guard:later-decisions-replaced
 var replacedKeys = []string{keyState, taskqueue.AsidePrefix, keyTrainers, keyLatest, "/ps_step", taskqueue.LedgerPrefix,
@@ -221,7 +220,7 @@ func (s *Store) opsDelete(key string, but []taskqueue.Write) (ops []*pb.RequestO
 	return append(ops, &pb.RequestOp{Request: &pb.RequestOp_RequestDeleteRange{RequestDeleteRange: last}})
 }
 
-// opDeleteAfter deletes all keys after one that begin with a prefix.
+// opDeleteAfter deletes the keys with a prefix that follow a key.
 func (s *Store) opDeleteAfter(key, prefix string) *pb.RequestOp {
 	after := append([]byte(s.abs(max(key, prefix))), 0)
 	request := &pb.DeleteRangeRequest{Key: after, RangeEnd: []byte(clientv3.GetPrefixRangeEnd(s.abs(prefix)))}

@@ -35,7 +35,7 @@ type state struct {
 	step        []byte            // value of taskqueue.StepKey, or the step that the latest checkpoint set implies
 	round       []byte            // value of taskqueue.RoundKey
 	model       []byte            // value of taskqueue.ModelKey
-	evaluation  []byte            // value of taskqueue.EvaluationKey
+	evaluation  []byte            // as stored under taskqueue.EvaluationKey
 	written     time.Time         // when the last commit ended
 	tables      atomic.Pointer[[]*taskqueue.Table]
 	number      atomic.Uint64 // of the last commit

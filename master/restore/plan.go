@@ -32,7 +32,7 @@ type Plan struct {
 	replaces *etcdstore.Pointer // the job that is replaced; nil: none
 	replaced []string           // ids of the former job instances, hexadecimal
 	rounds   []taskqueue.Write  // records of evaluation rounds that the job had at the cut
-	round    string             // key of the last one
+	round    string             // key of the last record
 
 	// The method queue reads the next two fields from the snapshot.
 	outline taskqueue.Outline // of the former ledger

@@ -338,8 +338,8 @@ func (rec Record) write() taskqueue.Write {
 	return taskqueue.Write{Key: RecordKey(rec.Round), Value: b}
 }
 
-// RecordsAt returns those of the given records that a job has at an earlier state, the value of [evaluation.Key]. last is the key of the
-// last one.
+// RecordsAt returns the given records as a job has them at an earlier state, the value of [evaluation.Key]. Records of later rounds are left
+// out, and the open round has no result. last is the key of the last record.
 func RecordsAt(state []byte, all map[string][]byte) (records []taskqueue.Write, last string, err error) {
 	var s evaluation.State
 	if state != nil {

@@ -1082,7 +1082,7 @@ var guards = []guard{
 		"a restored job has no figures of earlier rounds"}},
 	{"F258", "etcdstore.TestImportReplacesLaterDecisions", mutant{"later decisions stay", "later-decisions-replaced",
 		text("taskqueue.EvaluationKey, taskqueue.RoundKey, taskqueue.ModelKey, taskqueue.StrategyKey, taskqueue.StatisticsKey", ""),
-		"a rule that held after the cut ends the job at once"}},
+		"a rule that held after the cut ends the job immediately"}},
 	{"F258", "etcdstore.TestImportReplacesLaterDecisions", mutant{"later rounds stay", "later-rounds-removed",
 		remove(),
 		"the job has figures of rounds that it has not reached"}},
