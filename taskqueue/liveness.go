@@ -423,6 +423,7 @@ type PlainAsk struct {
 	Task        TaskID // 0: Index names the task
 	Index       int
 	Token       Token
+	Offsets     uint64 // of the chunks of the finished task as the client has them, by OffsetsOf; 0: not known
 	Error       string // the task failed
 	Metrics     []byte // as in Result, also below
 	Model       Model
@@ -499,7 +500,8 @@ func (q *Queue) finishID(t *trainer, ev *PlainAsk) (FinishStatus, error) {
 }
 
 // finishPlain counts what the connection holds, or held until it timed out, and nothing else: a
-// client that reuses its reply names tasks of others.
+// client that reuses its reply names tasks of others, or has read the chunk of another task: gob does not send the offset 0 of the first
+// chunk of a file, so the client keeps an older offset.
 func (q *Queue) finishPlain(t *trainer, ev *PlainAsk) FinishStatus {
 	for _, e := range t.holds {
 		tok := q.token(e, e.holderOf(t).attempt)
@@ -510,15 +512,28 @@ func (q *Queue) finishPlain(t *trainer, ev *PlainAsk) FinishStatus {
 		if ev.Error != "" {
 			return q.fail(t, tok, ev.Error)
 		}
+		//guard:plain-finish-matches-chunks
+		if !e.set.hasOffsets(ev) {
+			return Stale
+		}
 		return q.finish(t, &Result{Token: tok})
 	}
 	for _, l := range slices.Backward(t.late) {
 		//guard:plain-late-finish
-		if l.index == ev.Index && (ev.Token.IsZero() || ev.Token == l.token) && ev.Error == "" {
+		if l.index == ev.Index && (ev.Token.IsZero() || ev.Token == l.token) && ev.Error == "" && q.sets[l.token.Dataset].hasOffsets(ev) {
 			return q.finish(t, &Result{Token: l.token})
 		}
 	}
 	return Stale
+}
+
+// hasOffsets reports whether the task that a connection finishes has the offsets that the client has.
+func (s *set) hasOffsets(ev *PlainAsk) bool {
+	if ev.Offsets == 0 || s.table == nil {
+		return true
+	}
+	chunks := s.table.TaskChunks(ev.Index)
+	return ev.Offsets == OffsetsOf(len(chunks), func(i int) int64 { return chunks[i].Index.Offset })
 }
 
 // SaveModel elects the one trainer that saves the model, by a lease on the job clock.

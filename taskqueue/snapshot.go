@@ -1,6 +1,7 @@
 package taskqueue
 
 import (
+	"bytes"
 	"encoding/binary"
 	"fmt"
 )
@@ -97,7 +98,7 @@ func (q *Queue) Snapshot(lockRevision int64, nonce uint64) *Snapshot {
 		set.compact()
 		//guard:dataset-snapshot
 		s.Sets[i] = SetSnapshot{
-			Name: set.name, Kind: set.kind, Passes: set.passes, Digest: set.digest[:], ReportID: set.reportID, Parts: set.parts, PartsDigest: set.partsDigest[:],
+			Name: set.name, Kind: set.kind, Passes: set.passes, Digest: set.digest[:], ReportID: set.reportID, Parts: set.parts, PartsDigest: bytes.Clone(set.partsDigest[:]),
 			ChunksPerTask: set.chunksPerTask, Chunks: set.chunks, Tasks: set.tasks, Algorithm: set.algorithm, Seed: set.seed,
 			Online: set.online, Closed: set.closed, Ended: set.ended, Pass: set.pass, Cursor: set.cursor, Weight: set.weight, Credit: set.credit, AverageMicros: set.average,
 			Live: set.encodeLive(q.clock, q.explicit != nil), Aside: set.encodeAside(q.explicit != nil), Since: set.encodeUncommitted(),

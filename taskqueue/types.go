@@ -14,6 +14,19 @@ type Chunk struct {
 	Index recordio.Index
 }
 
+// OffsetsOf identifies the offsets of n chunks; 0 stands for offsets that are all 0.
+func OffsetsOf(n int, offset func(i int) int64) uint64 {
+	h, known := uint64(14695981039346656037), false // FNV-1a of 64-bit words
+	for i := range n {
+		known = known || offset(i) != 0
+		h = (h ^ uint64(offset(i))) * 1099511628211
+	}
+	if !known {
+		return 0
+	}
+	return max(h, 1)
+}
+
 // Task is the unit of dispatch: one or more chunks, also of several files.
 // Index is its number in the task table, from 0; a wait answer has Index -1
 // and no chunks.

@@ -52,6 +52,7 @@ type check struct {
 	stepBook         *stepBook
 	rounds           *roundBook
 	strategies       strategyBook
+	segments         segmentBook
 	named            *checkpoint.Set           // checkpoint set that this commit names, or nil
 	epochs           map[uint32]map[sample]int // committed records at the start of each epoch
 	fenced           map[string]bool           // ids whose sessions a leader ends because they did not stop for a cut
@@ -107,6 +108,8 @@ type termState struct {
 	saveAt, saveEnd time.Duration   // start and end of the newest save
 	uncounted       time.Duration   // slow saves since clockAt
 	behind          time.Duration   // delay of the clock since the first commit of the term
+	parts           time.Duration   // time that the batch in the making has written parts
+	refused         time.Duration   // time of parts that were not stored since the last commit
 }
 
 // request is one request of a session.
@@ -243,6 +246,10 @@ func (c *check) time(next *stored) {
 	if t == nil || c.world.plan.faults.jump != 0 {
 		return
 	}
+	if t.refused > 0 { // in this batch or in an earlier one
+		c.written, t.clockAt, t.refused = t.sent, 0, 0
+		return
+	}
 	if gone := t.sent - max(t.began, c.written); passed > gone+2*time.Millisecond {
 		c.breaks("the job clock is no faster than time", "%v in %v", passed, gone)
 	}
@@ -327,7 +334,11 @@ func (c *check) applyEvents(before, next *stored, value []byte) {
 }
 
 func (c *check) event(before, next *stored, ev *taskqueue.LedgerEvent) {
-	if ev.Set > 0 {
+	switch {
+	case ev.Kind == taskqueue.EventAppended, ev.Kind == taskqueue.EventClosed:
+		c.segments.segment(c.world, next, ev)
+		return
+	case ev.Set > 0:
 		c.rounds.event(c.world, next, ev)
 		return
 	}
@@ -494,8 +505,9 @@ func (c *check) checkBatch(k *lock, state []byte) {
 	}
 	if last == nil || last.bytes != string(state) {
 		if t := c.heard[k.term.Revision]; t != nil {
-			t.sent = c.world.now
-			t.saving(c.world.now, true)
+			t.sent = c.world.now - t.parts - t.refused // the clock of a batch is the time before its parts
+			t.saving(c.world.now-t.parts, true)
+			t.parts = 0
 		}
 		c.sending[k] = &sendState{number: s.Commit, bytes: string(state)}
 	}
@@ -594,6 +606,9 @@ func (c *check) final() {
 	for _, r := range c.verifier.Report() {
 		if c.ended == taskqueue.Ended && r.Set == 0 && !c.closed[r.Pass] {
 			c.breaks("passes end", "the job ended with pass %d open", r.Pass)
+		}
+		if r.Set == 0 && c.ended == taskqueue.Ended && r.Tasks != c.world.plan.tasks {
+			c.breaks("a pass has all tasks", "%+v, expected %d tasks", r, c.world.plan.tasks)
 		}
 		if r.Missing != 0 || r.CountedTwice != 0 || (r.Set > 0 || c.closed[r.Pass]) && r.CountedOnce+r.SetAside != r.Tasks {
 			c.breaks("every task is counted once or set aside", "%+v", r)

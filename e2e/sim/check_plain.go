@@ -11,12 +11,17 @@ import (
 // delivery identifies a task of a plain client by the data that the client read, not by its token.
 type delivery struct {
 	pass   taskqueue.Pass
+	path   string
 	offset int64
 }
 
 // trainedTask records a task that a plain client trained.
 func (c *check) trainedTask(task taskqueue.Task) {
-	c.trained[delivery{task.Token.Pass, task.Chunks[0].Index.Offset}] = true
+	c.trained[deliveryOf(task.Token.Pass, task.Chunks[0])] = true
+}
+
+func deliveryOf(p taskqueue.Pass, c taskqueue.Chunk) delivery {
+	return delivery{p, c.Path, c.Index.Offset}
 }
 
 func (s *sessionState) plain() bool { return strings.HasPrefix(s.id, "conn-") }
@@ -28,7 +33,7 @@ func (c *check) plainFinish(ev *taskqueue.LedgerEvent) {
 		return
 	}
 	index := c.index(ev.Pass, ev.Position)
-	if offset := c.world.table.TaskChunks(index)[0].Index.Offset; !c.trained[delivery{ev.Pass, offset}] {
+	if !c.trained[deliveryOf(ev.Pass, c.world.table.TaskChunks(index)[0])] {
 		c.breaks("a plain connection finishes only trained tasks", "pass %d, position %d, task %d", ev.Pass, ev.Position, index)
 	}
 }
@@ -71,7 +76,7 @@ func (c *check) plainAnswer(e *pendingEvent, ask *taskqueue.PlainAsk, a taskqueu
 		}
 		h := c.tasks[taskPosition{ask.Token.Pass, ask.Token.Position}]
 		mine := h != nil && h.attempts[ask.Token.Attempt] != nil && h.attempts[ask.Token.Attempt].trainer == ask.Trainer && !h.finished && !s.lost
-		if status != taskqueue.Stale || mine && c.index(ask.Token.Pass, ask.Token.Position) == ask.Index {
+		if status != taskqueue.Stale || mine && c.index(ask.Token.Pass, ask.Token.Position) == ask.Index && c.hasRead(ask) {
 			c.verdict(taskqueue.Result{Token: ask.Token, Error: ask.Error}, status, e.at)
 		}
 	}
@@ -86,6 +91,12 @@ func (c *check) plainAnswer(e *pendingEvent, ask *taskqueue.PlainAsk, a taskqueu
 			c.breaks("the end of a job is stored before it is answered", "to connection %s", ask.Connection)
 		}
 	}
+}
+
+// hasRead reports whether a client has read the chunk of the task that it finishes.
+func (c *check) hasRead(ask *taskqueue.PlainAsk) bool {
+	chunk := c.world.table.TaskChunks(ask.Index)
+	return ask.Offsets == 0 || ask.Offsets == offsetsOf(taskqueue.Task{Chunks: chunk})
 }
 
 // ticked checks that a tick ends the sessions of plain connections of earlier terms, unless a

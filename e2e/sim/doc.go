@@ -74,5 +74,8 @@
 // In histories of evaluation, a round begins in the transaction of its decision, after the end of the round before, and keeps its model. It
 // has the metrics of each counted task once. The job ends after a round of its last model.
 //
+// In histories of an online dataset, the files appear one after another. Each is appended once, in their order, also if a leader ends between
+// the part and the commit of a segment. Each pass has the tasks of all files.
+//
 // A failed history prints its seed, its last events and the command that replays it.
 package sim

@@ -283,6 +283,9 @@ func (n *node) lead(k *lock) error {
 			return err
 		}
 	}
+	if n.world.plan.segments != nil {
+		n.grow(d)
+	}
 	if n.world.plan.sealing.Every > 0 {
 		n.seal(d, k)
 	}

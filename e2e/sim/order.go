@@ -9,7 +9,7 @@ import (
 // order returns the position of a task in a pass. It uses the production code for the order of a
 // pass: the order is part of the stored format and has golden files.
 func (w *world) order(p taskqueue.Pass, index int) int {
-	if !w.plan.shuffle {
+	if !w.plan.shuffle || p == 1 && w.plan.segments != nil { // an online dataset is trained in the order of its files first
 		return index
 	}
 	for len(w.orders) < int(p) {

@@ -16,6 +16,7 @@ type getTask struct {
 	finished bool
 	index    int
 	token    taskqueue.Token
+	offsets  uint64 // of the chunks that were read
 	error    string
 	byID     bool // the finish names its task by a number, as over gRPC
 }
@@ -54,7 +55,7 @@ func (t *trainer) runPlain(p *process) bool {
 func (t *trainer) overConnection(p *process, c *conn) error {
 	task := t.unsent
 	for n := 1; ; n++ {
-		request := getTask{finished: len(task.Chunks) > 0, index: task.Index, token: task.Token, byID: t.habit.byID}
+		request := getTask{finished: len(task.Chunks) > 0, index: task.Index, token: task.Token, offsets: offsetsOf(task), byID: t.habit.byID}
 		next, err := t.getTask(p, c, request)
 		if err != nil {
 			if t.habit.byID {
@@ -86,6 +87,10 @@ func (t *trainer) overConnection(p *process, c *conn) error {
 	}
 }
 
+func offsetsOf(task taskqueue.Task) uint64 {
+	return taskqueue.OffsetsOf(len(task.Chunks), func(i int) int64 { return task.Chunks[i].Index.Offset })
+}
+
 // overlay decodes a reply into the variable of an older reply, as gob does: fields with the value
 // zero are not sent and keep their old values.
 func overlay(task *taskqueue.Task, next taskqueue.Task) {
@@ -96,6 +101,7 @@ func overlay(task *taskqueue.Task, next taskqueue.Task) {
 		if len(task.Chunks) == 0 {
 			task.Chunks = make([]taskqueue.Chunk, 1)
 		}
+		task.Chunks[0].Path = next.Chunks[0].Path
 		if next.Chunks[0].Index.Offset != 0 {
 			task.Chunks[0].Index.Offset = next.Chunks[0].Index.Offset
 		}
@@ -157,7 +163,7 @@ func (t *trainer) getTask(p *process, c *conn, request getTask) (task taskqueue.
 func (n *node) serveGetTask(c *conn, r getTask, reply func(taskqueue.Task, error)) {
 	ev := &taskqueue.PlainAsk{
 		Trainer: c.who.Ordinal, Incarnation: c.who.Incarnation, Connection: c.plain,
-		Finished: r.finished, Index: r.index, Token: r.token, Error: r.error, Want: r.error == "",
+		Finished: r.finished, Index: r.index, Token: r.token, Offsets: r.offsets, Error: r.error, Want: r.error == "",
 	}
 	if r.byID {
 		ev.Again = true

@@ -14,7 +14,6 @@ import (
 	"trainmaster/master/evaluation"
 	"trainmaster/master/evaluation/metric"
 	"trainmaster/master/rounds"
-	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 )
 
@@ -46,14 +45,9 @@ func (p *plan) evaluate(rng *rand.Rand) {
 
 // makeHeldOut makes the evaluation dataset.
 func (w *world) makeHeldOut() error {
-	chunks := make([]recordio.Index, w.plan.heldOut)
-	offset := int64(0)
-	for i := range chunks {
-		chunks[i] = recordio.Index{Offset: offset, Size: 100, Records: 10, Layout: recordio.First}
-		offset = chunks[i].End()
-	}
+	chunks, size := chunksOf(w.plan.heldOut)
 	table := taskqueue.NewTable(len(chunks))
-	if err := table.Add(taskqueue.File{Path: "/data/held-out", Size: offset}, chunks); err != nil {
+	if err := table.Add(taskqueue.File{Path: "/data/held-out", Size: size}, chunks); err != nil {
 		return err
 	}
 	table.Group(1)

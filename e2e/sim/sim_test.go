@@ -122,6 +122,26 @@ func TestHistoriesOfEvaluation(t *testing.T) {
 	}
 }
 
+// F250: the histories include segments whose leader dies between the part and the commit, and segments that the next leader appends.
+func TestHistoriesOfAnOnlineDataset(t *testing.T) {
+	appended, continued := 0, 0
+	for seed := uint64(3); seed < 3+100*growsEvery; seed += growsEvery * uint64(oneOf) {
+		w, err := newWorld(seed, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.run(); err != nil {
+			t.Errorf("seed %d: %v\nreplay: go test ./e2e/sim -run TestHistories -sim.seed=%d -v", seed, err, seed)
+		}
+		appended += w.check.segments.appended
+		continued += w.check.segments.continued
+	}
+	t.Logf("%d segments, %d of them in a later term than the segment before", appended, continued)
+	if oneOf == 1 && (appended == 0 || continued == 0) {
+		t.Errorf("expected segments, and segments of a later term, found %d and %d", appended, continued)
+	}
+}
+
 // F219, F220, F221: the histories include decisions of a strategy by what an earlier leader has committed.
 func TestHistoriesOfStrategy(t *testing.T) {
 	decisions, inherited := 0, 0

@@ -124,7 +124,11 @@ type store struct {
 
 func (s *store) ClusterID(context.Context) (uint64, error) { return 7, nil }
 
-func (s *store) Parts(_ context.Context, reportID string, _, n int) ([][]byte, int64, error) {
+func (s *store) Parts(_ context.Context, reportID string, first, n int) ([][]byte, int64, error) {
+	if reportID == onlineReport {
+		parts, err := s.parts(reportID, first, n)
+		return parts, 0, err
+	}
 	part := s.link.world.part
 	if held := s.link.world.heldOut; held != nil && reportID == held.ReportID {
 		part = s.link.world.heldOutPart
@@ -305,7 +309,16 @@ func (k *lock) Commit(ctx context.Context, expectMod int64, state []byte, writes
 	return 0, fmt.Errorf("commit: %w", err)
 }
 
-func (k *lock) PutParts(context.Context, int64, []taskqueue.Write, func(int, int)) error { return nil }
+func (k *lock) PutParts(ctx context.Context, expectMod int64, parts []taskqueue.Write, _ func(int, int)) (err error) {
+	began := k.link.now
+	defer func() { k.link.world.check.putParts(k, k.link.now-began, err) }()
+	for _, part := range parts {
+		if err := k.putPart(ctx, expectMod, part); err != nil {
+			return fmt.Errorf("put %s: %w", part.Key, err)
+		}
+	}
+	return nil
+}
 
 func (k *lock) Announce(_ context.Context, addr string, term uint64) error {
 	value, err := json.Marshal(announced{addr, term})

@@ -16,7 +16,6 @@ import (
 	"trainmaster/master/evaluation"
 	"trainmaster/master/netrpc/wire"
 	"trainmaster/master/strategy"
-	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 )
 
@@ -25,6 +24,7 @@ const (
 	cutsEvery  = 8 // seed%cutsEvery == 2: cuts
 	stepsEvery = 8 // seed%stepsEvery == 6: synchronous steps, and cuts
 	heldEvery  = 8 // seed%heldEvery == 5, evaluation rounds
+	growsEvery = 8 // seed%growsEvery == 3, an online dataset
 	masters    = 3
 	trainers   = 8
 )
@@ -74,6 +74,7 @@ type plan struct {
 	sealing   ledger.Config    // Every is 0: the ledger is not kept
 	away      [2]time.Duration // minimum and maximum downtime of a server
 
+	segments      []segment // of the online dataset; nil: the dataset is not online
 	evaluateEvery evaluation.Every
 	strategy      *strategy.Strategy // nil: the job has none
 }
@@ -200,7 +201,8 @@ type world struct {
 	config      master.Config
 	log         *logrus.Entry
 	report      *taskqueue.Report
-	table       *taskqueue.Table
+	table       *taskqueue.Table   // of all tasks
+	tables      []*taskqueue.Table // of an online dataset after each segment
 	part        []byte
 	heldOut     *taskqueue.Report // nil: the job is not evaluated
 	heldOutPart []byte
@@ -236,6 +238,8 @@ func newPlanned(seed uint64, trace bool, change func(*plan)) (*world, error) {
 		w.plan.synchronous(l.rng)
 	case seed%heldEvery == 5:
 		w.plan.evaluate(l.rng)
+	case seed%growsEvery == 3:
+		w.plan.online(l.rng)
 	}
 	if seed/heldEvery%2 == 1 {
 		w.plan.follow()
@@ -280,14 +284,12 @@ func newPlanned(seed uint64, trace bool, change func(*plan)) (*world, error) {
 }
 
 func (w *world) makeTable() error {
-	chunks := make([]recordio.Index, w.plan.tasks)
-	offset := int64(0)
-	for i := range chunks {
-		chunks[i] = recordio.Index{Offset: offset, Size: 100, Records: 10, Layout: recordio.First}
-		offset = chunks[i].End()
+	if w.plan.segments != nil {
+		return w.makeOnline()
 	}
+	chunks, size := chunksOf(w.plan.tasks)
 	w.table = taskqueue.NewTable(len(chunks))
-	if err := w.table.Add(taskqueue.File{Path: "/data/part-00000", Size: offset}, chunks); err != nil {
+	if err := w.table.Add(taskqueue.File{Path: segmentPath(0), Size: size}, chunks); err != nil {
 		return err
 	}
 	w.table.Group(1)

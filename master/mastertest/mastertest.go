@@ -187,10 +187,15 @@ func (r *Running) Register(n int) {
 // Digest is that of Table(n).
 func Digest(n int) [32]byte { return sha256.Sum256([]byte(strconv.Itoa(n))) }
 
-// Table is a task table of n tasks of one chunk each, in files that do not exist.
+// Table is a task table of n tasks of one chunk each, in files of 100 chunks that do not exist.
 func Table(t testing.TB, n int) *taskqueue.Table {
 	t.Helper()
-	const perFile = 100
+	return TableOf(t, n, 100)
+}
+
+// TableOf is a task table of n tasks of one chunk each, in files that do not exist.
+func TableOf(t testing.TB, n, perFile int) *taskqueue.Table {
+	t.Helper()
 	table := taskqueue.NewTable(n)
 	for f := 0; f*perFile < n; f++ {
 		var chunks []recordio.Index

@@ -16,6 +16,7 @@ import (
 
 	"trainmaster/internal/largemsg"
 	"trainmaster/master/netrpc/wire"
+	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 )
 
@@ -189,8 +190,8 @@ func (c *codec) ReadRequestHeader(r *rpc.Request) error {
 	return nil
 }
 
-// ReadRequestBody decodes the argument of a call. A finished task comes with all its
-// chunks, of which only the presence is used: decoding less takes less memory.
+// ReadRequestBody decodes the argument of a call. A finished task comes with all its chunks, of which only the presence and
+// the offsets are used: decoding less takes less memory. The task then has one chunk, with [taskqueue.OffsetsOf] as its offset.
 func (c *codec) ReadRequestBody(body any) error {
 	defer c.giveTurn()
 	task, ok := body.(*taskqueue.Task)
@@ -201,7 +202,7 @@ func (c *codec) ReadRequestBody(body any) error {
 	defer c.decoded()
 	var light struct {
 		Index  int
-		Chunks []struct{ Idx int }
+		Chunks []struct{ Index struct{ Offset int64 } }
 		Token  taskqueue.Token
 	}
 	if err := c.dec.Decode(&light); err != nil {
@@ -212,7 +213,8 @@ func (c *codec) ReadRequestBody(body any) error {
 	}
 	*task = taskqueue.Task{Index: light.Index, Token: light.Token}
 	if len(light.Chunks) > 0 {
-		task.Chunks = make([]taskqueue.Chunk, 1)
+		offsets := taskqueue.OffsetsOf(len(light.Chunks), func(i int) int64 { return light.Chunks[i].Index.Offset })
+		task.Chunks = []taskqueue.Chunk{{Index: recordio.Index{Offset: int64(offsets)}}}
 	}
 	return nil
 }

@@ -105,7 +105,7 @@ func (c *connection) GetTask(finished *taskqueue.Task, result *taskqueue.Task) (
 	own, _ := c.speakers()
 	ask := taskqueue.PlainAsk{Connection: c.name, Want: true, Trainer: own.Ordinal, Incarnation: own.Incarnation}
 	if finished != nil && finished.Index >= 0 && len(finished.Chunks) > 0 {
-		ask.Finished, ask.Index, ask.Token = true, finished.Index, finished.Token
+		ask.Finished, ask.Index, ask.Token, ask.Offsets = true, finished.Index, finished.Token, uint64(finished.Chunks[0].Index.Offset)
 	}
 	reply, err := c.server.Master.PlainAsk(c.ctx, &ask)
 	if err != nil {

@@ -94,11 +94,21 @@ func TestPlainClientRunsAJob(t *testing.T) {
 }
 
 // A client that reuses its reply variable receives a mixture of two tasks, because gob omits zeros. It trains and
-// finishes another task than the dispatched one. Every task that the ledger counts was trained.
+// finishes another task than the dispatched one, or another chunk of the dispatched task. Every task that the ledger counts was trained.
 func TestReusedReplyNeverMiscounts(t *testing.T) {
-	r := serve(t, 20, master.Config{Queue: taskqueue.Options{Passes: 3}}) // in order: the index of a task is its position
+	for name, perFile := range map[string]int{"one file": 20, "files of three chunks": 3} {
+		t.Run(name, func(t *testing.T) { reuseReply(t, mastertest.TableOf(t, 20, perFile)) })
+	}
+}
+
+func reuseReply(t *testing.T, table *taskqueue.Table) {
+	r := serve(t, 0, master.Config{Queue: taskqueue.Options{Passes: 3}}) // in order: the index of a task is its position
+	if err := r.Master.Register(t.Context(), table, mastertest.Digest(20)); err != nil {
+		t.Fatal(err)
+	}
 	type delivery struct {
 		pass  taskqueue.Pass
+		path  string
 		chunk int64 // offset of the chunk that was trained
 	}
 	trained := map[delivery]bool{}
@@ -115,7 +125,7 @@ func TestReusedReplyNeverMiscounts(t *testing.T) {
 				break
 			}
 			for _, chunk := range task.Chunks {
-				trained[delivery{task.Token.Pass, chunk.Index.Offset}] = true
+				trained[delivery{task.Token.Pass, chunk.Path, chunk.Index.Offset}] = true
 			}
 			if calls++; calls > 2000 {
 				o, err := r.Overview(t.Context())
@@ -124,7 +134,6 @@ func TestReusedReplyNeverMiscounts(t *testing.T) {
 		}
 		c.Close()
 	}
-	table := mastertest.Table(t, 20)
 	counted := 0
 	values, _, err := r.Store.Prefixed(t.Context(), "/ledger/")
 	if err != nil {
@@ -142,7 +151,7 @@ func TestReusedReplyNeverMiscounts(t *testing.T) {
 				continue
 			}
 			counted++
-			if offset := table.TaskChunks(event.Position)[0].Index.Offset; !trained[delivery{event.Pass, offset}] {
+			if chunk := table.TaskChunks(event.Position)[0]; !trained[delivery{event.Pass, chunk.Path, chunk.Index.Offset}] {
 				t.Errorf("pass %d: task %d: counted, but not trained", event.Pass, event.Position)
 			}
 		}
