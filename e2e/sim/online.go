@@ -107,7 +107,7 @@ func (n *node) appendNext(ctx context.Context, d *committer.Committer) error {
 	}); err != nil || growing != nil {
 		return err
 	}
-	w.check.hasSegments(have)
+	w.check.hasSegments(n, have)
 	next := len(have.Files())
 	if next == len(w.plan.segments) {
 		_, err := d.Submit(ctx, &taskqueue.CloseSet{Name: name})
@@ -148,10 +148,12 @@ type segmentBook struct {
 	continued int   // appends in a later term than the append before
 }
 
-// hasSegments checks that the committed table has the segments in the order of their files.
-func (c *check) hasSegments(t *taskqueue.Table) {
+// hasSegments checks that the table of a leader has the segments in the order of their files. A leader that has lost the lock without
+// noticing it may lack the last ones.
+func (c *check) hasSegments(n *node, t *taskqueue.Table) {
 	files := len(t.Files())
-	if files != c.segments.appended {
+	leads := n.lock != nil && c.world.etcd.first(lockPrefix).GetCreateRevision() == n.lock.term.Revision
+	if leads && files != c.segments.appended || files > c.segments.appended {
 		c.breaks("a segment is appended once", "%d files, %d segments in the ledger", files, c.segments.appended)
 		return
 	}
