@@ -48,6 +48,7 @@ type link struct {
 func (l *link) call(do func() (answer, error)) (a answer, err error) {
 	f := &l.world.plan.faults
 	if l.now < l.world.plan.quiet && l.chance(f.notSent) {
+		l.idle()
 		l.sleep(l.between(0, 20*time.Millisecond))
 		return a, errNotSent
 	}
