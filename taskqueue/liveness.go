@@ -500,8 +500,8 @@ func (q *Queue) finishID(t *trainer, ev *PlainAsk) (FinishStatus, error) {
 }
 
 // finishPlain counts what the connection holds, or held until it timed out, and nothing else: a
-// client that reuses its reply names tasks of others, or has read the chunk of another task: gob does not send the offset 0 of the first
-// chunk of a file, so the client keeps an older offset.
+// client that reuses its reply names tasks of others. It can also have read the chunk of another task: gob does not send the offset 0 of
+// the first chunk of a file, so the client keeps an older offset.
 func (q *Queue) finishPlain(t *trainer, ev *PlainAsk) FinishStatus {
 	for _, e := range t.holds {
 		tok := q.token(e, e.holderOf(t).attempt)

@@ -157,6 +157,7 @@ func TestEvaluationOfTheOwnModelIsChecked(t *testing.T) {
 		"a training task":  {func(s *pb.TaskSpec) { s.Task = &pb.TaskSpec_TrainingTask{} }, codes.InvalidArgument, "expected an evaluation task"},
 		"no task":          {func(s *pb.TaskSpec) { s.Task = nil }, codes.InvalidArgument, "expected an evaluation task"},
 		"no token":         {func(s *pb.TaskSpec) { s.Token = nil }, codes.InvalidArgument, "token"},
+		"no kind":          {func(s *pb.TaskSpec) { s.Token.Kind += 256 }, codes.InvalidArgument, "token"},
 		"token of another": {func(s *pb.TaskSpec) { s.Token.Position++ }, codes.InvalidArgument, "token"},
 		"token of training": {func(s *pb.TaskSpec) {
 			s.Token.Kind = pb.TaskKind_TASK_KIND_TRAINING
@@ -227,7 +228,7 @@ func TestPendingEvaluationsAreLimited(t *testing.T) {
 	for ; err == nil && accepted < 10; accepted++ {
 		_, err = control.EvaluateCurrentModel(t.Context(), evaluationSpec(accepted))
 	}
-	if status.Code(err) != codes.ResourceExhausted || accepted != 5 || !strings.Contains(err.Error(), "at most 4 tasks") {
+	if status.Code(err) != codes.Unavailable || accepted != 5 || !strings.Contains(err.Error(), "at most 4 tasks") {
 		t.Errorf("call %d: %v, expected the refusal of call 5", accepted, err)
 	}
 	if _, err := control.EvaluateCurrentModel(t.Context(), evaluationSpec(0)); err != nil {

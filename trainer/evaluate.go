@@ -14,6 +14,7 @@ import (
 	"trainmaster/master/netrpc/wire"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/taskqueue"
+	"trainmaster/taskqueue/onwire"
 )
 
 // evaluator evaluates the current model on evaluation tasks that the master brings to the trainer.
@@ -43,7 +44,7 @@ func (e *evaluator) accept(tok taskqueue.Token) (isNew bool, err error) {
 	}
 	//guard:pending-evaluations-limit
 	if e.pending >= maxPending {
-		return false, status.Errorf(codes.ResourceExhausted, "evaluation: expected at most %d tasks at a time: repeat the call when one has ended", maxPending)
+		return false, status.Errorf(codes.Unavailable, "evaluation: expected at most %d tasks at a time: repeat the call when one has ended", maxPending)
 	}
 	e.pending++
 	e.accepted = append(e.accepted, tok)
@@ -64,7 +65,7 @@ func (c *control) EvaluateCurrentModel(_ context.Context, in *pb.TaskSpec) (*pb.
 
 // evaluateCurrent accepts an evaluation task for the current model. The result follows.
 func (c *Client) evaluateCurrent(in *pb.TaskSpec) error {
-	spec, tok := in.GetEvaluationSpec(), tokenOf(in.GetToken())
+	spec, tok := in.GetEvaluationSpec(), onwire.TokenOf(in.GetToken())
 	model := spec.GetModel()
 	//guard:evaluation-of-the-own-model
 	switch {

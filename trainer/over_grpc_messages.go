@@ -12,6 +12,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
+	"trainmaster/taskqueue/onwire"
 )
 
 // call makes a call with the messages of package wire.
@@ -62,7 +63,7 @@ func (o *overGRPC) step(ctx context.Context, method string, request any) (*pb.St
 	case wire.FlushedRequest:
 		in := &pb.FlushedRequest{Session: sessionToProto(r.Trainer), Generation: r.Generation, Step: r.Step}
 		for _, p := range r.Positions {
-			in.Positions = append(in.Positions, &pb.TaskPosition{Token: tokenToProto(p.Token), Records: p.Records})
+			in.Positions = append(in.Positions, &pb.TaskPosition{Token: onwire.Token(p.Token), Records: p.Records})
 		}
 		return o.api.Flushed(ctx, in)
 	case wire.StepRequest:
@@ -83,7 +84,7 @@ func heartbeatReply(in *pb.HeartbeatReply, held []taskqueue.Token) (reply beatRe
 	}
 	for _, command := range in.GetCommands() {
 		if stop := command.GetStopTask(); stop != nil {
-			if i := slices.Index(held, tokenOf(stop.GetToken())); i >= 0 {
+			if i := slices.Index(held, onwire.TokenOf(stop.GetToken())); i >= 0 {
 				out |= wire.HeartbeatStop(i)
 			}
 		}
@@ -119,16 +120,9 @@ func progressToProto(p taskqueue.Progress) *pb.TrainerProgress {
 	return &pb.TrainerProgress{Records: p.Records, Loss: p.Loss}
 }
 
-func tokenToProto(t taskqueue.Token) *pb.Token {
-	return &pb.Token{
-		Epoch: t.Epoch, Kind: kindToProto(t.Kind), Dataset: uint32(t.Dataset), Pass: uint32(t.Pass),
-		Position: uint64(t.Position), Attempt: uint32(t.Attempt),
-	}
-}
-
 func tokensToProto(list []taskqueue.Token) (out []*pb.Token) {
 	for _, t := range list {
-		out = append(out, tokenToProto(t))
+		out = append(out, onwire.Token(t))
 	}
 	return out
 }
@@ -136,21 +130,10 @@ func tokensToProto(list []taskqueue.Token) (out []*pb.Token) {
 func kindsToProto(kinds taskqueue.Kinds) (out []pb.TaskKind) {
 	for _, k := range []taskqueue.Kind{taskqueue.Training, taskqueue.Evaluation, taskqueue.Prediction} {
 		if kinds&taskqueue.KindsOf(k) != 0 {
-			out = append(out, kindToProto(k))
+			out = append(out, pb.TaskKind(k)+pb.TaskKind_TASK_KIND_TRAINING)
 		}
 	}
 	return out
-}
-
-func kindToProto(k taskqueue.Kind) pb.TaskKind {
-	return pb.TaskKind(k) + pb.TaskKind_TASK_KIND_TRAINING
-}
-
-func tokenOf(in *pb.Token) taskqueue.Token {
-	return taskqueue.Token{
-		Epoch: in.GetEpoch(), Kind: taskqueue.Kind(in.GetKind() - pb.TaskKind_TASK_KIND_TRAINING), Dataset: int(in.GetDataset()), Pass: taskqueue.Pass(in.GetPass()),
-		Position: int(in.GetPosition()), Attempt: taskqueue.Attempt(in.GetAttempt()),
-	}
 }
 
 // workRequest returns the message of a part of a request, which has at most one finish.
@@ -165,7 +148,7 @@ func workRequest(id uint64, r *wire.NextRequest) *pb.WorkRequest {
 	}
 	f := r.Finished[0]
 	result := &pb.TaskResult{
-		TaskId: int64(f.Token.ID()), Token: tokenToProto(f.Token), Error: f.Error, Step: f.Step, Request: request,
+		TaskId: int64(f.Token.ID()), Token: onwire.Token(f.Token), Error: f.Error, Step: f.Step, Request: request,
 		Stat: statsToProto(f.Stats), EncodedMetrics: f.Metrics, NotFiniteMetric: f.NotFinite, ModelPath: f.Model.Path, ModelId: int64(f.Model.Version),
 	}
 	if r.Want {
@@ -214,7 +197,7 @@ func applyWorkReply(in *pb.WorkReply, reply *wire.NextReply) error {
 		reply.HyperParameters = hyperParametersOf(task.TrainingTask.GetHyperParameter())
 		return applyFiles(spec, filesOf(task.TrainingTask.GetData()), reply)
 	case *pb.TaskSpec_EvaluationSpec:
-		e, token := task.EvaluationSpec, tokenOf(spec.GetToken())
+		e, token := task.EvaluationSpec, onwire.TokenOf(spec.GetToken())
 		reply.Round = taskqueue.Round{Number: e.GetRound(), Set: token.Dataset, Pass: token.Pass, Version: e.GetModelVersion(), Model: e.GetModel().GetModelPath()}
 		return applyFiles(spec, filesOf(e.GetData()), reply)
 	case *pb.TaskSpec_PredictionSpec:
@@ -259,7 +242,7 @@ func filesOf(data *pb.DataSpec) []*pb.DataFileSpec {
 
 // applyFiles makes the task of a reply from the files of a message.
 func applyFiles(spec *pb.TaskSpec, files []*pb.DataFileSpec, reply *wire.NextReply) error {
-	task := taskqueue.Task{Index: int(spec.GetIndex()), Token: tokenOf(spec.GetToken())}
+	task := taskqueue.Task{Index: int(spec.GetIndex()), Token: onwire.TokenOf(spec.GetToken())}
 	for i, f := range files {
 		c := f.GetChunks()
 		n := len(c.GetSizes())

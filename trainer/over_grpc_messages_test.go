@@ -12,6 +12,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
+	"trainmaster/taskqueue/onwire"
 )
 
 // F198: a task over gRPC has the chunks and the stamps of its files, with the version of an object. A task that names a data proxy has the
@@ -35,7 +36,7 @@ func TestFilesOfATaskOverGRPC(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			spec := &pb.TaskSpec{
-				TaskId: int64(token.ID()), Token: tokenToProto(token), Index: 6, Base: 2, Commit: 12, CommitProof: []byte("proof"),
+				TaskId: int64(token.ID()), Token: onwire.Token(token), Index: 6, Base: 2, Commit: 12, CommitProof: []byte("proof"),
 				Task: &pb.TaskSpec_TrainingTask{TrainingTask: &pb.TrainingTaskSpec{Data: data}},
 			}
 			found := &wire.NextReply{}
@@ -57,13 +58,13 @@ func TestEvaluationOverGRPC(t *testing.T) {
 	request.Finished = []taskqueue.Result{{Token: token, Metrics: []byte("metrics"), Model: taskqueue.Model{Path: "models/3", Version: 30}, NotFinite: "loss"}}
 	found := workRequest(2, request).GetPushResult()
 	want := &pb.TaskResult{
-		TaskId: int64(token.ID()), Token: tokenToProto(token), Request: found.GetRequest(), Ask: &pb.TrainerInfo{Accepts: kinds},
+		TaskId: int64(token.ID()), Token: onwire.Token(token), Request: found.GetRequest(), Ask: &pb.TrainerInfo{Accepts: kinds},
 		EncodedMetrics: []byte("metrics"), ModelPath: "models/3", ModelId: 30, NotFiniteMetric: "loss",
 	}
 	if !proto.Equal(found, want) {
 		t.Errorf("result: found %v, expected %v", found, want)
 	}
-	spec := &pb.TaskSpec{Token: tokenToProto(token), Task: &pb.TaskSpec_EvaluationSpec{EvaluationSpec: &pb.EvaluationTaskSpec{
+	spec := &pb.TaskSpec{Token: onwire.Token(token), Task: &pb.TaskSpec_EvaluationSpec{EvaluationSpec: &pb.EvaluationTaskSpec{
 		Round: 7, ModelVersion: 30, Model: &pb.ModelSpec{ModelPath: "models/3"},
 	}}}
 	reply := &wire.NextReply{}

@@ -108,8 +108,8 @@ type termState struct {
 	saveAt, saveEnd time.Duration   // start and end of the newest save
 	uncounted       time.Duration   // slow saves since clockAt
 	behind          time.Duration   // delay of the clock since the first commit of the term
-	parts           time.Duration   // time that the batch in the making has written parts
-	refused         time.Duration   // time of parts that were not stored since the last commit
+	parts           time.Duration   // duration of the parts of the batch in the making
+	refused         time.Duration   // duration of refused parts since the last commit
 }
 
 // request is one request of a session.

@@ -17,7 +17,7 @@ import (
 )
 
 // Histories of an online dataset. Its files appear one after another. The leader appends each of them as a segment, with its part in the
-// modelled etcd, and closes the dataset after the last one. The next leader continues.
+// modelled etcd, and closes the dataset after the last file. The next leader continues.
 
 const onlineReport = "online"
 
@@ -70,7 +70,7 @@ func (w *world) makeOnline() error {
 	return nil
 }
 
-// grow appends the files that have appeared, and closes the dataset after the last one, until the term ends.
+// grow appends the files that have appeared, and closes the dataset after the last file, until the term ends.
 func (n *node) grow(d *committer.Committer) {
 	ctx, cancel := context.WithCancelCause(context.Background())
 	others := n.endControl
@@ -89,7 +89,7 @@ func (n *node) grow(d *committer.Committer) {
 	})
 }
 
-// appendNext appends the next file, or closes the dataset, as master.AppendDataset and master.CloseDataset do.
+// appendNext appends the next file, or closes the dataset. It does the same as AppendDataset and CloseDataset of package master.
 func (n *node) appendNext(ctx context.Context, d *committer.Committer) error {
 	w := n.world
 	name := w.report.WithDefaults().Name

@@ -43,7 +43,7 @@ type TrainerControlClient interface {
 	// EvaluateCurrentModel asks the trainer to evaluate the model that it has now on the data of an evaluation task. The call returns when the
 	// trainer has accepted the task. The trainer pauses its training between two steps, evaluates, continues, and reports the result with
 	// PushResult. A second call with a task that it has accepted has no effect. A task of another kind, or with a model, is INVALID_ARGUMENT.
-	// RESOURCE_EXHAUSTED: 4 tasks have not ended.
+	// UNAVAILABLE: 4 tasks have not ended. The master repeats the call.
 	EvaluateCurrentModel(ctx context.Context, in *TaskSpec, opts ...grpc.CallOption) (*EvaluateCurrentModelReply, error)
 }
 
@@ -122,7 +122,7 @@ type TrainerControlServer interface {
 	// EvaluateCurrentModel asks the trainer to evaluate the model that it has now on the data of an evaluation task. The call returns when the
 	// trainer has accepted the task. The trainer pauses its training between two steps, evaluates, continues, and reports the result with
 	// PushResult. A second call with a task that it has accepted has no effect. A task of another kind, or with a model, is INVALID_ARGUMENT.
-	// RESOURCE_EXHAUSTED: 4 tasks have not ended.
+	// UNAVAILABLE: 4 tasks have not ended. The master repeats the call.
 	EvaluateCurrentModel(context.Context, *TaskSpec) (*EvaluateCurrentModelReply, error)
 	mustEmbedUnimplementedTrainerControlServer()
 }
