@@ -138,6 +138,15 @@ stop:
 	run(t, j.dir, j.in("snapshot", "save", file, "--checkpoint-dir", j.checkpoints())...).wants(t, 0)
 	wantCut(t, "snapshot with parameters", decisionsOf(t, file), j.atCut(j.latestSet().Number), true)
 
+	newest := j.latestSet().Number
+	eventually(t, "the command succeeds after the leases expire", func() (bool, string) {
+		o := j.useSet(newest)
+		return o.code == 0, o.stderr
+	})
+	wantCut(t, "checkpoint use of the newest set", j.stored(), j.atCut(newest), true)
+	if v := j.syncVersion(); v >= limit {
+		t.Errorf("newest set: expected a version below %d, found %d", limit, v)
+	}
 	used := j.setWithRounds(2)
 	eventually(t, "the command succeeds after the leases expire", func() (bool, string) {
 		o := j.useSet(used)

@@ -46,13 +46,16 @@ func UseSet(ctx context.Context, store *etcdstore.Store, name string, folder che
 	if set.Job != "" && set.Job != job.Name {
 		return usage.Errorf("set %d: expected job %q, found job %q", number, job.Name, set.Job)
 	}
-	jobID := ""
+	jobID, hasEnded := "", false
 	if values[taskqueue.StateKey] != nil { // an interrupted cut leaves no state
-		var state struct{ JobID []byte }
+		var state struct {
+			JobID  []byte
+			Status taskqueue.Status
+		}
 		if err := etcdstore.Decode(values[taskqueue.StateKey], &state, committer.MaxStoredState); err != nil {
 			return err
 		}
-		jobID = hex.EncodeToString(state.JobID)
+		jobID, hasEnded = hex.EncodeToString(state.JobID), state.Status == taskqueue.Ended || state.Status == taskqueue.Failed
 	}
 	var position pscontrol.Position
 	if set.Position != nil {
@@ -60,9 +63,11 @@ func UseSet(ctx context.Context, store *etcdstore.Store, name string, folder che
 			return fmt.Errorf("set %d: position: %w", number, err)
 		}
 	}
-	if position.Step != 0 {
+	switch {
+	//guard:ended-job-returns-to-its-cut
+	case position.Step != 0 && (hasEnded || !bytes.Equal(text, pointer.Set)):
 		err = useCut(ctx, name, store, folder, &Plan{Set: set, Text: text}, pointer, jobID)
-	} else {
+	default: // the tasks are at the cut, or have none
 		err = store.MovePointer(ctx, pointer, text)
 	}
 	if errors.Is(err, etcdstore.ErrJobRuns) {
@@ -109,9 +114,6 @@ func useCut(ctx context.Context, name string, store *etcdstore.Store, folder che
 	}
 	if jobID != "" && !slices.Contains(r.replaced, jobID) {
 		r.replaced = append(r.replaced, jobID)
-	}
-	if bytes.Equal(r.Text, pointer.Set) {
-		return store.MovePointer(ctx, pointer, r.Text) // the tasks are at its cut
 	}
 	if err := r.keepRounds(ctx, store); err != nil {
 		return err
