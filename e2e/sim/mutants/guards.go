@@ -1081,7 +1081,7 @@ var guards = []guard{
 		text("b.values", "nil"),
 		"a restored job has no figures of earlier rounds"}},
 	{"F258", "e2e.TestJobAtAnEarlierCutHasTheDecisionsOfThatCut", mutant{"job that has ended stays ended", "ended-job-returns-to-its-cut",
-		text("hasEnded || ", ""),
+		text("hasEnded ||", "hasEnded && false ||"),
 		"the newest set of a job that a rule has ended cannot be used"}},
 	{"F258", "etcdstore.TestImportReplacesLaterDecisions", mutant{"later decisions stay", "later-decisions-replaced",
 		text("taskqueue.EvaluationKey, taskqueue.RoundKey, taskqueue.ModelKey, taskqueue.StrategyKey, taskqueue.StatisticsKey", ""),
