@@ -121,6 +121,9 @@ func (d *datasets) register(ctx context.Context, t component.Term, set Dataset) 
 		if err == nil || ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
+		if errors.Is(err, component.ErrPanic) {
+			return err
+		}
 		known := false
 		if err := t.Read(ctx, func(q *taskqueue.Queue) { _, known = q.Set(set.WithDefaults().Name) }); err != nil {
 			return err

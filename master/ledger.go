@@ -31,8 +31,10 @@ type sealing struct {
 }
 
 func newSealing(config Config) *sealing {
-	return &sealing{sealer: config.Ledger, log: config.Log, checking: detached{component.NewSemaphore(), config.Log}, running: detached{component.NewSemaphore(), config.Log}}
+	return &sealing{sealer: config.Ledger, log: config.Log, checking: newDetached(sealingPart, config.Log), running: newDetached(sealingPart, config.Log)}
 }
+
+const sealingPart = "sealing of the ledger"
 
 // Name implements [component.Component].
 func (s *sealing) Name() string { return "sealing of the ledger" }
@@ -76,37 +78,3 @@ const (
 	checkTimeout = 5 * time.Second
 	sealPatience = 2 * time.Second // for what sealing has begun when the term ends
 )
-
-// detached runs calls that may not return: their file system hangs, and no context ends a system call.
-// One runs at a time; a call that its caller no longer waits for keeps the semaphore until it returns.
-type detached struct {
-	component.Semaphore
-	log *logrus.Entry
-}
-
-var errHangs = errors.New("call has not returned")
-
-// do runs call and waits for it, up to patience after ctx ends.
-func (d detached) do(ctx context.Context, patience time.Duration, call func(context.Context) error) error {
-	if err := d.Acquire(ctx); err != nil {
-		return fmt.Errorf("wait for an earlier call: %w", err)
-	}
-	done := make(chan error, 1)
-	go func() {
-		err := component.Contain(d.log, "sealing of the ledger", func() error { return call(ctx) })
-		d.Release()
-		done <- err
-	}()
-	select {
-	case err := <-done:
-		return err
-	case <-ctx.Done():
-	}
-	select {
-	case err := <-done:
-		return err
-	//guard:sealing-time-limit
-	case <-time.After(patience):
-		return fmt.Errorf("%w: %w", errHangs, context.Cause(ctx))
-	}
-}

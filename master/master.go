@@ -59,7 +59,7 @@ func New(config Config) (*Master, error) {
 	})}
 	ended := make(chan struct{})
 	m.ended.Store(&ended)
-	m.reports.one, m.reports.source = component.NewSemaphore(), dataset.Source{Roots: config.Roots}
+	m.reports.one, m.reports.source = newDetached("files of the datasets", config.Log), dataset.Source{Roots: config.Roots}
 	m.unused = &unusedParts{log: config.Log}
 	if config.seals() {
 		m.components = append(m.components, newSealing(config))

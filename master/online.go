@@ -54,10 +54,11 @@ func (m *Master) AppendDataset(ctx context.Context, name string, names []string)
 	if len(names) > maxNames {
 		return a, fmt.Errorf("%d names: expected at most %d; name the files by a glob", len(names), maxNames)
 	}
-	if err := m.reports.one.Acquire(ctx); err != nil {
-		return a, err
-	}
-	defer m.reports.one.Release()
+	return readFiles(ctx, &m.reports, func(ctx context.Context) (Appended, error) { return m.appendNames(ctx, t, name, names) })
+}
+
+// appendNames is AppendDataset with the semaphore of the reports.
+func (m *Master) appendNames(ctx context.Context, t *term, name string, names []string) (a Appended, err error) {
 	set, err := t.growing(ctx, name)
 	if err != nil && !errors.Is(err, taskqueue.ErrSetClosed) {
 		return a, err
@@ -219,11 +220,12 @@ func modified(f taskqueue.File) string {
 
 // appendNew appends the files of the paths of a dataset that it does not have. It reads no file that the dataset has. Files that cannot
 // be used are an error; the other files are appended before, unless all is true.
-func (m *Master) appendNew(ctx context.Context, t *term, d Dataset, all bool) (a Appended, err error) {
-	if err := m.reports.one.Acquire(ctx); err != nil {
-		return a, err
-	}
-	defer m.reports.one.Release()
+func (m *Master) appendNew(ctx context.Context, t *term, d Dataset, all bool) (Appended, error) {
+	return readFiles(ctx, &m.reports, func(ctx context.Context) (Appended, error) { return m.appendPaths(ctx, t, d, all) })
+}
+
+// appendPaths is appendNew with the semaphore of the reports.
+func (m *Master) appendPaths(ctx context.Context, t *term, d Dataset, all bool) (a Appended, err error) {
 	s, err := t.growing(ctx, d.WithDefaults().Name)
 	if err != nil {
 		return a, err
@@ -286,6 +288,8 @@ func (d *datasets) watch(ctx context.Context, t component.Term, set Dataset) err
 		switch {
 		case errors.Is(err, taskqueue.ErrSetClosed), errors.Is(err, taskqueue.ErrJobOver):
 			<-ctx.Done()
+		case errors.Is(err, component.ErrPanic):
+			return err
 		case err != nil && ctx.Err() == nil:
 			if text = err.Error(); text != logged {
 				log.WithError(err).Warn("new files not appended, retrying")

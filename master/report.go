@@ -4,6 +4,7 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -21,7 +22,7 @@ import (
 // reporter registers the dataset. Reports that come while the files of another one are read
 // wait for it, so that concurrent first reports share one scan. The wait ends with the caller.
 type reporter struct {
-	one     component.Semaphore
+	one     detached
 	checked recentReports
 	indexer dataset.Indexer
 	source  dataset.Source
@@ -64,10 +65,29 @@ func (m *Master) ReportSet(ctx context.Context, spec taskqueue.SetSpec, names []
 	if digest, known, err := t.dataset(ctx, spec.Name); err != nil || known && m.reports.checked.has(digest, given) {
 		return err
 	}
-	if err := m.reports.one.Acquire(ctx); err != nil {
-		return err
+	_, err = readFiles(ctx, &m.reports, func(ctx context.Context) (struct{}, error) {
+		return struct{}{}, m.reportFiles(ctx, t, spec, names, given)
+	})
+	return err
+}
+
+// filesPatience is how long a report waits after the end of its context for a file that it reads.
+const filesPatience = 2 * time.Second
+
+// readFiles runs a call that lists and reads files. It returns soon after ctx has ended, also if the file system hangs: the leader must resign then,
+// and the caller of an append must be answered.
+func readFiles[V any](ctx context.Context, r *reporter, call func(context.Context) (V, error)) (V, error) {
+	//guard:hung-files-keep-no-lock
+	v, err := await(ctx, r.one, filesPatience, call)
+	if errors.Is(err, errHangs) {
+		r.one.log.Warn("files of a dataset not read: their file system does not answer")
+		err = fmt.Errorf("read the files of a dataset on the master's machine: expected an answer of the file system, found none: check its mount: %w", err)
 	}
-	defer m.reports.one.Release()
+	return v, err
+}
+
+// reportFiles registers files, with the semaphore of the reports.
+func (m *Master) reportFiles(ctx context.Context, t *term, spec taskqueue.SetSpec, names []string, given [32]byte) error {
 	began := time.Now()
 	digest, known, err := t.dataset(ctx, spec.Name)
 	if err != nil || known && m.reports.checked.has(digest, given) { // by the report that had the semaphore before

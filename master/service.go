@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"time"
 
 	"trainmaster/dataset"
@@ -217,9 +218,9 @@ type Orders struct {
 	Evaluate *Assignment       // task of a round of the trainer; nil: none
 }
 
-// OpenStream adds a stream for commands to a trainer. send must not wait. It is not called after release.
-func (m *Master) OpenStream(trainer taskqueue.Ordinal, send func([]trainercontrol.Command)) (release func()) {
-	return m.config.Streams.Open(trainer, send)
+// OpenStream adds a stream for commands to a trainer, see [trainercontrol.Streams.Open].
+func (m *Master) OpenStream(trainer taskqueue.Ordinal, incarnation uint64, send func([]trainercontrol.Command), ended func()) (release func()) {
+	return m.config.Streams.Open(trainer, incarnation, send, ended)
 }
 
 // Heartbeat keeps a session alive. If the job has failed, it returns ErrJobFailed.
@@ -246,10 +247,39 @@ func (m *Master) Leave(ctx context.Context, o taskqueue.Ordinal, incarnation uin
 	return m.send(ctx, &taskqueue.Leave{Trainer: o, Incarnation: incarnation})
 }
 
-// Disconnected says that a trainer's connection is gone.
-func (m *Master) Disconnected(ctx context.Context, o taskqueue.Ordinal, incarnation uint64) error {
-	return m.send(ctx, &taskqueue.Disconnected{Trainer: o, Incarnation: incarnation})
+// Disconnected says that the connections of trainers are gone. It returns when all of it is committed, or the term has ended: nothing else
+// ends a session without heartbeats.
+func (m *Master) Disconnected(gone ...taskqueue.Disconnected) {
+	if len(gone) == 0 {
+		return
+	}
+	over := m.TermDone()
+	t, err := m.leading()
+	if err != nil {
+		return
+	}
+	var committed sync.WaitGroup
+	for _, ev := range gone { // in few batches
+		committed.Go(func() {
+			for {
+				_, err := t.Submit(context.Background(), &ev)
+				switch {
+				case err == nil, errors.Is(err, ErrNotLeader), errors.Is(err, ErrRejoin):
+					return
+				//guard:end-of-connection-repeated
+				case !errors.Is(err, committer.ErrNotStored):
+					m.config.Log.WithError(err).Warn("end of a connection not committed: its tasks wait for their timeout")
+					return
+				}
+				t.Clock().Wait(context.Background(), over, disconnectedPause)
+			}
+		})
+	}
+	committed.Wait()
 }
+
+// disconnectedPause is the pause before the end of a connection is committed again.
+const disconnectedPause = time.Second
 
 // Undelivered says that the answer with a task could not be written.
 func (m *Master) Undelivered(ctx context.Context, o taskqueue.Ordinal, incarnation uint64, token taskqueue.Token) error {

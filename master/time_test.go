@@ -78,9 +78,7 @@ func TestReturnDuringStallPrecedesTimeouts(t *testing.T) {
 		if !a.next() {
 			t.Fatal("expected a task")
 		}
-		if err := m.Disconnected(t.Context(), a.Ordinal, a.Incarnation); err != nil { // five seconds of grace
-			t.Fatal(err)
-		}
+		m.Disconnected(taskqueue.Disconnected{Trainer: a.Ordinal, Incarnation: a.Incarnation}) // five seconds of grace
 		store.set(time.Minute, nil)
 		go func() { _, _ = m.Join(t.Context(), "b", "") }() // a commit of one minute
 		time.Sleep(time.Second)
@@ -93,6 +91,54 @@ func TestReturnDuringStallPrecedesTimeouts(t *testing.T) {
 			t.Error("expected the trainer to keep its task")
 		}
 	})
+}
+
+// The end of a connection with many trainers is committed when the store is fast again, or accepts writes. Nothing else ends a session
+// without heartbeats.
+func TestEndOfAConnectionIsCommittedLate(t *testing.T) {
+	for name, test := range map[string]struct {
+		takes  time.Duration
+		refuse error
+	}{"slow": {20 * time.Second, nil}, "full": {time.Millisecond, taskqueue.ErrStoreFull}} {
+		t.Run(name, func(t *testing.T) {
+			bubble(t, func(t *testing.T) {
+				const trainers = 200
+				store := newMemory()
+				m, stop, _ := leads(t, store, Config{}, nil)
+				register(t, m, trainers)
+				var gone []taskqueue.Disconnected
+				for i := range trainers {
+					r, err := m.PlainAsk(t.Context(), &taskqueue.PlainAsk{Connection: fmt.Sprint("1:", i), Want: true})
+					if err != nil || r.Assignment == nil {
+						t.Fatal(r, err)
+					}
+					gone = append(gone, taskqueue.Disconnected{Trainer: r.Ordinal, Incarnation: r.Incarnation})
+				}
+				store.set(test.takes, test.refuse)
+				committed := make(chan struct{})
+				go func() { m.Disconnected(gone...); close(committed) }()
+				time.Sleep(time.Minute) // virtual time
+				store.set(time.Millisecond, nil)
+				<-committed
+				if v := overview(t, m); len(v.Trainers) != 0 || v.Sets[0].Pending != 0 {
+					t.Errorf("expected no sessions and no dispatched tasks, found %d and %d", len(v.Trainers), v.Sets[0].Pending)
+				}
+				r, err := m.PlainAsk(t.Context(), &taskqueue.PlainAsk{Connection: "1:last", Want: true})
+				if err != nil || r.Assignment == nil {
+					t.Fatal(r, err)
+				}
+				store.set(time.Millisecond, taskqueue.ErrStoreFull)
+				ended := make(chan error, 1)
+				go func() {
+					m.Disconnected(taskqueue.Disconnected{Trainer: r.Ordinal, Incarnation: r.Incarnation})
+					ended <- nil
+				}()
+				time.Sleep(time.Minute) // virtual time
+				stop()
+				within(t, "report of a connection after the term", time.Minute, ended)
+			})
+		})
+	}
 }
 
 // A master leads with a store that refuses writes. Callers receive the error, and the job continues once the store

@@ -236,7 +236,7 @@ func TestPendingEvaluationsAreLimited(t *testing.T) {
 	}
 }
 
-// A client that does not read its copy loses its place, and another client gets the model.
+// A client that does not read its copy loses its place after the time limit, and another client gets the model.
 func TestCopyOfAClientThatDoesNotReadEnds(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: taskqueue.Options{SessionTTL: time.Hour}})
 	want := bytes.Repeat([]byte("model"), 700_000)
@@ -259,11 +259,20 @@ func TestCopyOfAClientThatDoesNotReadEnds(t *testing.T) {
 		var copied bytes.Buffer
 		_, err := trainer.CopyModel(ctx, addr, &copied)
 		if err == nil && bytes.Equal(copied.Bytes(), want) {
-			return
+			break
 		}
 		if ctx.Err() != nil {
 			t.Fatalf("the copy of another client: %v", err)
 		}
+	}
+	for err == nil { // the parts that were sent before
+		_, err = stalled.Recv()
+	}
+	if status.Code(err) != codes.DeadlineExceeded || !strings.Contains(err.Error(), "no part read for 100ms") {
+		t.Errorf("the client that has not read: found %v, expected DEADLINE_EXCEEDED with the time limit", err)
+	}
+	if trainer.CopyStall != 10*time.Second {
+		t.Errorf("time limit: found %v, expected 10 s", trainer.CopyStall)
 	}
 }
 

@@ -5,6 +5,9 @@ import "time"
 // RecordOrder is recordOrder.
 var RecordOrder = recordOrder
 
+// CopyStall is the time limit without WithCopyStall.
+const CopyStall = copyStall
+
 // WithCopyStall returns config with the time without a sent message after which a copy of the model ends.
 func WithCopyStall(config Config, d time.Duration) Config {
 	config.copyStall = d

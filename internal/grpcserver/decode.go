@@ -50,6 +50,12 @@ func (s *Server) RegisterService(desc *grpc.ServiceDesc, impl any) {
 	s.Server.RegisterService(&bounded, impl)
 }
 
+// Admitted is a message to receive from a stream, which waits until it is admitted.
+type Admitted struct {
+	Message any
+	Admit   func(bytes int) error // called before the message is decoded
+}
+
 // RecvMsg receives a message of a stream.
 func (s stoppable) RecvMsg(v any) error {
 	in := request{server: s.server, ctx: s.ctx, v: v}
@@ -143,5 +149,12 @@ func (c codec) Unmarshal(data mem.BufferSlice, v any) error {
 	if r.refusal = r.admit(data.Len()); r.refusal != nil {
 		return nil // gRPC would send another code. The receiver of the request finds the refusal
 	}
-	return c.CodecV2.Unmarshal(data, r.v)
+	into := r.v
+	if a, ok := into.(*Admitted); ok {
+		if r.refusal = a.Admit(data.Len()); r.refusal != nil {
+			return nil
+		}
+		into = a.Message
+	}
+	return c.CodecV2.Unmarshal(data, into)
 }

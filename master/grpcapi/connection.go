@@ -2,27 +2,22 @@ package grpcapi
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"sync"
 	"time"
 
-	"github.com/sirupsen/logrus"
+	"golang.org/x/sync/semaphore"
 	"google.golang.org/grpc/stats"
 
 	"trainmaster/master"
 	"trainmaster/taskqueue"
 )
 
-const (
-	maxTrainers     = 256 // of one connection, without a session; and with one
-	lastCallTimeout = 10 * time.Second
-)
+const maxTrainers = 256 // of one connection, without a session; and with one
 
 // connections tracks the HTTP/2 connections of a server: it is their [stats.Handler].
 type connections struct {
 	master *master.Master
-	log    *logrus.Entry
 	ending sync.WaitGroup
 
 	mu     sync.Mutex
@@ -32,8 +27,9 @@ type connections struct {
 // connection is one HTTP/2 connection, with its trainers.
 type connection struct {
 	all  *connections
-	peer string // address
-	name string // unique
+	peer string              // address
+	name string              // unique
+	work *semaphore.Weighted // bytes of the counted requests on streams that are not answered
 
 	mu       sync.Mutex
 	trainers map[int32]*plainTrainer      // without a session
@@ -59,7 +55,9 @@ func connectionOf(ctx context.Context) *connection {
 // TagConn implements [stats.Handler].
 func (c *connections) TagConn(ctx context.Context, info *stats.ConnTagInfo) context.Context {
 	peer := info.RemoteAddr.String()
-	return context.WithValue(ctx, connectionKey{}, &connection{all: c, peer: peer, name: fmt.Sprintf("grpc-%s-%d", peer, time.Now().UnixNano())})
+	return context.WithValue(ctx, connectionKey{}, &connection{
+		all: c, peer: peer, name: fmt.Sprintf("grpc-%s-%d", peer, time.Now().UnixNano()), work: semaphore.NewWeighted(maxWaitingWork),
+	})
 }
 
 // HandleConn implements [stats.Handler]: it reports the end of a connection to the master.
@@ -79,31 +77,23 @@ func (*connections) HandleRPC(context.Context, stats.RPCStats) {}
 // back on another connection.
 func (c *connections) end(of *connection) {
 	of.mu.Lock()
-	defer of.mu.Unlock()
-	ctx, cancel := context.WithTimeout(context.Background(), lastCallTimeout)
-	defer cancel()
+	var gone []taskqueue.Disconnected
 	for _, t := range of.trainers {
-		if t.begin(ctx) != nil {
-			continue
-		}
+		t.busy <- struct{}{} // its call ends with the connection
 		//guard:grpc-connection-end
 		if t.ordinal == 0 {
 			continue
 		}
-		c.disconnected(ctx, t.ordinal, t.incarnation)
+		gone = append(gone, taskqueue.Disconnected{Trainer: t.ordinal, Incarnation: t.incarnation})
 	}
 	//guard:grpc-session-connection-end
 	for o, incarnation := range of.sessions {
 		if c.leave(o, of) {
-			c.disconnected(ctx, o, incarnation)
+			gone = append(gone, taskqueue.Disconnected{Trainer: o, Incarnation: incarnation})
 		}
 	}
-}
-
-func (c *connections) disconnected(ctx context.Context, o taskqueue.Ordinal, incarnation uint64) {
-	if err := c.master.Disconnected(ctx, o, incarnation); err != nil && !errors.Is(err, master.ErrNotLeader) && !errors.Is(err, master.ErrRejoin) {
-		c.log.WithError(err).Warn("end of a connection not committed: its tasks wait for their timeout")
-	}
+	of.mu.Unlock()
+	c.master.Disconnected(gone...)
 }
 
 // observe notes a trainer with a session whose request was answered. A refusal does not prove that the session exists.

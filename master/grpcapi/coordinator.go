@@ -15,6 +15,7 @@ import (
 	"trainmaster/internal/largemsg"
 	"trainmaster/master"
 	"trainmaster/master/evaluation"
+	"trainmaster/master/evaluation/metric"
 	"trainmaster/master/trainercontrol"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/taskqueue"
@@ -33,6 +34,9 @@ type coordinator struct {
 
 // GetTask implements the service.
 func (c *coordinator) GetTask(ctx context.Context, in *pb.TrainerInfo) (*pb.TaskSpec, error) {
+	if err := checkLists(in, nil, nil); err != nil {
+		return nil, err
+	}
 	if in.GetRequest() != nil {
 		ev, err := requestOf(in.GetRequest(), in, nil)
 		if err != nil {
@@ -49,6 +53,9 @@ func (c *coordinator) GetTask(ctx context.Context, in *pb.TrainerInfo) (*pb.Task
 
 // PushResult implements the service.
 func (c *coordinator) PushResult(ctx context.Context, in *pb.TaskResult) (*pb.PushResultResponse, error) {
+	if err := checkLists(in.GetAsk(), in.GetRequest(), in); err != nil {
+		return nil, err
+	}
 	if err := checkResult(in); err != nil {
 		return nil, err
 	}
@@ -68,6 +75,7 @@ func (c *coordinator) PushResult(ctx context.Context, in *pb.TaskResult) (*pb.Pu
 	if proto.Size(in) > largemsg.MaxShort {
 		ask = nil // a waiting trainer would keep its memory
 	}
+	in.Metrics = nil // which take eight times the size of their message: they are encoded
 	if in.GetRequest() != nil {
 		ev, err := requestOf(in.GetRequest(), ask, []taskqueue.Result{result})
 		if err != nil {
@@ -110,6 +118,28 @@ func (c *coordinator) resultReply(in *pb.TaskResult, ask *pb.TrainerInfo, reply 
 var resultStatuses = map[taskqueue.FinishStatus]pb.PushResultResponse_Status{
 	taskqueue.Counted: pb.PushResultResponse_STATUS_COUNTED, taskqueue.AlreadyCounted: pb.PushResultResponse_STATUS_ALREADY_COUNTED,
 	taskqueue.Stale: pb.PushResultResponse_STATUS_STALE, taskqueue.Returned: pb.PushResultResponse_STATUS_RETURNED,
+}
+
+// maxAccepts is more than there are kinds of tasks.
+const maxAccepts = 8
+
+// checkLists refuses long lists: a list of small messages takes many times its size in memory while its request waits.
+func checkLists(info *pb.TrainerInfo, request *pb.Request, result *pb.TaskResult) error {
+	for _, r := range []*pb.Request{request, info.GetRequest()} {
+		//guard:work-request-lists-limit
+		if n := len(r.GetHeld()); n > master.MaxHeld {
+			return badArgument("request.held", "expected at most %d tasks, found %d", master.MaxHeld, n)
+		}
+	}
+	//guard:accepted-kinds-limit
+	if n := len(info.GetAccepts()); n > maxAccepts {
+		return badArgument("accepts", "expected at most %d kinds of tasks, found %d", maxAccepts, n)
+	}
+	//guard:listed-metrics-limit
+	if n := len(result.GetMetrics()); n > metric.MaxMetrics {
+		return badArgument("metrics", "expected at most %d, found %d", metric.MaxMetrics, n)
+	}
+	return nil
 }
 
 // checkResult refuses numbers that no training gives, and a result that names no task.

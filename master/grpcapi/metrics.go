@@ -25,9 +25,6 @@ func (e *namedMetric) Unwrap() error { return e.err }
 // metricsOf encodes the metrics of a result; nil: it has none. Loss and accuracy count with the number of records, unless there is a metric with the name.
 // The error is a *namedMetric.
 func metricsOf(in *pb.TaskResult) ([]byte, error) {
-	if n := len(in.GetMetrics()); n > metric.MaxMetrics {
-		return nil, badArgument("metrics", "expected at most %d, found %d", metric.MaxMetrics, n)
-	}
 	if b := in.GetEncodedMetrics(); len(b) > 0 {
 		if len(in.GetMetrics()) > 0 {
 			return nil, badArgument("encoded_metrics", "expected none in a result with metrics, found %d bytes", len(b))

@@ -54,7 +54,7 @@ func New(m *master.Master, log *logrus.Entry, proxies ...DataProxy) *Server {
 	if len(proxies) > 0 {
 		proxy = proxies[0]
 	}
-	conns := &connections{master: m, log: log, newest: map[taskqueue.Ordinal]*connection{}}
+	conns := &connections{master: m, newest: map[taskqueue.Ordinal]*connection{}}
 	large := map[string]grpcserver.Large{
 		pb.Coordinator_ReportDataset_FullMethodName: grpcserver.LargeReport, pb.Coordinator_PushResult_FullMethodName: grpcserver.LargeResult,
 	}

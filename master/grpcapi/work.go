@@ -20,10 +20,15 @@ import (
 	"trainmaster/taskqueue"
 )
 
-const maxUnanswered = 16 // requests of a stream, of at most largemsg.MaxShort bytes
+// The bounds of unanswered requests. A request has at most largemsg.MaxShort bytes, and takes up to eight times as much memory.
+const (
+	maxUnanswered  = 16      // requests of a stream
+	maxWaitingWork = 4 << 20 // bytes of the requests of a connection, without short requests
+	shortWork      = 512     // bytes
+)
 
-// workStream is a stream of requests and answers. Its memory is bounded by the unanswered requests: a request is answered when its
-// answer is accepted by the flow control of the stream.
+// workStream is a stream of requests and answers. Its memory is bounded by the unanswered requests, and that of all streams of a connection by
+// their bytes. A request is answered when its answer is accepted by the flow control of the stream.
 type workStream struct {
 	coordinator *coordinator
 	stream      pb.Coordinator_WorkServer
@@ -39,15 +44,19 @@ type workStream struct {
 	pushing sync.Mutex // held while commands are sent
 
 	mu      sync.Mutex
-	follows map[workTrainer]func()            // trainers that receive commands on the stream, with the end of that
-	ended   bool                              // no trainer is added
-	waiting map[workTrainer][]*pb.WorkRequest // behind the request in progress of their trainer; no key: there is none in progress
+	follows map[workTrainer]func() // release of each trainer that receives commands on the stream
+	ended   bool                   // no trainer is added
+	counted int64                  // bytes without an answer, in work of the connection
+
+	// waiting has the requests behind the request in progress of their trainer. Without a key, there is none in progress.
+	waiting map[workTrainer][]work
 }
 
-// work is a request that no other request of its trainer precedes.
+// work is a request.
 type work struct {
-	by workTrainer
-	in *pb.WorkRequest
+	by    workTrainer
+	in    *pb.WorkRequest
+	bytes int64 // counted
 }
 
 // workTrainer is the trainer of a request.
@@ -68,7 +77,7 @@ func (c *coordinator) Work(stream pb.Coordinator_WorkServer) error {
 	//guard:unanswered-work-limit
 	unanswered := make(chan struct{}, maxUnanswered)
 	w := &workStream{
-		coordinator: c, stream: stream, unanswered: unanswered, ready: make(chan work), spare: make(chan struct{}, 1), waiting: map[workTrainer][]*pb.WorkRequest{}, follows: map[workTrainer]func(){},
+		coordinator: c, stream: stream, unanswered: unanswered, ready: make(chan work), spare: make(chan struct{}, 1), waiting: map[workTrainer][]work{}, follows: map[workTrainer]func(){},
 	}
 	w.ctx, w.end = context.WithCancelCause(stream.Context())
 	defer w.end(nil)
@@ -76,6 +85,7 @@ func (c *coordinator) Work(stream pb.Coordinator_WorkServer) error {
 		w.contain(w.receive)
 		w.unfollow()
 		w.workers.Wait()
+		w.uncount(w.counted)
 	})
 	select {
 	case <-termOver:
@@ -91,7 +101,7 @@ func (c *coordinator) Work(stream pb.Coordinator_WorkServer) error {
 // receive takes requests until the stream ends. After the last request of the client, it waits for the answers.
 func (w *workStream) receive() error {
 	for {
-		in, err := w.stream.Recv()
+		next, err := w.next()
 		if errors.Is(err, io.EOF) {
 			close(w.ready)
 			w.unfollow()
@@ -101,7 +111,7 @@ func (w *workStream) receive() error {
 		if err != nil {
 			return err
 		}
-		if err := checkWorkRequest(in); err != nil {
+		if err := checkWorkRequest(next.in); err != nil {
 			return err
 		}
 		select {
@@ -109,8 +119,40 @@ func (w *workStream) receive() error {
 		case <-w.ctx.Done():
 			return context.Cause(w.ctx)
 		}
-		w.accept(in)
+		w.accept(next)
 	}
+}
+
+// next receives a request. A large one waits, before it is decoded, until the unanswered requests of the connection leave it enough memory.
+func (w *workStream) next() (next work, err error) {
+	next.in = new(pb.WorkRequest)
+	err = w.stream.RecvMsg(&grpcserver.Admitted{Message: next.in, Admit: func(bytes int) error {
+		//guard:waiting-work-bytes
+		if bytes <= shortWork {
+			return nil
+		}
+		if err := connectionOf(w.ctx).work.Acquire(w.ctx, int64(bytes)); err != nil {
+			return context.Cause(w.ctx)
+		}
+		next.bytes = int64(bytes)
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.counted += next.bytes
+		return nil
+	}})
+	next.by = trainerOf(next.in)
+	return next, err
+}
+
+// uncount gives the memory of answered requests back.
+func (w *workStream) uncount(bytes int64) {
+	if bytes == 0 {
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.counted -= bytes
+	connectionOf(w.ctx).work.Release(bytes)
 }
 
 func checkWorkRequest(in *pb.WorkRequest) error {
@@ -120,18 +162,10 @@ func checkWorkRequest(in *pb.WorkRequest) error {
 	case in.GetGetTask() == nil && in.GetPushResult() == nil:
 		return badArgument("call", "expected get_task or push_result, found neither")
 	}
-	// A list of small messages takes many times its size in memory while the request waits.
-	info, request := in.GetGetTask(), in.GetGetTask().GetRequest()
 	if push := in.GetPushResult(); push != nil {
-		info, request = push.GetAsk(), push.GetRequest()
+		return checkLists(push.GetAsk(), push.GetRequest(), push)
 	}
-	for _, r := range []*pb.Request{request, info.GetRequest()} {
-		//guard:work-request-lists-limit
-		if n := len(r.GetHeld()); n > master.MaxHeld {
-			return badArgument("request.held", "expected at most %d tasks, found %d", master.MaxHeld, n)
-		}
-	}
-	return nil
+	return checkLists(in.GetGetTask(), nil, nil)
 }
 
 // trainerOf returns the trainer of a request.
@@ -152,19 +186,17 @@ func trainerOf(in *pb.WorkRequest) workTrainer {
 }
 
 // accept starts a request when the request of its trainer before it is answered.
-func (w *workStream) accept(in *pb.WorkRequest) {
-	by := trainerOf(in)
+func (w *workStream) accept(next work) {
 	w.mu.Lock()
-	behind, busy := w.waiting[by]
+	behind, busy := w.waiting[next.by]
 	//guard:work-requests-in-order
 	if busy {
-		w.waiting[by] = append(behind, in)
+		w.waiting[next.by] = append(behind, next)
 		w.mu.Unlock()
 		return
 	}
-	w.waiting[by] = nil
+	w.waiting[next.by] = nil
 	w.mu.Unlock()
-	next := work{by, in}
 	select {
 	case w.ready <- next:
 	default:
@@ -176,7 +208,7 @@ func (w *workStream) accept(in *pb.WorkRequest) {
 // the processor time, because its stack must grow.
 func (w *workStream) work(next work) error {
 	for {
-		if err := w.serve(next.by, next.in); err != nil {
+		if err := w.serve(next); err != nil {
 			return err
 		}
 		select {
@@ -197,11 +229,11 @@ func (w *workStream) work(next work) error {
 }
 
 // serve answers a request of a trainer, and then the requests that have arrived behind it.
-func (w *workStream) serve(by workTrainer, in *pb.WorkRequest) error {
-	for {
+func (w *workStream) serve(next work) error {
+	for by := next.by; ; {
 		// The end of the stream ends the wait for an answer, and never a session: the trainer continues on its next stream.
 		//guard:work-end-keeps-session
-		out, err := w.answer(in)
+		out, err := w.answer(next.in)
 		if err != nil {
 			return err
 		}
@@ -212,6 +244,7 @@ func (w *workStream) serve(by workTrainer, in *pb.WorkRequest) error {
 		if by.ordinal != 0 && out.GetError() == nil {
 			w.follow(by)
 		}
+		w.uncount(next.bytes)
 		<-w.unanswered
 		w.mu.Lock()
 		behind := w.waiting[by]
@@ -220,7 +253,8 @@ func (w *workStream) serve(by workTrainer, in *pb.WorkRequest) error {
 			w.mu.Unlock()
 			return nil
 		}
-		in, w.waiting[by] = behind[0], behind[1:]
+		next, behind[0] = behind[0], work{}
+		w.waiting[by] = behind[1:]
 		w.mu.Unlock()
 	}
 }
@@ -232,7 +266,15 @@ func (w *workStream) follow(by workTrainer) {
 	if _, ok := w.follows[by]; ok || w.ended {
 		return
 	}
-	w.follows[by] = w.coordinator.master.OpenStream(by.ordinal, func(list []trainercontrol.Command) { w.command(by, list) })
+	send := func(list []trainercontrol.Command) { w.command(by, list) }
+	w.follows[by] = w.coordinator.master.OpenStream(by.ordinal, by.incarnation, send, func() { w.forget(by) })
+}
+
+// forget ends the commands to a trainer whose session has ended.
+func (w *workStream) forget(by workTrainer) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	delete(w.follows, by)
 }
 
 // unfollow ends the commands.
@@ -240,6 +282,7 @@ func (w *workStream) unfollow() {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.ended = true
+	//guard:ended-stream-released
 	for _, release := range w.follows {
 		release()
 	}
@@ -248,6 +291,7 @@ func (w *workStream) unfollow() {
 
 // command sends commands to a trainer. A stream whose client does not read keeps one list of commands: heartbeats repeat the others.
 func (w *workStream) command(to workTrainer, list []trainercontrol.Command) {
+	//guard:unread-stream-drops-commands
 	if !w.pushing.TryLock() {
 		return
 	}

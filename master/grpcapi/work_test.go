@@ -6,7 +6,9 @@ import (
 	"fmt"
 	"io"
 	"net"
+	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -14,6 +16,7 @@ import (
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/encoding/protowire"
 
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
@@ -403,6 +406,13 @@ func TestPanicEndsOneStream(t *testing.T) {
 	}
 }
 
+// padded returns a request for a task with a field of a number of bytes that the master does not know.
+func padded(id uint64, trainer int32, bytes int) *pb.WorkRequest {
+	info := &pb.TrainerInfo{TrainerId: trainer}
+	info.ProtoReflect().SetUnknown(protowire.AppendBytes(protowire.AppendTag(nil, 1000, protowire.BytesType), make([]byte, bytes)))
+	return &pb.WorkRequest{Id: id, Call: &pb.WorkRequest_GetTask{GetTask: info}}
+}
+
 // A client that sends requests and reads no answers takes bounded memory: the master stops reading.
 func TestWorkOfASilentReaderIsBounded(t *testing.T) {
 	s := serve(t, 0, master.Config{})
@@ -411,9 +421,7 @@ func TestWorkOfASilentReaderIsBounded(t *testing.T) {
 	go func() {
 		n := 0
 		for ; n < 10_000; n++ {
-			in := &pb.WorkRequest{Id: uint64(n) + 1, Call: &pb.WorkRequest_GetTask{GetTask: &pb.TrainerInfo{TrainerId: int32(n % 16), Request: nil}}}
-			in.GetGetTask().Accepts = make([]pb.TaskKind, 50_000)
-			if err := w.stream.Send(in); err != nil {
+			if err := w.stream.Send(padded(uint64(n)+1, int32(n%16), 50_000)); err != nil {
 				break
 			}
 		}
@@ -446,18 +454,74 @@ func TestResultWithoutAskWaitsForNoTrainer(t *testing.T) {
 	t.Error("the result is answered after the wait of trainer 0, expected no wait for it")
 }
 
-// A list of empty tokens would take 45 times its size in the memory of the master while its request waits.
-func TestWorkBoundsHeldTasks(t *testing.T) {
-	s := serve(t, 0, master.Config{})
-	w := work(t, s.conn)
-	request := joinOver(t, s.conn, "a")(1, 1)
-	request.Held = make([]*pb.Token, master.MaxHeld+1)
-	for i := range request.Held {
-		request.Held[i] = &pb.Token{}
+// A list of small messages would take up to 45 times its size in the memory of the master while its request waits.
+func TestLongListsAreRefused(t *testing.T) {
+	s := serve(t, 3, master.Config{})
+	held := joinOver(t, s.conn, "a")(1, 1)
+	held.Held = slices.Repeat([]*pb.Token{{}}, master.MaxHeld+1)
+	for text, push := range map[string]*pb.TaskResult{
+		"at most 16 tasks, found 17":         {TaskId: 1, Ask: &pb.TrainerInfo{Request: held}},
+		"at most 8 kinds of tasks, found 9":  {TaskId: 1, Ask: &pb.TrainerInfo{Accepts: make([]pb.TaskKind, 9)}},
+		"at most 64, found 65":               {TaskId: 1, Metrics: slices.Repeat([]*pb.Metric{{}}, 65)},
+		"at most 16 tasks, found 17 ":        {TaskId: 1, Request: held},
+		"at most 8 kinds of tasks, found 10": {Request: joinOver(t, s.conn, "b")(1, 1), Token: &pb.Token{}, Ask: &pb.TrainerInfo{Accepts: make([]pb.TaskKind, 10)}},
+	} {
+		refused := func(what string, err error) {
+			t.Helper()
+			if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), strings.TrimSpace(text)) {
+				t.Errorf("%s: found %v, expected %s", what, err, text)
+			}
+		}
+		w := work(t, s.conn)
+		w.sendPush(push)
+		_, err := w.stream.Recv()
+		refused("result on a stream", err)
+		client := pb.NewCoordinatorClient(s.conn)
+		_, err = client.PushResult(t.Context(), push)
+		refused("result", err)
+		if ask := push.GetAsk(); ask != nil {
+			w = work(t, s.conn)
+			w.sendGet(ask)
+			_, err = w.stream.Recv()
+			refused("request on a stream", err)
+			_, err = client.GetTask(t.Context(), ask)
+			refused("request", err)
+		}
 	}
-	w.sendGet(&pb.TrainerInfo{Request: request})
-	if err := w.ends(); status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), "at most 16 tasks, found 17") {
-		t.Errorf("found %v, expected the refusal of the list", err)
+}
+
+// The requests that wait on all streams of a connection take bounded memory: the master does not receive more. They are answered when others leave
+// the memory.
+func TestWaitingRequestsOfAConnectionAreBounded(t *testing.T) {
+	const streams, each, size = 240, 16, 30_000
+	const limit = streams*(each/2) + 4<<20/size // half of the requests of a stream fit the buffers of both sides
+	s := serve(t, 0, master.Config{})
+	conn := dial(t, s.addr, grpc.WithDisableRetry()) // the client keeps no messages
+	var sent atomic.Int64
+	var workers []*worker
+	for range streams {
+		w := work(t, conn)
+		workers = append(workers, w)
+		go func() {
+			for id := range uint64(each) {
+				if w.stream.Send(padded(id+1, 1, size)) != nil {
+					return
+				}
+				sent.Add(1)
+			}
+		}()
+	}
+	time.Sleep(2 * time.Second) // the clients have this time to send more than they may
+	if n := sent.Load(); n > limit {
+		t.Errorf("one connection: %d of %d requests were sent, expected at most %d", n, streams*each, limit)
+	}
+	last := workers[streams-1]
+	for _, w := range workers[:streams-1] {
+		w.cancel()
+	}
+	s.report(t, 1)
+	for range each {
+		last.receive()
 	}
 }
 
@@ -508,4 +572,86 @@ func TestStreamHasTheCommandsOfItsTrainers(t *testing.T) {
 		t.Errorf("at the end: %v, %v", out, err)
 	}
 	streams.Send(taskqueue.Ordinal(first.GetSession().GetOrdinal()), trainercontrol.Command{}) // to no stream
+}
+
+// Commands to a stream that is not read are dropped, and delay no answer on another stream of the connection.
+func TestCommandsToAnUnreadStreamAreDropped(t *testing.T) {
+	const sent = 5000
+	streams := &trainercontrol.Streams{}
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{Streams: streams})
+	r.Register(3)
+	conn := dial(t, r.Addr, grpc.WithStaticStreamWindowSize(64<<10), grpc.WithStaticConnWindowSize(1<<20))
+	request := joinOver(t, conn, "a")
+	unread, other := work(t, conn), work(t, conn)
+	unread.get(&pb.TrainerInfo{Request: request(1, 1)})
+	mastertest.Eventually(t, "the stream receives commands", func() bool { return streams.Len() == 1 })
+	trainer := taskqueue.Ordinal(request(1, 1).GetSession().GetOrdinal())
+	progress := func(position int) trainercontrol.Command {
+		return trainercontrol.Command{Progress: taskqueue.Token{Epoch: 1, Pass: 1, Position: position, Attempt: 1}}
+	}
+	streams.Send(trainer, slices.Repeat([]trainercontrol.Command{progress(1)}, sent)...) // more than the windows have room for
+	for range 1000 {
+		streams.Send(trainer, progress(2)) // dropped
+	}
+	if task := other.get(&pb.TrainerInfo{TrainerId: 1}); task.GetTrainingTask() == nil {
+		t.Errorf("another stream: %v", task)
+	}
+	for i := range sent {
+		if at := unread.receive().GetCommand().GetReportProgress().GetToken().GetPosition(); at != 1 {
+			t.Fatalf("command %d is about position %d, expected 1", i, at)
+		}
+	}
+	received := make(chan *pb.WorkReply, 1)
+	go func() { received <- unread.receive() }()
+	mastertest.Eventually(t, "a command to the stream that was read", func() bool {
+		streams.Send(trainer, progress(3))
+		return len(received) == 1
+	})
+	if at := (<-received).GetCommand().GetReportProgress().GetToken().GetPosition(); at != 3 {
+		t.Errorf("a command is about position %d, expected 3: those between are dropped", at)
+	}
+}
+
+// withStreams starts a master with tasks that sends commands on streams.
+func withStreams(t *testing.T) (r *mastertest.Running, streams *trainercontrol.Streams) {
+	t.Helper()
+	streams = &trainercontrol.Streams{}
+	r = mastertest.Start(t, etcdtest.Store(t), master.Config{
+		Queue:   taskqueue.Options{SessionTTL: time.Hour},
+		Streams: streams, Components: []component.Component{trainercontrol.New(trainercontrol.Config{Streams: streams, Log: quiet()})},
+	})
+	r.Register(3)
+	return r, streams
+}
+
+// A stream that has ended receives no commands.
+func TestEndedStreamReceivesNoCommands(t *testing.T) {
+	r, streams := withStreams(t)
+	conn := dial(t, r.Addr)
+	w, request := work(t, conn), joinOver(t, conn, "a")
+	w.get(&pb.TrainerInfo{Request: request(1, 1)})
+	mastertest.Eventually(t, "the stream receives commands", func() bool { return streams.Len() == 1 })
+	w.cancel()
+	mastertest.Eventually(t, "the ended stream receives none", func() bool { return streams.Len() == 0 })
+}
+
+// A stream forgets the sessions that have ended. Otherwise a client that joins thousands of times would take memory.
+func TestStreamForgetsEndedSessions(t *testing.T) {
+	r, streams := withStreams(t)
+	conn := dial(t, r.Addr)
+	w := work(t, conn)
+	for i := range 50 {
+		request := joinOver(t, conn, fmt.Sprint("t", i))
+		w.get(&pb.TrainerInfo{Request: request(1, 1)})
+		if _, err := pb.NewCoordinatorClient(conn).Leave(t.Context(), &pb.LeaveRequest{Session: request(1, 1).GetSession()}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	last := joinOver(t, conn, "last")
+	w.get(&pb.TrainerInfo{Request: last(1, 1)})
+	// A trainer that leaves before the master notes its stream is forgotten at the end of the next session.
+	if _, err := pb.NewCoordinatorClient(conn).Leave(t.Context(), &pb.LeaveRequest{Session: joinOver(t, conn, "left")(1, 1).GetSession()}); err != nil {
+		t.Fatal(err)
+	}
+	mastertest.Eventually(t, "the stream of the last session alone", func() bool { return streams.Len() == 1 })
 }

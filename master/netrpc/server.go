@@ -3,7 +3,6 @@ package netrpc
 import (
 	"bufio"
 	"context"
-	"errors"
 	"fmt"
 	"io"
 	"math"
@@ -234,24 +233,22 @@ func (s *Server) handshake(conn net.Conn, r *bufio.Reader) error {
 	return conn.SetDeadline(time.Time{})
 }
 
-// lastCallTimeout bounds the calls to the master about a closed connection.
-const lastCallTimeout = 10 * time.Second
-
 // closed reports the end of the connection to the master.
 func (c *connection) closed() {
-	ctx, cancel := context.WithTimeout(context.Background(), lastCallTimeout)
-	defer cancel()
+	var gone []taskqueue.Disconnected
 	own, joined := c.speakers()
 	for _, who := range []wire.Trainer{own, joined} {
 		//guard:closed-connection-reported
 		if who.Ordinal == 0 {
 			continue
 		}
-		if err := c.server.Master.Disconnected(ctx, who.Ordinal, who.Incarnation); err != nil && !errors.Is(err, master.ErrNotLeader) && !errors.Is(err, master.ErrRejoin) {
-			c.server.Log.WithError(err).Warn("the end of a connection was not committed; its tasks wait for their timeout")
-		}
+		gone = append(gone, taskqueue.Disconnected{Trainer: who.Ordinal, Incarnation: who.Incarnation})
 	}
+	c.server.Master.Disconnected(gone...)
 }
+
+// lastCallTimeout bounds the return of a task that could not be written.
+const lastCallTimeout = 10 * time.Second
 
 // undelivered returns the task of an answer that could not be written.
 func (c *connection) undelivered(body any) {

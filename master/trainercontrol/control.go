@@ -75,7 +75,7 @@ func (*commands) Init(context.Context) error { return nil }
 
 // Prepare subscribes to the effects.
 func (c *commands) Prepare(_ context.Context, t component.Term) error {
-	c.box = t.Effects(taskqueue.OnStopDue, taskqueue.OnProgressDue, taskqueue.OnEvaluateDue)
+	c.box = t.Effects(taskqueue.OnStopDue, taskqueue.OnProgressDue, taskqueue.OnEvaluateDue, taskqueue.OnSessionsChanged)
 	return nil
 }
 
@@ -95,6 +95,9 @@ func (c *commands) Run(ctx context.Context, t component.Term) error {
 						c.progress(ctx, t, e)
 					case taskqueue.EvaluateDue:
 						c.evaluate(ctx, t, e)
+					case taskqueue.SessionsChanged:
+						//guard:stream-forgets-ended-sessions
+						c.config.Streams.end(e)
 					}
 					return nil
 				})

@@ -1,6 +1,7 @@
 package trainercontrol
 
 import (
+	"slices"
 	"sync"
 
 	"trainmaster/taskqueue"
@@ -18,14 +19,19 @@ type Streams struct {
 	open map[taskqueue.Ordinal]*stream
 }
 
-type stream struct{ send func([]Command) }
+type stream struct {
+	incarnation uint64
+	send        func([]Command)
+	ended       func()
+}
 
-// Open adds the stream of a trainer, instead of an earlier one. send must not wait. It is not called after release.
-func (s *Streams) Open(trainer taskqueue.Ordinal, send func([]Command)) (release func()) {
+// Open adds the stream of a trainer, instead of an earlier one. send must not wait. It is not called after release. ended is called when the
+// session of the trainer has ended.
+func (s *Streams) Open(trainer taskqueue.Ordinal, incarnation uint64, send func([]Command), ended func()) (release func()) {
 	if s == nil {
 		return func() {}
 	}
-	added := &stream{send}
+	added := &stream{incarnation, send, ended}
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	if s.open == nil {
@@ -39,6 +45,32 @@ func (s *Streams) Open(trainer taskqueue.Ordinal, send func([]Command)) (release
 			delete(s.open, trainer)
 		}
 	}
+}
+
+// end forgets the trainers whose sessions have ended.
+func (s *Streams) end(now taskqueue.SessionsChanged) {
+	if s == nil {
+		return
+	}
+	var ended []func()
+	s.mu.Lock()
+	for trainer, to := range s.open {
+		if _, live := slices.BinarySearch(now.Live, to.incarnation); !live && to.incarnation < now.Floor {
+			delete(s.open, trainer)
+			ended = append(ended, to.ended)
+		}
+	}
+	s.mu.Unlock()
+	for _, call := range ended {
+		call() // which may call release
+	}
+}
+
+// Len is the number of trainers with an open stream.
+func (s *Streams) Len() int {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return len(s.open)
 }
 
 // Send sends commands on the stream of a trainer, if it has one. Otherwise its next heartbeat returns them.
