@@ -31,6 +31,7 @@ var notRun = map[string]string{
 	"master run --resume trainmaster-run/001":                                                 "TestRunResumed",
 	"master run --model mlp --update-mode sync":                                               "TestRun",
 	"master run --update-mode sync --strategy examples/strategy.yaml":                         "TestStrategyExample",
+	"master run --passes 150 --trainers 4 --strategy examples/population.yaml":                "TestPopulationOfARun",
 	"master run --dataset flights":                                                            "TestRun",
 	"master run --model mlp --optimizer adam --learning-rate 0.002 --schedule cosine --warmup-steps 100 --schedule-steps 5000":        "TestRun",
 	`master pserver --endpoints 127.0.0.1:2379 --checkpoint-dir "s3://bucket/job?endpoint=http://127.0.0.1:9000&use_path_style=true"`: "TestCheckpointsInABucket",

@@ -54,6 +54,9 @@ type Config struct {
 	Evaluation []string // flags of the masters for evaluation rounds
 	Strategy   []byte   // strategy file of the job; nil: none. A resumed run has its own copy
 
+	// Population is set if the strategy has one. Built-in trainers then have models of their own, without parameter servers.
+	Population bool
+
 	CheckpointEvery time.Duration     // default 2 s
 	OnTrainerLoss   string            // of a synchronous run: Rewind or Retrain; default Retrain, with Deterministic Rewind
 	Resume          bool              // continue the run in Dir
@@ -88,8 +91,11 @@ func (c *Config) Validate() error {
 		}
 	}
 	c.Model = cmp.Or(c.Model, DefaultModel(like))
-	if c.Servers == 0 {
+	if c.Servers == 0 && !c.Population {
 		c.Servers = 2
+	}
+	if c.Population && model.OfCategories(c.Model) {
+		return fmt.Errorf("--model %s: expected softmax or mlp with a population: the rows of tables are on parameter servers", c.Model)
 	}
 	if c.Masters < 0 || c.Servers < 0 || c.Trainers < 0 || c.Passes < 0 {
 		return fmt.Errorf("expected at least one master, parameter server, trainer and pass, found %d, %d, %d and %d", c.Masters, c.Servers, c.Trainers, c.Passes)

@@ -113,7 +113,12 @@ func (j *Job) define() {
 			j.trainers = append(j.trainers, own)
 			continue
 		}
-		args := []string{"trainer", "--id", name, "--model", c.Model, "--model-seed", strconv.FormatUint(c.Seed, 10), "--save-model", j.modelPath(), "--checkpoint-dir", j.path(checkpointsDir)}
+		args := []string{"trainer", "--id", name, "--model", c.Model, "--model-seed", strconv.FormatUint(c.Seed, 10), "--save-model", j.modelPath()}
+		if c.Population {
+			args = append(args, "--own-model", "--control-listen", "127.0.0.1:0")
+		} else {
+			args = append(args, "--checkpoint-dir", j.path(checkpointsDir))
+		}
 		for _, path := range j.data.Train.Paths {
 			args = append(args, "--data", path)
 		}

@@ -23,6 +23,8 @@ type Assignment struct {
 	Round  *taskqueue.Round // of an evaluation task, without its metrics
 	// HyperParameters are of a training task; nil: the job has none. They must not be changed.
 	HyperParameters map[string]float64
+	// From has the model that the trainer begins a training task with; zero: its own.
+	From taskqueue.ModelSource
 }
 
 // Ranges returns the records of the task, by file.
@@ -180,6 +182,7 @@ func (t *term) assignment(ctx context.Context, a taskqueue.Answer) (Reply, error
 			Round:  a.Round,
 
 			HyperParameters: a.HyperParameters,
+			From:            a.From,
 		}
 		for i, f := range files {
 			if dataset.IsRange(f.Path) {

@@ -99,3 +99,63 @@ func TestJobKeepsItsStrategy(t *testing.T) {
 		}
 	})
 }
+
+// F253: a decision of a population that etcd refuses has no effect. It is made again, once, and the next term has it.
+func TestRefusedReplacementHasNoEffect(t *testing.T) {
+	bubble(t, func(t *testing.T) {
+		store := newMemory()
+		config := following(t, `population: {every: 1pass, figure: "loss:min", hyper-parameters: {rate: {min: 1, max: 2}}}`)
+		config.Queue.Passes = 100
+		m, stop, _ := leads(t, store, config, nil)
+		register(t, m, 1)
+		sessions := map[string]Session{}
+		for _, id := range []string{"a", "b"} {
+			s, err := m.JoinAs(t.Context(), Joining{ID: id, Control: ":9000", Peer: "10.0.0.1:5000"})
+			if err != nil {
+				t.Fatal(err)
+			}
+			sessions[id] = s
+		}
+		seq := uint64(0)
+		take := func(id string, finished ...taskqueue.Result) *Assignment {
+			seq++
+			reply, err := m.Next(t.Context(), &taskqueue.Request{
+				Trainer: sessions[id].Ordinal, Incarnation: sessions[id].Incarnation, Seq: seq, Ack: seq, Want: true, Finished: finished,
+			})
+			if err != nil || reply.Assignment == nil {
+				t.Fatalf("expected a task, found %+v, %v", reply, err)
+			}
+			return reply.Assignment
+		}
+		ended := func(trainer string, loss float64) error {
+			return m.send(t.Context(), &taskqueue.StoreKeys{Ended: &taskqueue.EndedRound{Number: 1, Trainer: trainer, Figures: map[string]float64{"loss": loss}}})
+		}
+		from := func(a *Assignment, want string) {
+			t.Helper()
+			if a.From.Address != want {
+				t.Errorf("expected the model of %q, found %+v", want, a.From)
+			}
+		}
+		task := take("b", taskqueue.Result{Token: take("b").Task.Token}) // the first generation begins
+		if err := ended("a", 2); err != nil {
+			t.Fatal(err)
+		}
+		store.set(time.Millisecond, errors.New("etcd is full"))
+		if err := ended("b", 1); err == nil {
+			t.Fatal("expected an error of the store")
+		}
+		store.set(time.Millisecond, nil)
+		next := take("a", taskqueue.Result{Token: task.Task.Token})
+		from(next, "")
+		if err := ended("b", 1); err != nil {
+			t.Fatal(err)
+		}
+		stop()
+		m, stop, _ = leads(t, store, config, nil)
+		defer stop()
+		next = take("a", taskqueue.Result{Token: next.Task.Token})
+		from(next, "10.0.0.1:9000")
+		next = take("a", taskqueue.Result{Token: next.Task.Token})
+		from(next, "")
+	})
+}

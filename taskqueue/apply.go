@@ -37,7 +37,8 @@ type Answer struct {
 	Round  *Round // of an evaluation task, without its metrics
 	// HyperParameters are of a training task; nil: the job has none. They must not be changed.
 	HyperParameters map[string]float64
-	WaitFor         WaitFor // of AnswerWait
+	From            ModelSource // of a training task; zero: the trainer continues with its own model
+	WaitFor         WaitFor     // of AnswerWait
 	Place           StepPlace
 	Finishes        []FinishStatus // one for each result of a request
 	Ordinal         Ordinal

@@ -29,6 +29,7 @@ const (
 	OnModelStored
 	OnReported
 	OnEvaluateDue
+	OnEvaluationWanted
 )
 
 // JobEnded follows the end of the job. Status is Ended or Failed.

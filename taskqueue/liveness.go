@@ -429,6 +429,7 @@ type PlainAsk struct {
 	Model       Model
 	NotFinite   string
 	Stats       RunStats
+	Kept        string
 	Want        bool
 	Progress    Progress
 	Again       bool // a connection that holds a task gets the same task again: it may not have received the answer
@@ -492,7 +493,7 @@ func (q *Queue) finishID(t *trainer, ev *PlainAsk) (FinishStatus, error) {
 		q.noteNotFinite(tok, ev.NotFinite)
 		return q.fail(nil, tok, ev.Error), nil
 	}
-	r := Result{Token: tok, Metrics: ev.Metrics, Model: ev.Model, Stats: ev.Stats}
+	r := Result{Token: tok, Metrics: ev.Metrics, Model: ev.Model, Stats: ev.Stats, Kept: ev.Kept}
 	if err := q.checkMetrics(r); err != nil {
 		return Stale, err
 	}
@@ -548,7 +549,7 @@ func (ev *SaveModel) apply(q *Queue) Answer {
 	if t == nil {
 		return Answer{Kind: AnswerRejoin}
 	}
-	if q.Saving() > 0 && q.saver != t.ordinal {
+	if q.Saving() > 0 && q.saver != t.ordinal || !q.maySave(t) {
 		return Answer{}
 	}
 	q.saver, q.saverUntil, q.dirty = t.ordinal, q.clock+ev.Lease, true

@@ -56,6 +56,9 @@ type Queue struct {
 
 	steeringChanged, statisticsChanged bool
 
+	population        Population // of the strategy, if it has one
+	populationChanged bool
+
 	joins  int   // in this commit
 	hold   bool  // no new dispatches
 	warned Kinds // whose tasks no trainer accepted

@@ -50,6 +50,7 @@ func (q *Queue) Ready() Ready {
 	}
 	r.Writes = append(r.Writes, q.roundWrites()...)
 	r.Writes = append(r.Writes, q.strategyWrites()...)
+	r.Writes = append(r.Writes, q.populationWrites()...)
 	slices.SortFunc(r.Writes, func(a, b Write) int { return strings.Compare(a.Key, b.Key) })
 	if q.opt.Cuts {
 		due := q.StepsDue().Commit

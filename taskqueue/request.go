@@ -18,6 +18,9 @@ type Result struct {
 	Model     Model    // of a training task
 	NotFinite string   // of a failed evaluation task: the name of a metric that is NaN or infinite
 	Stats     RunStats // of a training task
+
+	// Kept is the reason why the trainer has kept its model in a training task, instead of Answer.From. It is empty otherwise.
+	Kept string
 }
 
 // Request is what a joined trainer sends: what it finished, and whether it wants a
@@ -273,6 +276,7 @@ func (q *Queue) dispatch(e *entry, t *trainer, seq uint64, a *Answer) {
 	q.dirty = true
 	q.ledger.dispatched(e, t.ordinal, attempt)
 	q.stopFormer(e)
+	q.bindModel(t, q.token(e, attempt))
 	q.answerTask(e, attempt, a)
 }
 
@@ -288,6 +292,7 @@ func (q *Queue) answerTask(e *entry, attempt Attempt, a *Answer) {
 	}
 	if q.steering != nil && e.set.kind == Training {
 		a.HyperParameters = q.steering.ForTrainers()
+		q.answerMember(e, attempt, a)
 	}
 }
 
@@ -421,6 +426,7 @@ func (q *Queue) finish(by *trainer, r *Result) FinishStatus {
 	q.keepOutcome(s.kind, r)
 	//guard:counted-statistics-once
 	q.countStats(s, tok, r.Stats)
+	q.finishInPopulation(by, s.kind, r)
 	q.ledger.finished(s.id, tok, by, step)
 	q.advance(s)
 	if s.id == q.round.Set {

@@ -19,6 +19,9 @@ type Strategy struct {
 	File []byte // stored with the job
 	// Begin returns the strategy with the state that Steering.Encode wrote; nil: of a job that begins with it.
 	Begin func(state []byte) (Steering, error)
+	// Population returns the population with the state that Population.Encode wrote; nil: of a job that begins with it. A nil function: the job
+	// has no population.
+	Population func(state []byte, job [16]byte) (Population, error)
 }
 
 // Steering is a strategy with its state in a job. It is a value: a change returns another one. All methods are pure.
@@ -51,8 +54,11 @@ type Observation struct {
 
 // EndedRound is an evaluation round that has ended.
 type EndedRound struct {
-	Number  uint64
-	Figures map[string]float64
+	Number    uint64
+	Figures   map[string]float64
+	Trainer   string // whose own model was evaluated; "": the model of the job
+	Outcome   string // why the round of a trainer has ended before its last task; "": it has not
+	NotFinite string // name of a metric that is NaN or infinite; "": none
 }
 
 // StrategyDecision is a new value of a hyper-parameter, or the end of the job, with the reason.
@@ -161,6 +167,7 @@ func (q *Queue) steer(round *EndedRound) {
 	if q.steering == nil || q.hasEnded() {
 		return
 	}
+	q.observePopulation(round)
 	o := Observation{Clock: q.clock, Step: q.model.Version, Passes: q.ClosedPasses(), Statistics: q.statistics, Round: round}
 	if q.sync != nil {
 		o.Step = q.sync.last.Version

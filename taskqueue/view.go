@@ -26,7 +26,8 @@ type Overview struct {
 
 	LearningRate RateChange // number 0: as the servers have it
 
-	Strategy *StrategyOverview // nil: the job has none
+	Strategy   *StrategyOverview   // nil: the job has none
+	Population *PopulationOverview // nil: the job has none
 }
 
 // SetOverview is a summary of one dataset. Todo, Pending, Retry, Uncommitted, Done and SetAside
@@ -76,6 +77,9 @@ func (q *Queue) Overview() Overview {
 	}
 	if q.steering != nil {
 		o.Strategy = new(q.steering.Overview())
+	}
+	if q.population != nil {
+		o.Population = new(q.population.Overview())
 	}
 	for _, s := range q.sets {
 		o.Sets = append(o.Sets, q.setOverview(s))

@@ -98,6 +98,8 @@ type Client struct {
 
 	stats map[taskqueue.Token]taskqueue.RunStats // of training tasks
 	hyper map[taskqueue.Token]map[string]float64
+	from  map[taskqueue.Token]taskqueue.ModelSource // the models that training tasks begin with
+	kept  map[taskqueue.Token]string                // why the trainer has kept its model instead
 
 	mu       sync.Mutex
 	progress taskqueue.Progress
@@ -139,6 +141,7 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 	c.files.stores = cmp.Or(config.Stores, dataset.DefaultStores)
 	c.rounds, c.metrics, c.models = map[taskqueue.Token]taskqueue.Round{}, map[taskqueue.Token][]byte{}, map[taskqueue.Token]taskqueue.Model{}
 	c.stats, c.hyper = map[taskqueue.Token]taskqueue.RunStats{}, map[taskqueue.Token]map[string]float64{}
+	c.from, c.kept = map[taskqueue.Token]taskqueue.ModelSource{}, map[taskqueue.Token]string{}
 	c.session.Accepts = config.Accepts
 	c.evaluator.files.stores, c.evaluator.done = c.files.stores, make(chan struct{}, 1)
 	if reply.Explicit {
@@ -272,6 +275,7 @@ func (c *Client) recordOutcome(task *taskqueue.Task, reason, notFinite string) {
 	r := taskqueue.Result{Token: task.Token, Error: reason, Step: c.explicit.Finish(task.Token), NotFinite: notFinite}
 	if reason == "" {
 		r.Metrics, r.Model, r.Stats = c.metrics[task.Token], c.models[task.Token], c.stats[task.Token]
+		r.Kept = c.kept[task.Token]
 	}
 	c.session.Report(r)
 	c.held.end(task.Token)
@@ -287,6 +291,8 @@ func (c *Client) forget(token taskqueue.Token) {
 	delete(c.models, token)
 	delete(c.stats, token)
 	delete(c.hyper, token)
+	delete(c.from, token)
+	delete(c.kept, token)
 }
 
 // send sends the next request; collect takes its outcome.
@@ -326,6 +332,9 @@ func (c *Client) collect(ctx context.Context) error {
 		if task.Token.Kind == taskqueue.Training {
 			c.explicit.Begin(task.Token, f.reply.Base)
 			c.hyper[task.Token] = f.reply.HyperParameters
+			if f.reply.From != (taskqueue.ModelSource{}) {
+				c.from[task.Token] = f.reply.From
+			}
 		} else {
 			c.rounds[task.Token] = f.reply.Round
 		}

@@ -3,11 +3,13 @@ package trainer
 import (
 	"context"
 	"crypto/sha256"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"net"
 	"time"
 
+	"github.com/sirupsen/logrus"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -125,6 +127,7 @@ func (c *control) GetModel(_ *pb.GetModelRequest, stream grpc.ServerStreamingSer
 		return err
 	}
 	digest := sha256.Sum256(content)
+	c.client.config.Log.WithFields(logrus.Fields{"version": version, "sha256": hex.EncodeToString(digest[:])}).Info("sending the model to another trainer")
 	for {
 		n := min(len(content), modelPart)
 		part := &pb.Model{TrainerId: int32(c.client.who.Ordinal), ModelId: version, Content: content[:n]}

@@ -20,3 +20,6 @@ func (c *Client) SetPatience(d time.Duration) {
 	defer c.link.mu.Unlock()
 	c.link.patience = d
 }
+
+// CopyModelOf is copyModelOf.
+var CopyModelOf = copyModelOf

@@ -150,6 +150,7 @@ func workRequest(id uint64, r *wire.NextRequest) *pb.WorkRequest {
 	result := &pb.TaskResult{
 		TaskId: int64(f.Token.ID()), Token: onwire.Token(f.Token), Error: f.Error, Step: f.Step, Request: request,
 		Stat: statsToProto(f.Stats), EncodedMetrics: f.Metrics, NotFiniteMetric: f.NotFinite, ModelPath: f.Model.Path, ModelId: int64(f.Model.Version),
+		KeptModel: f.Kept,
 	}
 	if r.Want {
 		result.Ask = &pb.TrainerInfo{Accepts: accepts}
@@ -195,6 +196,9 @@ func applyWorkReply(in *pb.WorkReply, reply *wire.NextReply) error {
 		return nil
 	case *pb.TaskSpec_TrainingTask:
 		reply.HyperParameters = hyperParametersOf(task.TrainingTask.GetHyperParameter())
+		if m := task.TrainingTask.GetModel(); m != nil {
+			reply.From = taskqueue.ModelSource{Path: m.GetModelPath(), Address: m.GetTrainerIp(), Ordinal: taskqueue.Ordinal(m.GetTrainerId())}
+		}
 		return applyFiles(spec, filesOf(task.TrainingTask.GetData()), reply)
 	case *pb.TaskSpec_EvaluationSpec:
 		e, token := task.EvaluationSpec, onwire.TokenOf(spec.GetToken())

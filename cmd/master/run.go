@@ -83,6 +83,8 @@ Exit code 4: the job ended, but tasks are set aside: some of the data was not tr
   master run --best-metric accuracy:max --target 0.97 --metrics-out figures.txt
   # with a schedule of the learning rate, and rules that end the job
   master run --update-mode sync --strategy examples/strategy.yaml
+  # four trainers with models of their own: the worst continue with the model of the best
+  master run --passes 150 --trainers 4 --strategy examples/population.yaml
   # your own trainers on your own data
   master run --data data/digits -- ./trainer
   # a synchronous run rolls back when a server is lost; continue it when all processes were killed
@@ -125,7 +127,7 @@ func (r *runFlags) add(cmd *cobra.Command) {
 	flags.BoolVar(&c.Deterministic, "deterministic", false, "two runs agree bit by bit, with synchronous steps")
 	flags.IntVar(&c.Passes, "passes", 0, "walks over the dataset (0: chosen by the data; 1 for own trainers)")
 	flags.IntVar(&c.Masters, "masters", 1, "number of masters, at most 16: one leads, the others are standbys")
-	flags.IntVar(&c.Servers, "ps", 2, "number of parameter servers, at most 128 (default for own trainers: 0)")
+	flags.IntVar(&c.Servers, "ps", 2, "number of parameter servers, at most 128 (default for own trainers, and with a population: 0)")
 	flags.IntVar(&c.Trainers, "trainers", usualTrainers, "number of trainers, at most 1000")
 	flags.Uint64Var(&c.Seed, "seed", 0, "of the order of passes and the initial parameters")
 	flags.DurationVar(&c.CheckpointEvery, "checkpoint-every", 2*time.Second, "time between checkpoints of the parameter servers")
@@ -153,7 +155,7 @@ func (r *runFlags) begin(cmd *cobra.Command, args []string) (err error) {
 			return err
 		}
 	}
-	if err := cmp.Or(r.checkNumbers(cmd), r.evaluation.check(cmd), r.checkSteps(cmd), r.takeStrategy(cmd), r.checkOptimizer(), r.checkExchange(*r.update == "sync")); err != nil {
+	if err := cmp.Or(r.takeStrategy(cmd), r.checkNumbers(cmd), r.evaluation.check(cmd), r.checkSteps(cmd), r.checkOptimizer(), r.checkExchange(*r.update == "sync")); err != nil {
 		return err
 	}
 	if err := r.complete(cmd); err != nil {
@@ -174,7 +176,7 @@ func (r *runFlags) begin(cmd *cobra.Command, args []string) (err error) {
 // checkNumbers returns an error for the first flag that no run on one machine can have.
 func (r *runFlags) checkNumbers(cmd *cobra.Command) error {
 	c, leastServers := &r.config, 1
-	if len(c.Command) > 0 {
+	if len(c.Command) > 0 || c.Population {
 		leastServers = 0
 	}
 	switch {
@@ -212,7 +214,9 @@ func (r *runFlags) complete(cmd *cobra.Command) error {
 	if c.Dataset, c.MNIST = *r.dataset, r.data; *r.dataset != model.MNIST && r.data != "" {
 		c.Data, c.Dataset, c.MNIST = r.data, "", ""
 	}
-	c.Evaluation = r.evaluation.args()
+	if c.Evaluation = r.evaluation.args(); c.Population {
+		c.Evaluation = nil // no model is the model of the job
+	}
 	c.Model, c.Sync, c.WireDType = *r.kind, *r.update == "sync", *r.dtype
 	c.Protocol = trainer.Protocol(*r.protocol)
 	if c.Model == autoModel {
@@ -246,7 +250,11 @@ const autoModel = "auto"
 // metrics receives the figures of evaluation rounds; nil: none are written.
 func runLocal(ctx context.Context, c local.Config, format string, out, errOut, metrics io.Writer) error {
 	if len(c.Command) == 0 {
-		fmt.Fprintf(errOut, "Training %s on %s with %s and %s, in %s\n", c.Model, c.DataName(), cli.Counted(c.Trainers, "trainer"), cli.Counted(c.Servers, "parameter server"), c.Dir)
+		servers := cli.Counted(c.Servers, "parameter server")
+		if c.Population {
+			servers = "a model of each"
+		}
+		fmt.Fprintf(errOut, "Training %s on %s with %s and %s, in %s\n", c.Model, c.DataName(), cli.Counted(c.Trainers, "trainer"), servers, c.Dir)
 	} else {
 		servers := ""
 		if c.Servers > 0 {

@@ -9,12 +9,13 @@ import (
 
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/local"
+	"trainmaster/master/evaluation"
 	"trainmaster/master/strategy"
 )
 
 // addStrategy gives cmd the flag --strategy.
 func addStrategy(cmd *cobra.Command, path *string) {
-	cmd.Flags().StringVar(path, "strategy", "", "YAML `file` with schedules of hyper-parameters and rules that end the job (default: none)")
+	cmd.Flags().StringVar(path, "strategy", "", "YAML `file` with schedules of hyper-parameters, rules that end the job, and a population of trainers (default: none)")
 }
 
 // readStrategy reads --strategy for a master.
@@ -29,6 +30,9 @@ func (s *daemonSettings) readStrategy(cmd *cobra.Command) error {
 	use := strategyUse{servers: s.ps > 0, sync: s.config.Sync, deterministic: s.config.Deterministic, evaluated: len(s.evaluation.data) > 0, data: "--evaluation-data"}
 	if err := use.check(cmd, parsed); err != nil {
 		return err
+	}
+	if parsed.Population != nil {
+		s.evaluation.config.Every = evaluation.Every{} // no model is the model of the job
 	}
 	s.config.Queue.Strategy = parsed.OfJob(file, s.ps > 0)
 	return nil
@@ -49,6 +53,9 @@ func (r *runFlags) takeStrategy(cmd *cobra.Command) error {
 		return err
 	}
 	c.Strategy = file
+	if c.Population = parsed.Population != nil; c.Population && !c.Resume && !cmd.Flags().Changed("ps") {
+		c.Servers = 0
+	}
 	use := strategyUse{servers: c.Servers > 0, sync: *r.update == "sync", deterministic: c.Deterministic, evaluated: len(c.Command) == 0, data: "built-in trainers"}
 	return use.check(cmd, parsed)
 }
@@ -90,6 +97,30 @@ func (u strategyUse) check(cmd *cobra.Command, s *strategy.Strategy) error {
 	}
 	if name, ok := s.HasPlateau(); ok && u.deterministic {
 		return cli.SettingErrorf(cmd, "strategy", "%s: expected no plateau with --deterministic: a round can end at any step", name)
+	}
+	if s.Population == nil {
+		return nil
+	}
+	return u.checkPopulation(cmd)
+}
+
+// ofJobModel are the flags about the evaluation of the model of a job. A population has no such model.
+var ofJobModel = []string{"evaluate-every", "best-metric", "keep-best", "target", "patience", "diverged-factor", "metrics-out", "prediction-data", "explicit-commit"}
+
+// checkPopulation returns an error for a population in a job that cannot have one.
+func (u strategyUse) checkPopulation(cmd *cobra.Command) error {
+	switch {
+	case u.sync:
+		return cli.SettingErrorf(cmd, "strategy", "population: expected no --update-mode sync: each trainer has a model of its own")
+	case u.servers:
+		return cli.SettingErrorf(cmd, "strategy", "population: expected no parameter servers (--ps): each trainer has a model of its own")
+	case !u.evaluated:
+		return cli.SettingErrorf(cmd, "strategy", "population: expected %s, because figures rank the trainers", u.data)
+	}
+	for _, name := range ofJobModel {
+		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
+			return cli.SettingErrorf(cmd, name, "expected none with a population in --strategy: each trainer has a model of its own")
+		}
 	}
 	return nil
 }

@@ -43,7 +43,9 @@ or by --addr and --servers. It waits for a master and servers that are not runni
 master or server it continues when that process runs again. One trainer of the job is elected to save the model at the end.`,
 		Example: `  # join the job whose state is in this etcd
   master trainer --endpoints 127.0.0.1:2379 --data 'data/digits-0*' --model mlp \
-    --save-model digits.safetensors`,
+    --save-model digits.safetensors
+  # with a model of its own, for a population
+  master trainer --endpoints 127.0.0.1:2379 --data 'data/digits-0*' --own-model`,
 	}
 	etcd := cli.AddEtcdFlags(cmd)
 	open := cli.AddStoreTimeout(cmd)
@@ -71,6 +73,7 @@ master or server it continues when that process runs again. One trainer of the j
 	flags.StringVar(&predictModel, "predict-model", "", "saved `file` of a model that predicts; the trainer then trains nothing and needs no parameter servers (default: the newest parameters)")
 	flags.StringVar(&w.JournalPath, "journal", "", "`file` for one line of JSON per trained task")
 	flags.StringVar(&w.Trainer.Control, "control-listen", "", "`host:port` for the gRPC service TrainerControl; a port alone, as :9000, is open on all addresses (default: none)")
+	flags.BoolVar(&w.Own, "own-model", false, "train a model of this trainer alone, without parameter servers, for a job with a population (--strategy of the master)")
 	flags.DurationVar(&w.RecordDelay, "record-delay", 0, "`time` to wait before each record, so that a small dataset lasts (for drills)")
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -88,7 +91,12 @@ master or server it continues when that process runs again. One trainer of the j
 		case predictModel != "" && len(w.Data) > 0:
 			return cli.UsageErrorf("--predict-model: expected no --data: the trainer trains nothing")
 		}
-		if predictModel == "" && len(etcd.Endpoints) == 0 && (addr == "" || len(servers) == 0) || len(etcd.Endpoints) == 0 && addr == "" {
+		if w.Own {
+			if err := checkOwnModel(cmd, *kind, servers, stored, predictModel); err != nil {
+				return err
+			}
+		}
+		if predictModel == "" && !w.Own && len(etcd.Endpoints) == 0 && (addr == "" || len(servers) == 0) || len(etcd.Endpoints) == 0 && addr == "" {
 			return cli.UsageErrorf("expected --endpoints of etcd, or both --addr of the master and --servers, found %s", given(addr, servers))
 		}
 		if err := checkTables(*kind, *dtype); err != nil {
@@ -138,6 +146,21 @@ master or server it continues when that process runs again. One trainer of the j
 		return trainBy(cmd.Context(), store, &w, addr, servers)
 	}
 	return cmd
+}
+
+// checkOwnModel returns an error for a flag that does not go with --own-model.
+func checkOwnModel(cmd *cobra.Command, kind string, servers []string, stored, predictModel string) error {
+	switch {
+	case model.OfCategories(kind):
+		return cli.SettingErrorf(cmd, "model", "expected softmax or mlp with --own-model: the rows of tables are on parameter servers")
+	case len(servers) > 0:
+		return cli.UsageErrorf("--servers: expected none with --own-model: the trainer uses no parameter servers")
+	case stored != "":
+		return cli.SettingErrorf(cmd, "checkpoint-dir", "expected none with --own-model: parameter servers write checkpoints")
+	case predictModel != "":
+		return cli.SettingErrorf(cmd, "predict-model", "expected none with --own-model: a saved model is not trained")
+	}
+	return nil
 }
 
 // withShards replaces each prefix by the shards to train on. The master expands other names.
@@ -231,6 +254,9 @@ func trainBy(ctx context.Context, store *etcdstore.Store, w *reference.Worker, a
 			admin.FollowLeader(watching, store, follow, w.Log)
 		}()
 		w.Trainer.Locate = follow
+	}
+	if w.Own {
+		return w.Run(ctx)
 	}
 	if len(servers) > 0 {
 		w.Servers = func(context.Context) ([]string, error) { return servers, nil }

@@ -167,7 +167,10 @@ func (s *state) readStrategy(ctx context.Context) (err error) {
 	if s.statistics, _, err = s.store.Value(ctx, taskqueue.StatisticsKey); err != nil {
 		return fmt.Errorf("read %s: %w", taskqueue.StatisticsKey, err)
 	}
-	return s.queue.RestoreStrategy(s.strategy, s.statistics)
+	if s.population, _, err = s.store.Value(ctx, taskqueue.PopulationKey); err != nil {
+		return fmt.Errorf("read %s: %w", taskqueue.PopulationKey, err)
+	}
+	return errors.Join(s.queue.RestoreStrategy(s.strategy, s.statistics), s.queue.RestorePopulation(s.population))
 }
 
 // CheckStrategy returns store.ErrOtherJob if a job has another strategy. A job without a strategy accepts one.

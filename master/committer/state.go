@@ -48,6 +48,7 @@ type state struct {
 	counts      counters
 
 	strategy, statistics []byte // values of taskqueue.StrategyKey and StatisticsKey
+	population           []byte // value of taskqueue.PopulationKey
 }
 
 type counters struct {
@@ -116,6 +117,8 @@ func (s *state) save(ctx context.Context, ready taskqueue.Ready) error {
 			s.strategy = w.Value
 		case taskqueue.StatisticsKey:
 			s.statistics = w.Value
+		case taskqueue.PopulationKey:
+			s.population = w.Value
 		}
 		if id, ok := strings.CutPrefix(w.Key, taskqueue.RosterPrefix); ok {
 			if w.Delete {
@@ -253,6 +256,8 @@ func (s *state) decode(stored []byte, tables []*taskqueue.Table) (*taskqueue.Que
 	err = errors.Join(err, q.RestoreRound(s.round, s.model))
 	//guard:strategy-after-refusal
 	err = errors.Join(err, q.RestoreStrategy(s.strategy, s.statistics))
+	//guard:population-after-refusal
+	err = errors.Join(err, q.RestorePopulation(s.population))
 	return q, err
 }
 

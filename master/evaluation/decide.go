@@ -32,6 +32,8 @@ type Input struct {
 
 	Trainer string // a command requests a round of this trainer; "": none does
 	Gone    string // why the requested round of a trainer cannot begin; "": it can
+
+	Generation uint64 // of a population, which requests the round of Trainer; 0: a command does
 }
 
 // Closed is the end of a round. Without Figures, no result has counted.
@@ -166,7 +168,11 @@ func (d *decider) begin(in Input) {
 		d.begin(in)
 	case d.Due.Trainer != "":
 		d.Open = &Round{Number: d.Rounds + 1, Version: in.Version, Trainer: d.Due.Trainer, Begin: d.now}
-		d.decide(Begin, *d.Open, "command (version %d, %s)", in.Version, count(in.Passes, "pass", "passes"))
+		why := fmt.Sprintf("command (version %d", in.Version)
+		if in.Generation > 0 && in.Trainer == d.Due.Trainer {
+			why = fmt.Sprintf("population (generation %d", in.Generation)
+		}
+		d.decide(Begin, *d.Open, "%s, %s)", why, count(in.Passes, "pass", "passes"))
 		d.Due = due
 	case in.Model == "" && in.Ending:
 		d.Due = Due{}

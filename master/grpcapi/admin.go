@@ -97,7 +97,7 @@ func StatusReply(v *taskqueue.Overview) *pb.StatusReply {
 	if v.LearningRate.Number > 0 {
 		reply.LearningRate = learningRate(v.LearningRate)
 	}
-	reply.Strategy = strategyStatus(v.Strategy)
+	reply.Strategy, reply.Population = strategyStatus(v.Strategy), populationStatus(v.Population)
 	for i, d := range v.Sets {
 		reply.Datasets = append(reply.Datasets, datasetStatus(i, &d))
 	}
@@ -119,6 +119,25 @@ func strategyStatus(o *taskqueue.StrategyOverview) *pb.StrategyStatus {
 	for _, d := range o.Decisions {
 		s.Decisions = append(s.Decisions, &pb.StrategyDecision{
 			Parameter: d.Parameter, Value: d.Value, Reason: d.Reason, Step: d.Step, Passes: d.Passes, JobSeconds: float64(d.Clock) / 1000,
+		})
+	}
+	return s
+}
+
+// populationStatus is nil of a job that has no population.
+func populationStatus(o *taskqueue.PopulationOverview) *pb.PopulationStatus {
+	if o == nil {
+		return nil
+	}
+	s := &pb.PopulationStatus{Generation: o.Generation, Open: o.Open, Figure: o.Figure}
+	for _, m := range o.Members {
+		s.Members = append(s.Members, &pb.PopulationMember{
+			Trainer: m.Trainer, Values: m.Values, Figure: m.Figure, FigureGeneration: m.FigureGeneration, From: m.From, FromGeneration: m.FromGeneration, Next: m.Next, Note: m.Note,
+		})
+	}
+	for _, d := range o.Decisions {
+		s.Decisions = append(s.Decisions, &pb.PopulationDecision{
+			Generation: d.Generation, Trainer: d.Trainer, From: d.From, Reason: d.Reason, JobSeconds: float64(d.Clock) / 1000,
 		})
 	}
 	return s

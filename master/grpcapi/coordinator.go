@@ -66,6 +66,7 @@ func (c *coordinator) PushResult(ctx context.Context, in *pb.TaskResult) (*pb.Pu
 	result := taskqueue.Result{
 		Token: tokenOf(in.GetToken()), Error: in.GetError(), Step: in.GetStep(), Metrics: metrics, NotFinite: in.GetNotFiniteMetric(),
 		Model: taskqueue.Model{Path: in.GetModelPath(), Version: uint64(max(in.GetModelId(), 0))}, Stats: statsOf(in.GetStat()),
+		Kept: in.GetKeptModel(),
 	}
 	if c.log.Logger.IsLevelEnabled(logrus.DebugLevel) {
 		c.log.WithFields(logrus.Fields{"task": in.GetTaskId(), "model": in.GetModelId(), "path": in.GetModelPath(), "loss": in.GetLoss(), "accuracy": in.GetAccuracy(), "stat": in.GetStat()}).Debug("result of a task")
@@ -86,7 +87,7 @@ func (c *coordinator) PushResult(ctx context.Context, in *pb.TaskResult) (*pb.Pu
 		return c.resultReply(in, ask, reply, len(ev.Held) == 0, err)
 	}
 	ev := &taskqueue.PlainAsk{
-		Finished: true, Task: taskqueue.TaskID(in.GetTaskId()), Token: result.Token, Error: result.Error, Metrics: metrics, Model: result.Model, NotFinite: result.NotFinite, Stats: result.Stats,
+		Finished: true, Task: taskqueue.TaskID(in.GetTaskId()), Token: result.Token, Error: result.Error, Metrics: metrics, Model: result.Model, NotFinite: result.NotFinite, Stats: result.Stats, Kept: result.Kept,
 		Want: ask != nil, Accepts: kindsOf(ask.GetAccepts()),
 	}
 	if ask == nil { // the number of the task is enough: the result does not name its trainer, and must not wait for a call of another one
@@ -231,9 +232,19 @@ func (c *coordinator) taskSpec(r master.Reply, waits bool, err error) (*pb.TaskS
 	case taskqueue.Prediction:
 		spec.Task = &pb.TaskSpec_PredictionSpec{PredictionSpec: &pb.PredictionTaskSpec{Data: data}}
 	default:
-		spec.Task = &pb.TaskSpec_TrainingTask{TrainingTask: &pb.TrainingTaskSpec{Data: data, HyperParameter: hyperParameter(r.Assignment.HyperParameters)}}
+		spec.Task = &pb.TaskSpec_TrainingTask{TrainingTask: &pb.TrainingTaskSpec{
+			Model: modelSpec(r.Assignment.From), Data: data, HyperParameter: hyperParameter(r.Assignment.HyperParameters),
+		}}
 	}
 	return spec, nil
+}
+
+// modelSpec translates the model that a training task begins with; nil: the own model of the trainer.
+func modelSpec(from taskqueue.ModelSource) *pb.ModelSpec {
+	if from == (taskqueue.ModelSource{}) {
+		return nil
+	}
+	return &pb.ModelSpec{ModelPath: from.Path, TrainerIp: from.Address, TrainerId: int32(from.Ordinal)}
 }
 
 // hyperParameter translates the hyper-parameters of a task; nil: the job has none.

@@ -69,6 +69,7 @@ var table = slices.Concat(grpcserver.Table{
 	{Is: taskqueue.ErrBadMetrics, Code: codes.InvalidArgument, Reason: "BAD_METRICS"},
 	{Is: evaluation.ErrRequested, Code: codes.FailedPrecondition, Reason: "ROUND_REQUESTED"},
 	{Is: taskqueue.ErrSharedModel, Code: codes.FailedPrecondition, Reason: "SHARED_MODEL"},
+	{Is: taskqueue.ErrOwnModels, Code: codes.FailedPrecondition, Reason: "OWN_MODELS"},
 	{Is: taskqueue.ErrRoundOpen, Code: codes.FailedPrecondition, Reason: "ROUND_OPEN"},
 	{Is: taskqueue.ErrNotAside, Code: codes.FailedPrecondition, Reason: "NOT_SET_ASIDE"},
 	{Is: taskqueue.ErrDropped, Code: codes.FailedPrecondition, Reason: "DROPPED"},

@@ -30,3 +30,6 @@ func Work(m *master.Master, log *logrus.Entry, stream pb.Coordinator_WorkServer)
 	defer streams.Wait()
 	return (&coordinator{master: m, log: log, streams: &streams}).Work(stream)
 }
+
+// ModelSpec is modelSpec.
+var ModelSpec = modelSpec

@@ -156,7 +156,7 @@ func (c *connection) Next(req wire.NextRequest, reply *wire.NextReply) (err erro
 	reply.Finishes, reply.Commit, reply.CommitProof, reply.WaitFor = r.Finishes, r.Commit, r.CommitProof, r.WaitFor
 	if r.Assignment != nil {
 		reply.Task, reply.Stamps, reply.Base = r.Assignment.Task, r.Assignment.Stamps, r.Assignment.Base
-		reply.HyperParameters = r.Assignment.HyperParameters
+		reply.HyperParameters, reply.From = r.Assignment.HyperParameters, r.Assignment.From
 		if round := r.Assignment.Round; round != nil {
 			reply.Round = *round
 		}

@@ -35,6 +35,12 @@ type observation struct {
 	open    bool   // round is open
 	busy    bool   // a pass of the dataset is open, of no known round
 	gone    string // why the requested round of a trainer cannot begin; "": it can, or none is requested
+
+	// Of a population. Each trainer has a model of its own.
+	population bool
+	held       bool   // it holds the end of the job
+	wanted     string // trainer to evaluate next, or empty
+	ofWhich    uint64 // generation of wanted
 }
 
 func (r *Rounds) observe(ctx context.Context, t component.Term) (o observation, err error) {
@@ -48,6 +54,10 @@ func (r *Rounds) observe(ctx context.Context, t component.Term) (o observation, 
 			if err := q.MayEvaluate(r.state.Due.Trainer); err != nil {
 				o.gone = err.Error()
 			}
+		}
+		if o.wanted, o.ofWhich = q.WantedRound(); q.HasPopulation() {
+			o.population = true
+			o.held, o.model = q.PopulationHoldsEnd(), taskqueue.Model{} // no model is the model of the job
 		}
 		o.over = status == taskqueue.Ended || status == taskqueue.Failed
 		o.version = o.model.Version
@@ -86,6 +96,8 @@ func (r *Rounds) request(ctx context.Context, t component.Term, trainer string) 
 		return err
 	case o.over:
 		return fmt.Errorf("%w: no round begins", taskqueue.ErrJobOver)
+	case o.population && trainer == "":
+		return fmt.Errorf("%w: use master trainers evaluate", taskqueue.ErrOwnModels)
 	}
 	in := evaluation.Input{Version: o.version, Passes: o.passes, Command: trainer == "", Trainer: trainer}
 	if due := r.state.Due.Trainer; trainer != "" && due != "" && due != trainer {
@@ -121,8 +133,11 @@ func (r *Rounds) decide(ctx context.Context, t component.Term, o observation) (s
 		}
 		return r.apply(ctx, t, o, in)
 	}
-	if r.state.MayEnd() && o.done {
+	if r.state.MayEnd() && o.done && !o.held {
 		return true, r.end(ctx, t)
+	}
+	if r.state.Open == nil && r.state.Due.Trainer == "" {
+		in.Trainer, in.Generation = o.wanted, o.ofWhich
 	}
 	in.Ending = o.done && o.known && !o.busy // the end waits for the dataset, and for a pass of an unknown round
 	trial := in
@@ -216,8 +231,10 @@ func (r *Rounds) apply(ctx context.Context, t component.Term, o observation, in 
 			}
 			with.Writes = append(with.Writes, writes...)
 			//guard:trainer-round-not-in-the-strategy
-			if d.Round.Trainer == "" && in.Closed.SetAside == 0 {
-				with.Ended = &taskqueue.EndedRound{Number: d.Round.Number, Figures: figuresOf(in.Closed)}
+			if o.population || d.Round.Trainer == "" && in.Closed.SetAside == 0 {
+				with.Ended = &taskqueue.EndedRound{
+					Number: d.Round.Number, Figures: figuresOf(in.Closed), Trainer: d.Round.Trainer, Outcome: in.Closed.Outcome, NotFinite: in.Closed.NotFinite,
+				}
 			}
 		case evaluation.End:
 			event = &taskqueue.EndJob{Failed: next.Stop == evaluation.Diverged, Reason: string(next.Stop) + ": " + d.Reason}

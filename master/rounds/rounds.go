@@ -70,7 +70,7 @@ func (r *Rounds) Init(context.Context) error { return r.config.Evaluation.Valida
 
 // Prepare reads the state that the leader before has stored.
 func (r *Rounds) Prepare(ctx context.Context, t component.Term) error {
-	kinds := []taskqueue.EffectKind{taskqueue.OnPassClosed, taskqueue.OnModelStored, taskqueue.OnReported, taskqueue.OnJobEnded, onAsked}
+	kinds := []taskqueue.EffectKind{taskqueue.OnPassClosed, taskqueue.OnModelStored, taskqueue.OnReported, taskqueue.OnJobEnded, taskqueue.OnEvaluationWanted, onAsked}
 	if r.config.Evaluation.Every.Steps > 0 {
 		kinds = append(kinds, taskqueue.OnStepCommitted)
 	}

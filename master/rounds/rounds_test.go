@@ -377,6 +377,85 @@ func TestRoundOfATrainer(t *testing.T) {
 	}
 }
 
+// F255: a generation evaluates the trainers of a population, one after the other. The next leader continues it. The job ends after the generation that
+// follows the last pass.
+func TestPopulationIsEvaluated(t *testing.T) {
+	j := &job{t: t, store: etcdtest.Store(t), data: heldOut(t, 1), strategy: "population: {every: 1pass, figure: \"loss:min\", hyper-parameters: {rate: {min: 1, max: 2}}}"}
+	j.startWith(4)
+	other := j.Join("other")
+	if err := j.Evaluate(t.Context(), ""); !errors.Is(err, taskqueue.ErrOwnModels) {
+		t.Errorf("a round of the model of the job: %v", err)
+	}
+	evaluate := func(loss float64) { // by the other trainer
+		t.Helper()
+		r := other.Request(nil, nil)
+		r.Accepts = taskqueue.KindsOf(taskqueue.Evaluation)
+		reply, err := j.Next(t.Context(), r)
+		if err != nil || reply.Assignment == nil {
+			t.Fatalf("expected a task, found %+v, %v", reply.Assignment, err)
+		}
+		own := j.done
+		j.measured(reply.Assignment, loss)
+		r = other.Request(nil, nil)
+		r.Finished, r.Want = j.done, false
+		if _, err := j.Next(t.Context(), r); err != nil {
+			t.Fatal(err)
+		}
+		j.done = own
+	}
+	j.train(4, "models/trainer")
+	j.train(1, "models/trainer") // the second pass begins
+	const first = "1 of other@0 after pass 1 (population (generation 1, 1 pass))"
+	j.wantRecords(first)
+	evaluate(0.75)
+	const second = "2 of trainer@0 after pass 1 (population (generation 1, 1 pass))"
+	j.wantRecords(first+": 1 results, loss 0.75", second)
+	if err := j.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	j.start()
+	other = other.At(j.Running)
+	j.measured(j.want(taskqueue.Evaluation), 0.5)
+	j.report()
+	mastertest.Eventually(t, "the decision", func() bool {
+		v, err := j.Overview(t.Context())
+		return err == nil && v.Population.Members[0].Next == "trainer"
+	})
+	reply, err := j.Next(t.Context(), other.Request(nil, nil))
+	if err != nil || reply.Assignment == nil || reply.Assignment.From != (taskqueue.ModelSource{Path: "models/trainer"}) {
+		t.Fatalf("expected a task with the stored model, found %+v, %v", reply.Assignment, err)
+	}
+	r := other.Request(nil, nil)
+	r.Finished, r.Want = []taskqueue.Result{{Token: reply.Assignment.Task.Token}}, false
+	if _, err := j.Next(t.Context(), r); err != nil {
+		t.Fatal(err)
+	}
+	j.train(2, "models/trainer")
+	j.report()
+	v, err := j.Overview(t.Context())
+	if err != nil || v.Status != taskqueue.Running {
+		t.Fatalf("before the last generation: status %v, %v", v.Status, err)
+	}
+	mastertest.Eventually(t, "the last generation", func() bool { return len(j.records()) == 3 })
+	evaluate(0.25)
+	mastertest.Eventually(t, "the last round", func() bool { return len(j.records()) == 4 })
+	j.measured(j.want(taskqueue.Evaluation), 0.5)
+	j.wantEnd(master.ErrJobFinished, "")
+	if v, err := j.Overview(context.Background()); err == nil && fmt.Sprint(v.Population.Members[0].Figure != nil, v.Population.Generation) != "true 2" {
+		t.Errorf("found %+v", v.Population)
+	}
+}
+
+// report reports what is done.
+func (j *job) report() {
+	j.t.Helper()
+	r := j.trainer.Request(nil, nil)
+	r.Finished, r.Want, j.done = j.done, false, nil
+	if _, err := j.Next(j.t.Context(), r); err != nil {
+		j.t.Fatal(err)
+	}
+}
+
 // failing has no model at first.
 type failing struct {
 	mu   sync.Mutex

@@ -14,6 +14,8 @@ import (
 type Strategy struct {
 	Schedules map[string]Schedule // by hyper-parameter
 	Stop      []Rule
+
+	Population *Population // nil: none
 }
 
 // NeedsSteps returns a hyper-parameter or a rule that depends on versions of the parameters, if there is one.

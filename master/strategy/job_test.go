@@ -34,6 +34,14 @@ type job struct {
 // newJob begins a job. Its dataset has 4 tasks of 10 records each, and 100 passes.
 func newJob(t testing.TB, file string, servers bool, opt taskqueue.Options) *job {
 	t.Helper()
+	j := newJobOf(t, 4, file, servers, opt)
+	j.trainer = j.apply(&taskqueue.Join{ID: "a"})
+	return j
+}
+
+// newJobOf begins a job of a number of tasks, without trainers.
+func newJobOf(t testing.TB, tasks int, file string, servers bool, opt taskqueue.Options) *job {
+	t.Helper()
 	if file != "" {
 		parsed, err := strategy.Parse([]byte(file))
 		if err != nil {
@@ -44,10 +52,10 @@ func newJob(t testing.TB, file string, servers bool, opt taskqueue.Options) *job
 	opt.Passes = 100
 	j := &job{t: t, opt: opt, q: taskqueue.New("job", [16]byte{1}, 1, opt), stored: map[string][]byte{}}
 	j.must(j.q.RestoreStep(nil))
-	j.must(j.q.RestoreStrategy(nil, nil))
+	j.must(errors.Join(j.q.RestoreStrategy(nil, nil), j.q.RestorePopulation(nil)))
 	j.commit()
-	j.table = taskqueue.NewTable(4)
-	chunks := make([]recordio.Index, 4)
+	j.table = taskqueue.NewTable(tasks)
+	chunks := make([]recordio.Index, tasks)
 	offset := int64(0)
 	for i := range chunks {
 		chunks[i] = recordio.Index{Offset: offset, Size: 100, Records: 10, Layout: recordio.First}
@@ -56,7 +64,6 @@ func newJob(t testing.TB, file string, servers bool, opt taskqueue.Options) *job
 	j.must(j.table.Add(taskqueue.File{Path: "/data/a", Size: offset}, chunks))
 	j.table.Group(1)
 	j.apply(&taskqueue.Report{Digest: [32]byte{1}, ReportID: "r", Parts: 1, Table: j.table})
-	j.trainer = j.apply(&taskqueue.Join{ID: "a"})
 	return j
 }
 
@@ -104,6 +111,7 @@ func (j *job) restart() {
 	q, err := taskqueue.Restore(j.state, roster, []*taskqueue.Table{j.table}, j.opt)
 	j.must(err)
 	j.must(errors.Join(q.RestoreStep(j.stored[taskqueue.StepKey]), q.RestoreStrategy(j.stored[taskqueue.StrategyKey], j.stored[taskqueue.StatisticsKey])))
+	j.must(q.RestorePopulation(j.stored[taskqueue.PopulationKey]))
 	j.q = q
 }
 

@@ -32,7 +32,7 @@ func Parse(file []byte) (*Strategy, error) {
 		return nil, fmt.Errorf("%w: %s", ErrBadFile, strings.TrimPrefix(err.Error(), "yaml: "))
 	}
 	if len(document.Content) == 0 {
-		return nil, fmt.Errorf(`%w: expected "hyper-parameters" or "stop", found an empty file`, ErrBadFile)
+		return nil, fmt.Errorf(`%w: expected "hyper-parameters", "population" or "stop", found an empty file`, ErrBadFile)
 	}
 	s := &Strategy{Schedules: map[string]Schedule{}}
 	err := mapping(document.Content[0], func(key string, value *yaml.Node) error {
@@ -41,9 +41,15 @@ func Parse(file []byte) (*Strategy, error) {
 			return mapping(value, s.parameter)
 		case "stop":
 			return s.rules(value)
+		case "population":
+			s.Population = &Population{Replace: DefaultReplace, Perturb: DefaultPerturb}
+			return s.Population.parse(value)
 		}
-		return unknown(key, `"hyper-parameters" or "stop"`)
+		return unknown(key, `"hyper-parameters", "population" or "stop"`)
 	})
+	if err == nil {
+		err = s.checkPopulation()
+	}
 	if err != nil {
 		return nil, fmt.Errorf("%w: %w", ErrBadFile, err)
 	}
@@ -140,11 +146,19 @@ var settings = map[Shape]struct{ needs, may []string }{
 	Plateau:  {[]string{"value", "figure", "factor", "patience"}, []string{"least", "warm-up", "every"}},
 }
 
-// parameter reads the schedule of a hyper-parameter.
-func (s *Strategy) parameter(name string, n *yaml.Node) error {
+// checkName returns an error for the name of a hyper-parameter.
+func checkName(name string) error {
 	const letters = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789-_."
 	if name == "" || len(name) > 63 || strings.Trim(name, letters) != "" {
 		return fmt.Errorf(`hyper-parameter: expected 1 to 63 letters, digits, "-", "_" and ".", found %.99q`, name)
+	}
+	return nil
+}
+
+// parameter reads the schedule of a hyper-parameter.
+func (s *Strategy) parameter(name string, n *yaml.Node) error {
+	if err := checkName(name); err != nil {
+		return err
 	}
 	if len(s.Schedules) == MaxParameters {
 		return fmt.Errorf("expected at most %d hyper-parameters, found more", MaxParameters)

@@ -21,7 +21,7 @@ const KeptDecisions = 16
 
 // OfJob returns the strategy of a file for the queue of a job. servers reports that the job has parameter servers.
 func (s *Strategy) OfJob(file []byte, servers bool) *taskqueue.Strategy {
-	return &taskqueue.Strategy{File: file, Begin: func(stored []byte) (taskqueue.Steering, error) {
+	t := &taskqueue.Strategy{File: file, Begin: func(stored []byte) (taskqueue.Steering, error) {
 		state, err := DecodeState(stored)
 		if err != nil {
 			return nil, err
@@ -31,6 +31,10 @@ func (s *Strategy) OfJob(file []byte, servers bool) *taskqueue.Strategy {
 		state.clocked = slices.ContainsFunc(s.Stop, func(r Rule) bool { return r.Name == "job.seconds" })
 		return state.derived(), nil
 	}}
+	if s.Population != nil {
+		t.Population = s.Population.ofJob
+	}
+	return t
 }
 
 // State is the state of a strategy in a job. It implements [taskqueue.Steering].

@@ -142,7 +142,7 @@ func TestErrorsOfAFileHaveTheLine(t *testing.T) {
 	for file, words := range map[string]string{
 		"":                             "found an empty file",
 		"- a":                          "line 1: expected keys and values, found a list",
-		"stop: []\nmore: 1":            `line 2: expected "hyper-parameters" or "stop", found the key "more"`,
+		"stop: []\nmore: 1":            `line 2: expected "hyper-parameters", "population" or "stop", found the key "more"`,
 		"stop: []\nstop: []":           `line 2: key "stop": expected once, found again`,
 		"a: [":                         "line 1: ",
 		"1: x":                         `line 1: expected a text as the key, found "1"`,

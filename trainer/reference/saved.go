@@ -149,10 +149,28 @@ func ReadSaved(path string) (Saved, error) {
 	if err != nil {
 		return Saved{}, fmt.Errorf("load the model: %w", err)
 	}
+	return savedOf(path, tensors, metadata)
+}
+
+// readSavedBytes reads the content of a file of Write. name is for errors.
+func readSavedBytes(name string, content []byte) (Saved, error) {
+	file, err := safetensors.NewFile(bytes.NewReader(content), int64(len(content)))
+	if err != nil {
+		return Saved{}, fmt.Errorf("load the model %q: %w", name, err)
+	}
+	tensors, err := file.ReadAll()
+	if err != nil {
+		return Saved{}, fmt.Errorf("load the model %q: %w", name, err)
+	}
+	return savedOf(name, tensors, file.Metadata)
+}
+
+// savedOf makes a model of the tensors and the metadata of a file.
+func savedOf(path string, tensors []safetensors.Tensor, metadata map[string]string) (s Saved, err error) {
 	if metadata["model"] == "" {
 		return Saved{}, fmt.Errorf("load the model %q: %w, found tensors without the name of a model: pass the file that the run saved, as in trainmaster-run/001/digits-softmax.safetensors", path, ErrNotSaved)
 	}
-	s := Saved{Kind: metadata["model"], Meaning: convert.Meaning{Labels: metadata["dataset_labels"], Scaling: metadata["dataset_scaling"]}}
+	s = Saved{Kind: metadata["model"], Meaning: convert.Meaning{Labels: metadata["dataset_labels"], Scaling: metadata["dataset_scaling"]}}
 	metadata["rank"] = cmp.Or(metadata["rank"], "0") // of models that were saved before there was one
 	for key, into := range map[string]*int{"inputs": &s.Config.Inputs, "classes": &s.Config.Classes, "hidden": &s.Config.Hidden, "rank": &s.Config.Rank} {
 		if *into, err = strconv.Atoi(metadata[key]); err != nil {

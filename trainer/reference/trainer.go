@@ -109,6 +109,12 @@ type Trainer struct {
 	Seed   uint64 // of the initial rows of tables
 	Parts  Parts  // nil: no prediction tasks come
 
+	// Prepare is called before each training task, by the goroutine of Run: it may change the parameters in Between. May be nil.
+	Prepare func(ctx context.Context, task *taskqueue.Task) error
+	// Diverged is called for each training task whose loss is not finite. The task is then finished: the trainer has a model of its own, which another
+	// one can replace. nil: Run returns the error.
+	Diverged func(task *taskqueue.Task, reason error)
+
 	Journal *Journal // nil: none is kept
 	// Batch is called after each group of mini-batches with its number of records and the sum of their losses. May be nil.
 	Batch  func(records int, lossSum float64)
@@ -132,7 +138,7 @@ func (s *trainerState) set(parameters []model.Tensor, version uint64) {
 }
 
 // Between calls do between two mini-batches, with the current parameters of the model, without the rows of tables, and their version. do must not
-// change them, and may use Parameters and Rows. Between returns false if the parameters are not initialized yet, or Run has returned.
+// change them, except in Prepare, and may use Parameters and Rows. Between returns false if the parameters are not initialized yet, or Run has returned.
 func (t *Trainer) Between(do func(version uint64, parameters []model.Tensor)) bool {
 	t.state.mu.Lock()
 	defer t.state.mu.Unlock()
@@ -198,7 +204,17 @@ func (t *Trainer) Run(ctx context.Context) error {
 			}
 			continue
 		}
+		if t.Prepare != nil {
+			if err := t.Prepare(ctx, task); err != nil {
+				return fmt.Errorf("prepare task %d of pass %d: %w", task.Index, task.Token.Pass, err)
+			}
+		}
 		report, err := s.train(ctx, task)
+		//guard:diverged-model-waits-for-another
+		if t.Diverged != nil && errors.Is(err, ErrDiverged) {
+			t.Diverged(task, err)
+			err = nil
+		}
 		if errors.Is(err, trainer.ErrStopped) {
 			continue // with another task
 		}
@@ -409,7 +425,7 @@ func (s *session) compute(batch *model.Batch, gradients []model.Tensor) (lossSum
 	}
 	lossSum, err = s.Model.Gradients(parameters, batch, gradients)
 	if err == nil && (math.IsNaN(lossSum) || math.IsInf(lossSum, 0)) {
-		err = fmt.Errorf("the loss at version %d is %v: training diverged; lower the learning rate or the momentum", s.version, lossSum)
+		err = fmt.Errorf("the loss at version %d is %v: %w; lower the learning rate or the momentum", s.version, lossSum, ErrDiverged)
 	}
 	return lossSum, err
 }

@@ -49,6 +49,11 @@ type Worker struct {
 
 	Predict Prediction // zero: this trainer predicts nothing
 
+	// Own trains a model of this trainer alone, without parameter servers: Servers and Stored are not used. The model must have no tables. The
+	// learning rate is the hyper-parameter learning-rate of each task, if the job has it.
+	Own bool
+	own *ownModel // of all sessions
+
 	RecordDelay time.Duration // waited before each record: makes a small dataset last, for drills
 }
 
@@ -205,12 +210,19 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 	if err != nil {
 		return err
 	}
-	servers, err := w.connect(ctx, client, recipe, m)
-	if err != nil {
-		return err
+	t := Trainer{ID: w.Trainer.ID, Model: m, BatchSize: recipe.BatchSize, Exchange: recipe.Exchange, Tasks: tasks, Stops: client, Journal: journal, Rounds: client, Stored: w.Stored, Seed: w.Seed, Parts: w.Predict.Parts}
+	var servers *params.Client // nil: the model is of this trainer alone
+	if w.Own {
+		if err := w.trainOwn(&t, client, recipe, log); err != nil {
+			return err
+		}
+	} else {
+		if servers, err = w.connect(ctx, client, recipe, m); err != nil {
+			return err
+		}
+		defer servers.Close()
+		t.Parameters, t.Rows = servers, servers
 	}
-	defer servers.Close()
-	t := Trainer{ID: w.Trainer.ID, Model: m, BatchSize: recipe.BatchSize, Exchange: recipe.Exchange, Tasks: tasks, Parameters: servers, Rows: servers, Stops: client, Journal: journal, Rounds: client, Stored: w.Stored, Seed: w.Seed, Parts: w.Predict.Parts}
 	if client.Sync() {
 		t.Steps = client
 	}
@@ -247,7 +259,7 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 		return err
 	}
 	log.Info("job ended")
-	return w.save(ctx, client, servers, m, shape, described, before)
+	return w.save(ctx, client, t.Parameters, servers, m, shape, described, before)
 }
 
 // warnFailed returns a function that logs a task that failed.
@@ -472,7 +484,7 @@ func (w *Worker) savedSince(before os.FileInfo) bool {
 }
 
 // save writes the model if this trainer is elected.
-func (w *Worker) save(ctx context.Context, client *trainer.Client, servers *params.Client, m model.Model, shape model.Config, described string, before os.FileInfo) error {
+func (w *Worker) save(ctx context.Context, client *trainer.Client, parameters Parameters, servers *params.Client, m model.Model, shape model.Config, described string, before os.FileInfo) error {
 	if w.SavePath == "" {
 		return nil
 	}
@@ -487,7 +499,7 @@ func (w *Worker) save(ctx context.Context, client *trainer.Client, servers *para
 		return err
 	}
 	tensors := m.Parameters()
-	version, err := servers.Pull(ctx, shareTensors(tensors), 0)
+	version, err := parameters.Pull(ctx, shareTensors(tensors), 0)
 	if err != nil {
 		return fmt.Errorf("pull the parameters to save: %w", err)
 	}

@@ -75,6 +75,16 @@ func StoredStatus(ctx context.Context, l *Leader) (view.Status, error) {
 		}
 		overview.Strategy = new(state.Overview())
 	}
+	if value, _, err = l.store.Value(ctx, taskqueue.PopulationKey); err != nil {
+		return view.Status{}, fmt.Errorf("read %s: %w", taskqueue.PopulationKey, err)
+	}
+	if value != nil {
+		state, err := strategy.DecodePopulation(value)
+		if err != nil {
+			return view.Status{}, fmt.Errorf("read %s: %w", taskqueue.PopulationKey, err)
+		}
+		overview.Population = new(state.Overview())
+	}
 	return view.NewStoredStatus(grpcapi.StatusReply(&overview), l.location.startCommand()), nil
 }
 

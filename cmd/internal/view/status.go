@@ -36,6 +36,8 @@ type Status struct {
 	LearningRate *learningRate `json:"learning_rate"`
 	// Strategy has the hyper-parameters and the last decisions of the strategy; null: the job has none.
 	Strategy *strategyStatus `json:"strategy"`
+	// Population has the trainers with models of their own; null: the job has none.
+	Population *populationStatus `json:"population"`
 	// Refusal is why etcd did not take the last commit, and what to do; "": it took it.
 	Refusal string `json:"refusal"`
 	// Ledger describes how the leader seals the ledger; null if it writes none.
@@ -236,7 +238,7 @@ func NewStatus(r *pb.StatusReply) Status {
 	if l := r.GetLearningRate(); l != nil {
 		s.LearningRate = &learningRate{l.GetRate(), l.GetScale(), l.GetFromVersion()}
 	}
-	s.Strategy = newStrategyStatus(r.GetStrategy())
+	s.Strategy, s.Population = newStrategyStatus(r.GetStrategy()), newPopulationStatus(r.GetPopulation())
 	if p := r.GetSteps(); p != nil {
 		s.Steps = &jobSteps{p.GetCommitted(), p.GetGeneration(), p.GetUncommitted()}
 	}
@@ -287,6 +289,7 @@ func (s Status) rows(w io.Writer) {
 		fmt.Fprintf(w, "leader\tnone: "+none+"\ncommits\t%s; epoch %d\n", cli.Thousands(s.Commit), s.Epoch)
 		s.Steps.table(w)
 		s.Strategy.rows(w)
+		s.Population.rows(w)
 		return
 	}
 	fmt.Fprintf(w, "leader\t%s, term %d, up for %s\n", s.Leader.Address, s.Leader.Term, cli.Span(s.Totals.Uptime))
@@ -306,6 +309,7 @@ func (s Status) rows(w io.Writer) {
 		fmt.Fprintf(w, "learning rate\t%v\n", s.LearningRate)
 	}
 	s.Strategy.rows(w)
+	s.Population.rows(w)
 	if s.Refusal != "" {
 		fmt.Fprintf(w, "etcd\t%s\n", oneLine(s.Refusal))
 	}

@@ -64,6 +64,8 @@ type NextReply struct {
 	Round taskqueue.Round // of an evaluation task: the model to evaluate
 
 	HyperParameters map[string]float64 // of a training task; nil: the job has no strategy
+
+	From taskqueue.ModelSource // of a training task: the model to begin with; zero: the own model of the trainer
 }
 
 // TaskFailedRequest gives back a task that could not be trained. A client that did not join

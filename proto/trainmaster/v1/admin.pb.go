@@ -209,7 +209,9 @@ type StatusReply struct {
 	// Absent if it is unchanged.
 	LearningRate *LearningRate `protobuf:"bytes,20,opt,name=learning_rate,json=learningRate,proto3" json:"learning_rate,omitempty"`
 	// Absent if the job has no strategy.
-	Strategy      *StrategyStatus `protobuf:"bytes,21,opt,name=strategy,proto3" json:"strategy,omitempty"`
+	Strategy *StrategyStatus `protobuf:"bytes,21,opt,name=strategy,proto3" json:"strategy,omitempty"`
+	// Absent if the strategy has no population.
+	Population    *PopulationStatus `protobuf:"bytes,22,opt,name=population,proto3" json:"population,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -359,6 +361,13 @@ func (x *StatusReply) GetLearningRate() *LearningRate {
 func (x *StatusReply) GetStrategy() *StrategyStatus {
 	if x != nil {
 		return x.Strategy
+	}
+	return nil
+}
+
+func (x *StatusReply) GetPopulation() *PopulationStatus {
+	if x != nil {
+		return x.Population
 	}
 	return nil
 }
@@ -568,6 +577,274 @@ func (x *StrategyDecision) GetJobSeconds() float64 {
 	return 0
 }
 
+// PopulationStatus describes the population of a job.
+type PopulationStatus struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// Number of the newest generation, from 1; 0: none has begun.
+	Generation uint64 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Trainers of the generation are still to be evaluated.
+	Open bool `protobuf:"varint,2,opt,name=open,proto3" json:"open,omitempty"`
+	// Ranks the trainers, with its direction, such as accuracy:max.
+	Figure string `protobuf:"bytes,3,opt,name=figure,proto3" json:"figure,omitempty"`
+	// By name.
+	Members []*PopulationMember `protobuf:"bytes,4,rep,name=members,proto3" json:"members,omitempty"`
+	// The newest 16, in their order.
+	Decisions     []*PopulationDecision `protobuf:"bytes,5,rep,name=decisions,proto3" json:"decisions,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PopulationStatus) Reset() {
+	*x = PopulationStatus{}
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[5]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PopulationStatus) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PopulationStatus) ProtoMessage() {}
+
+func (x *PopulationStatus) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[5]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PopulationStatus.ProtoReflect.Descriptor instead.
+func (*PopulationStatus) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{5}
+}
+
+func (x *PopulationStatus) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *PopulationStatus) GetOpen() bool {
+	if x != nil {
+		return x.Open
+	}
+	return false
+}
+
+func (x *PopulationStatus) GetFigure() string {
+	if x != nil {
+		return x.Figure
+	}
+	return ""
+}
+
+func (x *PopulationStatus) GetMembers() []*PopulationMember {
+	if x != nil {
+		return x.Members
+	}
+	return nil
+}
+
+func (x *PopulationStatus) GetDecisions() []*PopulationDecision {
+	if x != nil {
+		return x.Decisions
+	}
+	return nil
+}
+
+// PopulationMember is a trainer of a population.
+type PopulationMember struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Trainer string                 `protobuf:"bytes,1,opt,name=trainer,proto3" json:"trainer,omitempty"`
+	// Hyper-parameters.
+	Values map[string]float64 `protobuf:"bytes,2,rep,name=values,proto3" json:"values,omitempty" protobuf_key:"bytes,1,opt,name=key" protobuf_val:"fixed64,2,opt,name=value"`
+	// Newest figure; absent: none.
+	Figure *float64 `protobuf:"fixed64,3,opt,name=figure,proto3,oneof" json:"figure,omitempty"`
+	// Of `figure`.
+	FigureGeneration uint64 `protobuf:"varint,4,opt,name=figure_generation,json=figureGeneration,proto3" json:"figure_generation,omitempty"`
+	// Whose model the trainer has continued with; empty: of no other trainer, since its session began.
+	From string `protobuf:"bytes,5,opt,name=from,proto3" json:"from,omitempty"`
+	// Of the decision about `from`.
+	FromGeneration uint64 `protobuf:"varint,6,opt,name=from_generation,json=fromGeneration,proto3" json:"from_generation,omitempty"`
+	// Whose model the trainer receives with a task; empty: of no other trainer.
+	Next string `protobuf:"bytes,7,opt,name=next,proto3" json:"next,omitempty"`
+	// Why it has no figure of the newest generation, or why it has kept its model; empty: neither.
+	Note          string `protobuf:"bytes,8,opt,name=note,proto3" json:"note,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PopulationMember) Reset() {
+	*x = PopulationMember{}
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[6]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PopulationMember) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PopulationMember) ProtoMessage() {}
+
+func (x *PopulationMember) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[6]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PopulationMember.ProtoReflect.Descriptor instead.
+func (*PopulationMember) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{6}
+}
+
+func (x *PopulationMember) GetTrainer() string {
+	if x != nil {
+		return x.Trainer
+	}
+	return ""
+}
+
+func (x *PopulationMember) GetValues() map[string]float64 {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+func (x *PopulationMember) GetFigure() float64 {
+	if x != nil && x.Figure != nil {
+		return *x.Figure
+	}
+	return 0
+}
+
+func (x *PopulationMember) GetFigureGeneration() uint64 {
+	if x != nil {
+		return x.FigureGeneration
+	}
+	return 0
+}
+
+func (x *PopulationMember) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *PopulationMember) GetFromGeneration() uint64 {
+	if x != nil {
+		return x.FromGeneration
+	}
+	return 0
+}
+
+func (x *PopulationMember) GetNext() string {
+	if x != nil {
+		return x.Next
+	}
+	return ""
+}
+
+func (x *PopulationMember) GetNote() string {
+	if x != nil {
+		return x.Note
+	}
+	return ""
+}
+
+// PopulationDecision is the decision that a trainer continues with the model of another trainer.
+type PopulationDecision struct {
+	state      protoimpl.MessageState `protogen:"open.v1"`
+	Generation uint64                 `protobuf:"varint,1,opt,name=generation,proto3" json:"generation,omitempty"`
+	Trainer    string                 `protobuf:"bytes,2,opt,name=trainer,proto3" json:"trainer,omitempty"`
+	From       string                 `protobuf:"bytes,3,opt,name=from,proto3" json:"from,omitempty"`
+	Reason     string                 `protobuf:"bytes,4,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Job clock, in seconds.
+	JobSeconds    float64 `protobuf:"fixed64,5,opt,name=job_seconds,json=jobSeconds,proto3" json:"job_seconds,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PopulationDecision) Reset() {
+	*x = PopulationDecision{}
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[7]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PopulationDecision) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PopulationDecision) ProtoMessage() {}
+
+func (x *PopulationDecision) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[7]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PopulationDecision.ProtoReflect.Descriptor instead.
+func (*PopulationDecision) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{7}
+}
+
+func (x *PopulationDecision) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *PopulationDecision) GetTrainer() string {
+	if x != nil {
+		return x.Trainer
+	}
+	return ""
+}
+
+func (x *PopulationDecision) GetFrom() string {
+	if x != nil {
+		return x.From
+	}
+	return ""
+}
+
+func (x *PopulationDecision) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
+func (x *PopulationDecision) GetJobSeconds() float64 {
+	if x != nil {
+		return x.JobSeconds
+	}
+	return 0
+}
+
 // LearningRate is a learning rate of the parameter servers that SetJob or the strategy set.
 type LearningRate struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
@@ -583,7 +860,7 @@ type LearningRate struct {
 
 func (x *LearningRate) Reset() {
 	*x = LearningRate{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -595,7 +872,7 @@ func (x *LearningRate) String() string {
 func (*LearningRate) ProtoMessage() {}
 
 func (x *LearningRate) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -608,7 +885,7 @@ func (x *LearningRate) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LearningRate.ProtoReflect.Descriptor instead.
 func (*LearningRate) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{5}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *LearningRate) GetRate() float32 {
@@ -651,7 +928,7 @@ type LedgerStatus struct {
 
 func (x *LedgerStatus) Reset() {
 	*x = LedgerStatus{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -663,7 +940,7 @@ func (x *LedgerStatus) String() string {
 func (*LedgerStatus) ProtoMessage() {}
 
 func (x *LedgerStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -676,7 +953,7 @@ func (x *LedgerStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LedgerStatus.ProtoReflect.Descriptor instead.
 func (*LedgerStatus) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{6}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *LedgerStatus) GetSealed() uint64 {
@@ -742,7 +1019,7 @@ type ParameterServers struct {
 
 func (x *ParameterServers) Reset() {
 	*x = ParameterServers{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -754,7 +1031,7 @@ func (x *ParameterServers) String() string {
 func (*ParameterServers) ProtoMessage() {}
 
 func (x *ParameterServers) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -767,7 +1044,7 @@ func (x *ParameterServers) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ParameterServers.ProtoReflect.Descriptor instead.
 func (*ParameterServers) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{7}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ParameterServers) GetWanted() uint32 {
@@ -848,7 +1125,7 @@ type CheckpointStatus struct {
 
 func (x *CheckpointStatus) Reset() {
 	*x = CheckpointStatus{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -860,7 +1137,7 @@ func (x *CheckpointStatus) String() string {
 func (*CheckpointStatus) ProtoMessage() {}
 
 func (x *CheckpointStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -873,7 +1150,7 @@ func (x *CheckpointStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CheckpointStatus.ProtoReflect.Descriptor instead.
 func (*CheckpointStatus) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{8}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *CheckpointStatus) GetSet() uint64 {
@@ -912,7 +1189,7 @@ type Steps struct {
 
 func (x *Steps) Reset() {
 	*x = Steps{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -924,7 +1201,7 @@ func (x *Steps) String() string {
 func (*Steps) ProtoMessage() {}
 
 func (x *Steps) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -937,7 +1214,7 @@ func (x *Steps) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Steps.ProtoReflect.Descriptor instead.
 func (*Steps) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{9}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *Steps) GetCommitted() uint64 {
@@ -975,7 +1252,7 @@ type Registration struct {
 
 func (x *Registration) Reset() {
 	*x = Registration{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -987,7 +1264,7 @@ func (x *Registration) String() string {
 func (*Registration) ProtoMessage() {}
 
 func (x *Registration) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1000,7 +1277,7 @@ func (x *Registration) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Registration.ProtoReflect.Descriptor instead.
 func (*Registration) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{10}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *Registration) GetStep() string {
@@ -1067,7 +1344,7 @@ type DatasetStatus struct {
 
 func (x *DatasetStatus) Reset() {
 	*x = DatasetStatus{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1079,7 +1356,7 @@ func (x *DatasetStatus) String() string {
 func (*DatasetStatus) ProtoMessage() {}
 
 func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1092,7 +1369,7 @@ func (x *DatasetStatus) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DatasetStatus.ProtoReflect.Descriptor instead.
 func (*DatasetStatus) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{11}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *DatasetStatus) GetDataset() uint32 {
@@ -1271,7 +1548,7 @@ type JobTotals struct {
 
 func (x *JobTotals) Reset() {
 	*x = JobTotals{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1283,7 +1560,7 @@ func (x *JobTotals) String() string {
 func (*JobTotals) ProtoMessage() {}
 
 func (x *JobTotals) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1296,7 +1573,7 @@ func (x *JobTotals) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JobTotals.ProtoReflect.Descriptor instead.
 func (*JobTotals) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{12}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *JobTotals) GetTrainers() uint32 {
@@ -1364,7 +1641,7 @@ type ListTasksRequest struct {
 
 func (x *ListTasksRequest) Reset() {
 	*x = ListTasksRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1376,7 +1653,7 @@ func (x *ListTasksRequest) String() string {
 func (*ListTasksRequest) ProtoMessage() {}
 
 func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1389,7 +1666,7 @@ func (x *ListTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksRequest.ProtoReflect.Descriptor instead.
 func (*ListTasksRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{13}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *ListTasksRequest) GetJob() string {
@@ -1432,7 +1709,7 @@ type ListTasksReply struct {
 
 func (x *ListTasksReply) Reset() {
 	*x = ListTasksReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1444,7 +1721,7 @@ func (x *ListTasksReply) String() string {
 func (*ListTasksReply) ProtoMessage() {}
 
 func (x *ListTasksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1457,7 +1734,7 @@ func (x *ListTasksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTasksReply.ProtoReflect.Descriptor instead.
 func (*ListTasksReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{14}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ListTasksReply) GetTasks() []*TaskEntry {
@@ -1501,7 +1778,7 @@ type TaskEntry struct {
 
 func (x *TaskEntry) Reset() {
 	*x = TaskEntry{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1513,7 +1790,7 @@ func (x *TaskEntry) String() string {
 func (*TaskEntry) ProtoMessage() {}
 
 func (x *TaskEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1526,7 +1803,7 @@ func (x *TaskEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskEntry.ProtoReflect.Descriptor instead.
 func (*TaskEntry) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{15}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *TaskEntry) GetDataset() uint32 {
@@ -1629,7 +1906,7 @@ type TaskHolder struct {
 
 func (x *TaskHolder) Reset() {
 	*x = TaskHolder{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1641,7 +1918,7 @@ func (x *TaskHolder) String() string {
 func (*TaskHolder) ProtoMessage() {}
 
 func (x *TaskHolder) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1654,7 +1931,7 @@ func (x *TaskHolder) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskHolder.ProtoReflect.Descriptor instead.
 func (*TaskHolder) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{16}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *TaskHolder) GetTrainer() string {
@@ -1698,7 +1975,7 @@ type ListTrainersRequest struct {
 
 func (x *ListTrainersRequest) Reset() {
 	*x = ListTrainersRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1710,7 +1987,7 @@ func (x *ListTrainersRequest) String() string {
 func (*ListTrainersRequest) ProtoMessage() {}
 
 func (x *ListTrainersRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1723,7 +2000,7 @@ func (x *ListTrainersRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrainersRequest.ProtoReflect.Descriptor instead.
 func (*ListTrainersRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{17}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *ListTrainersRequest) GetJob() string {
@@ -1758,7 +2035,7 @@ type ListTrainersReply struct {
 
 func (x *ListTrainersReply) Reset() {
 	*x = ListTrainersReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1770,7 +2047,7 @@ func (x *ListTrainersReply) String() string {
 func (*ListTrainersReply) ProtoMessage() {}
 
 func (x *ListTrainersReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1783,7 +2060,7 @@ func (x *ListTrainersReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ListTrainersReply.ProtoReflect.Descriptor instead.
 func (*ListTrainersReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{18}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *ListTrainersReply) GetTrainers() []*TrainerEntry {
@@ -1825,7 +2102,7 @@ type TrainerEntry struct {
 
 func (x *TrainerEntry) Reset() {
 	*x = TrainerEntry{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1837,7 +2114,7 @@ func (x *TrainerEntry) String() string {
 func (*TrainerEntry) ProtoMessage() {}
 
 func (x *TrainerEntry) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1850,7 +2127,7 @@ func (x *TrainerEntry) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrainerEntry.ProtoReflect.Descriptor instead.
 func (*TrainerEntry) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{19}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *TrainerEntry) GetId() string {
@@ -1941,7 +2218,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1953,7 +2230,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1966,7 +2243,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{20}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *DrainRequest) GetJob() string {
@@ -1991,7 +2268,7 @@ type DrainReply struct {
 
 func (x *DrainReply) Reset() {
 	*x = DrainReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2003,7 +2280,7 @@ func (x *DrainReply) String() string {
 func (*DrainReply) ProtoMessage() {}
 
 func (x *DrainReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2016,7 +2293,7 @@ func (x *DrainReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainReply.ProtoReflect.Descriptor instead.
 func (*DrainReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{21}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{24}
 }
 
 type StopTasksRequest struct {
@@ -2030,7 +2307,7 @@ type StopTasksRequest struct {
 
 func (x *StopTasksRequest) Reset() {
 	*x = StopTasksRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2042,7 +2319,7 @@ func (x *StopTasksRequest) String() string {
 func (*StopTasksRequest) ProtoMessage() {}
 
 func (x *StopTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2055,7 +2332,7 @@ func (x *StopTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopTasksRequest.ProtoReflect.Descriptor instead.
 func (*StopTasksRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{22}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *StopTasksRequest) GetJob() string {
@@ -2082,7 +2359,7 @@ type StopTasksReply struct {
 
 func (x *StopTasksReply) Reset() {
 	*x = StopTasksReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2094,7 +2371,7 @@ func (x *StopTasksReply) String() string {
 func (*StopTasksReply) ProtoMessage() {}
 
 func (x *StopTasksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2107,7 +2384,7 @@ func (x *StopTasksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopTasksReply.ProtoReflect.Descriptor instead.
 func (*StopTasksReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *StopTasksReply) GetTaskIds() []int64 {
@@ -2128,7 +2405,7 @@ type EvaluateRequest struct {
 
 func (x *EvaluateRequest) Reset() {
 	*x = EvaluateRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2140,7 +2417,7 @@ func (x *EvaluateRequest) String() string {
 func (*EvaluateRequest) ProtoMessage() {}
 
 func (x *EvaluateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2153,7 +2430,7 @@ func (x *EvaluateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluateRequest.ProtoReflect.Descriptor instead.
 func (*EvaluateRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *EvaluateRequest) GetJob() string {
@@ -2178,7 +2455,7 @@ type EvaluateReply struct {
 
 func (x *EvaluateReply) Reset() {
 	*x = EvaluateReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2190,7 +2467,7 @@ func (x *EvaluateReply) String() string {
 func (*EvaluateReply) ProtoMessage() {}
 
 func (x *EvaluateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2203,7 +2480,7 @@ func (x *EvaluateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluateReply.ProtoReflect.Descriptor instead.
 func (*EvaluateReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 type PauseRequest struct {
@@ -2217,7 +2494,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2229,7 +2506,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2242,7 +2519,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *PauseRequest) GetJob() string {
@@ -2267,7 +2544,7 @@ type PauseReply struct {
 
 func (x *PauseReply) Reset() {
 	*x = PauseReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2279,7 +2556,7 @@ func (x *PauseReply) String() string {
 func (*PauseReply) ProtoMessage() {}
 
 func (x *PauseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2292,7 +2569,7 @@ func (x *PauseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseReply.ProtoReflect.Descriptor instead.
 func (*PauseReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 type ResumeRequest struct {
@@ -2304,7 +2581,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2316,7 +2593,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2329,7 +2606,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *ResumeRequest) GetJob() string {
@@ -2347,7 +2624,7 @@ type ResumeReply struct {
 
 func (x *ResumeReply) Reset() {
 	*x = ResumeReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2359,7 +2636,7 @@ func (x *ResumeReply) String() string {
 func (*ResumeReply) ProtoMessage() {}
 
 func (x *ResumeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2372,7 +2649,7 @@ func (x *ResumeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeReply.ProtoReflect.Descriptor instead.
 func (*ResumeReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 type RetryTaskRequest struct {
@@ -2390,7 +2667,7 @@ type RetryTaskRequest struct {
 
 func (x *RetryTaskRequest) Reset() {
 	*x = RetryTaskRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2402,7 +2679,7 @@ func (x *RetryTaskRequest) String() string {
 func (*RetryTaskRequest) ProtoMessage() {}
 
 func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2415,7 +2692,7 @@ func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskRequest.ProtoReflect.Descriptor instead.
 func (*RetryTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *RetryTaskRequest) GetJob() string {
@@ -2484,7 +2761,7 @@ type RetryTaskReply struct {
 
 func (x *RetryTaskReply) Reset() {
 	*x = RetryTaskReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2496,7 +2773,7 @@ func (x *RetryTaskReply) String() string {
 func (*RetryTaskReply) ProtoMessage() {}
 
 func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2509,7 +2786,7 @@ func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskReply.ProtoReflect.Descriptor instead.
 func (*RetryTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *RetryTaskReply) GetRetried() uint64 {
@@ -2530,7 +2807,7 @@ type DropTaskRequest struct {
 
 func (x *DropTaskRequest) Reset() {
 	*x = DropTaskRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2542,7 +2819,7 @@ func (x *DropTaskRequest) String() string {
 func (*DropTaskRequest) ProtoMessage() {}
 
 func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2555,7 +2832,7 @@ func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskRequest.ProtoReflect.Descriptor instead.
 func (*DropTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *DropTaskRequest) GetJob() string {
@@ -2587,7 +2864,7 @@ type DropTaskReply struct {
 
 func (x *DropTaskReply) Reset() {
 	*x = DropTaskReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2599,7 +2876,7 @@ func (x *DropTaskReply) String() string {
 func (*DropTaskReply) ProtoMessage() {}
 
 func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2612,7 +2889,7 @@ func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskReply.ProtoReflect.Descriptor instead.
 func (*DropTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 type ScaleRequest struct {
@@ -2626,7 +2903,7 @@ type ScaleRequest struct {
 
 func (x *ScaleRequest) Reset() {
 	*x = ScaleRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2638,7 +2915,7 @@ func (x *ScaleRequest) String() string {
 func (*ScaleRequest) ProtoMessage() {}
 
 func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2651,7 +2928,7 @@ func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleRequest.ProtoReflect.Descriptor instead.
 func (*ScaleRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *ScaleRequest) GetJob() string {
@@ -2693,7 +2970,7 @@ type ScaleReply struct {
 
 func (x *ScaleReply) Reset() {
 	*x = ScaleReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2705,7 +2982,7 @@ func (x *ScaleReply) String() string {
 func (*ScaleReply) ProtoMessage() {}
 
 func (x *ScaleReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2718,7 +2995,7 @@ func (x *ScaleReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleReply.ProtoReflect.Descriptor instead.
 func (*ScaleReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *ScaleReply) GetParameterServers() uint32 {
@@ -2805,7 +3082,7 @@ type SetJobRequest struct {
 
 func (x *SetJobRequest) Reset() {
 	*x = SetJobRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2817,7 +3094,7 @@ func (x *SetJobRequest) String() string {
 func (*SetJobRequest) ProtoMessage() {}
 
 func (x *SetJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2830,7 +3107,7 @@ func (x *SetJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetJobRequest.ProtoReflect.Descriptor instead.
 func (*SetJobRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *SetJobRequest) GetJob() string {
@@ -2864,7 +3141,7 @@ type SetJobReply struct {
 
 func (x *SetJobReply) Reset() {
 	*x = SetJobReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2876,7 +3153,7 @@ func (x *SetJobReply) String() string {
 func (*SetJobReply) ProtoMessage() {}
 
 func (x *SetJobReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2889,7 +3166,7 @@ func (x *SetJobReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetJobReply.ProtoReflect.Descriptor instead.
 func (*SetJobReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *SetJobReply) GetLearningRate() *LearningRate {
@@ -2912,7 +3189,7 @@ type AppendDatasetRequest struct {
 
 func (x *AppendDatasetRequest) Reset() {
 	*x = AppendDatasetRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2924,7 +3201,7 @@ func (x *AppendDatasetRequest) String() string {
 func (*AppendDatasetRequest) ProtoMessage() {}
 
 func (x *AppendDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2937,7 +3214,7 @@ func (x *AppendDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendDatasetRequest.ProtoReflect.Descriptor instead.
 func (*AppendDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *AppendDatasetRequest) GetJob() string {
@@ -2977,7 +3254,7 @@ type AppendDatasetReply struct {
 
 func (x *AppendDatasetReply) Reset() {
 	*x = AppendDatasetReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2989,7 +3266,7 @@ func (x *AppendDatasetReply) String() string {
 func (*AppendDatasetReply) ProtoMessage() {}
 
 func (x *AppendDatasetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3002,7 +3279,7 @@ func (x *AppendDatasetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendDatasetReply.ProtoReflect.Descriptor instead.
 func (*AppendDatasetReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *AppendDatasetReply) GetFiles() uint64 {
@@ -3044,7 +3321,7 @@ type CloseDatasetRequest struct {
 
 func (x *CloseDatasetRequest) Reset() {
 	*x = CloseDatasetRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3056,7 +3333,7 @@ func (x *CloseDatasetRequest) String() string {
 func (*CloseDatasetRequest) ProtoMessage() {}
 
 func (x *CloseDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3069,7 +3346,7 @@ func (x *CloseDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseDatasetRequest.ProtoReflect.Descriptor instead.
 func (*CloseDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *CloseDatasetRequest) GetJob() string {
@@ -3096,7 +3373,7 @@ type CloseDatasetReply struct {
 
 func (x *CloseDatasetReply) Reset() {
 	*x = CloseDatasetReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[41]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3108,7 +3385,7 @@ func (x *CloseDatasetReply) String() string {
 func (*CloseDatasetReply) ProtoMessage() {}
 
 func (x *CloseDatasetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[41]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3121,7 +3398,7 @@ func (x *CloseDatasetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseDatasetReply.ProtoReflect.Descriptor instead.
 func (*CloseDatasetReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *CloseDatasetReply) GetTasks() uint64 {
@@ -3137,7 +3414,7 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"\x1atrainmaster/v1/admin.proto\x12\x0etrainmaster.v1\x1a\x19trainmaster/v1/data.proto\"!\n" +
 	"\rStatusRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"\x90\x06\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\xd2\x06\n" +
 	"\vStatusReply\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x121\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x19.trainmaster.v1.JobStatusR\x06status\x12\x16\n" +
@@ -3158,7 +3435,10 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\arefusal\x18\x0e \x01(\tR\arefusal\x124\n" +
 	"\x06ledger\x18\x0f \x01(\v2\x1c.trainmaster.v1.LedgerStatusR\x06ledger\x12A\n" +
 	"\rlearning_rate\x18\x14 \x01(\v2\x1c.trainmaster.v1.LearningRateR\flearningRate\x12:\n" +
-	"\bstrategy\x18\x15 \x01(\v2\x1e.trainmaster.v1.StrategyStatusR\bstrategy\"\x96\x01\n" +
+	"\bstrategy\x18\x15 \x01(\v2\x1e.trainmaster.v1.StrategyStatusR\bstrategy\x12@\n" +
+	"\n" +
+	"population\x18\x16 \x01(\v2 .trainmaster.v1.PopulationStatusR\n" +
+	"population\"\x96\x01\n" +
 	"\x0eStrategyStatus\x12D\n" +
 	"\n" +
 	"parameters\x18\x01 \x03(\v2$.trainmaster.v1.HyperParameterStatusR\n" +
@@ -3175,6 +3455,36 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x04step\x18\x04 \x01(\x04R\x04step\x12\x16\n" +
 	"\x06passes\x18\x05 \x01(\x04R\x06passes\x12\x1f\n" +
 	"\vjob_seconds\x18\x06 \x01(\x01R\n" +
+	"jobSeconds\"\xdc\x01\n" +
+	"\x10PopulationStatus\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x01 \x01(\x04R\n" +
+	"generation\x12\x12\n" +
+	"\x04open\x18\x02 \x01(\bR\x04open\x12\x16\n" +
+	"\x06figure\x18\x03 \x01(\tR\x06figure\x12:\n" +
+	"\amembers\x18\x04 \x03(\v2 .trainmaster.v1.PopulationMemberR\amembers\x12@\n" +
+	"\tdecisions\x18\x05 \x03(\v2\".trainmaster.v1.PopulationDecisionR\tdecisions\"\xe7\x02\n" +
+	"\x10PopulationMember\x12\x18\n" +
+	"\atrainer\x18\x01 \x01(\tR\atrainer\x12D\n" +
+	"\x06values\x18\x02 \x03(\v2,.trainmaster.v1.PopulationMember.ValuesEntryR\x06values\x12\x1b\n" +
+	"\x06figure\x18\x03 \x01(\x01H\x00R\x06figure\x88\x01\x01\x12+\n" +
+	"\x11figure_generation\x18\x04 \x01(\x04R\x10figureGeneration\x12\x12\n" +
+	"\x04from\x18\x05 \x01(\tR\x04from\x12'\n" +
+	"\x0ffrom_generation\x18\x06 \x01(\x04R\x0efromGeneration\x12\x12\n" +
+	"\x04next\x18\a \x01(\tR\x04next\x12\x12\n" +
+	"\x04note\x18\b \x01(\tR\x04note\x1a9\n" +
+	"\vValuesEntry\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\x01R\x05value:\x028\x01B\t\n" +
+	"\a_figure\"\x9b\x01\n" +
+	"\x12PopulationDecision\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x01 \x01(\x04R\n" +
+	"generation\x12\x18\n" +
+	"\atrainer\x18\x02 \x01(\tR\atrainer\x12\x12\n" +
+	"\x04from\x18\x03 \x01(\tR\x04from\x12\x16\n" +
+	"\x06reason\x18\x04 \x01(\tR\x06reason\x12\x1f\n" +
+	"\vjob_seconds\x18\x05 \x01(\x01R\n" +
 	"jobSeconds\"[\n" +
 	"\fLearningRate\x12\x12\n" +
 	"\x04rate\x18\x01 \x01(\x02R\x04rate\x12\x14\n" +
@@ -3422,7 +3732,7 @@ func file_trainmaster_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_trainmaster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 43)
+var file_trainmaster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_trainmaster_v1_admin_proto_goTypes = []any{
 	(JobStatus)(0),               // 0: trainmaster.v1.JobStatus
 	(TaskState)(0),               // 1: trainmaster.v1.TaskState
@@ -3431,100 +3741,108 @@ var file_trainmaster_v1_admin_proto_goTypes = []any{
 	(*StrategyStatus)(nil),       // 4: trainmaster.v1.StrategyStatus
 	(*HyperParameterStatus)(nil), // 5: trainmaster.v1.HyperParameterStatus
 	(*StrategyDecision)(nil),     // 6: trainmaster.v1.StrategyDecision
-	(*LearningRate)(nil),         // 7: trainmaster.v1.LearningRate
-	(*LedgerStatus)(nil),         // 8: trainmaster.v1.LedgerStatus
-	(*ParameterServers)(nil),     // 9: trainmaster.v1.ParameterServers
-	(*CheckpointStatus)(nil),     // 10: trainmaster.v1.CheckpointStatus
-	(*Steps)(nil),                // 11: trainmaster.v1.Steps
-	(*Registration)(nil),         // 12: trainmaster.v1.Registration
-	(*DatasetStatus)(nil),        // 13: trainmaster.v1.DatasetStatus
-	(*JobTotals)(nil),            // 14: trainmaster.v1.JobTotals
-	(*ListTasksRequest)(nil),     // 15: trainmaster.v1.ListTasksRequest
-	(*ListTasksReply)(nil),       // 16: trainmaster.v1.ListTasksReply
-	(*TaskEntry)(nil),            // 17: trainmaster.v1.TaskEntry
-	(*TaskHolder)(nil),           // 18: trainmaster.v1.TaskHolder
-	(*ListTrainersRequest)(nil),  // 19: trainmaster.v1.ListTrainersRequest
-	(*ListTrainersReply)(nil),    // 20: trainmaster.v1.ListTrainersReply
-	(*TrainerEntry)(nil),         // 21: trainmaster.v1.TrainerEntry
-	(*DrainRequest)(nil),         // 22: trainmaster.v1.DrainRequest
-	(*DrainReply)(nil),           // 23: trainmaster.v1.DrainReply
-	(*StopTasksRequest)(nil),     // 24: trainmaster.v1.StopTasksRequest
-	(*StopTasksReply)(nil),       // 25: trainmaster.v1.StopTasksReply
-	(*EvaluateRequest)(nil),      // 26: trainmaster.v1.EvaluateRequest
-	(*EvaluateReply)(nil),        // 27: trainmaster.v1.EvaluateReply
-	(*PauseRequest)(nil),         // 28: trainmaster.v1.PauseRequest
-	(*PauseReply)(nil),           // 29: trainmaster.v1.PauseReply
-	(*ResumeRequest)(nil),        // 30: trainmaster.v1.ResumeRequest
-	(*ResumeReply)(nil),          // 31: trainmaster.v1.ResumeReply
-	(*RetryTaskRequest)(nil),     // 32: trainmaster.v1.RetryTaskRequest
-	(*RetryTaskReply)(nil),       // 33: trainmaster.v1.RetryTaskReply
-	(*DropTaskRequest)(nil),      // 34: trainmaster.v1.DropTaskRequest
-	(*DropTaskReply)(nil),        // 35: trainmaster.v1.DropTaskReply
-	(*ScaleRequest)(nil),         // 36: trainmaster.v1.ScaleRequest
-	(*ScaleReply)(nil),           // 37: trainmaster.v1.ScaleReply
-	(*SetJobRequest)(nil),        // 38: trainmaster.v1.SetJobRequest
-	(*SetJobReply)(nil),          // 39: trainmaster.v1.SetJobReply
-	(*AppendDatasetRequest)(nil), // 40: trainmaster.v1.AppendDatasetRequest
-	(*AppendDatasetReply)(nil),   // 41: trainmaster.v1.AppendDatasetReply
-	(*CloseDatasetRequest)(nil),  // 42: trainmaster.v1.CloseDatasetRequest
-	(*CloseDatasetReply)(nil),    // 43: trainmaster.v1.CloseDatasetReply
-	nil,                          // 44: trainmaster.v1.SetJobRequest.WeightsEntry
-	(TaskKind)(0),                // 45: trainmaster.v1.TaskKind
+	(*PopulationStatus)(nil),     // 7: trainmaster.v1.PopulationStatus
+	(*PopulationMember)(nil),     // 8: trainmaster.v1.PopulationMember
+	(*PopulationDecision)(nil),   // 9: trainmaster.v1.PopulationDecision
+	(*LearningRate)(nil),         // 10: trainmaster.v1.LearningRate
+	(*LedgerStatus)(nil),         // 11: trainmaster.v1.LedgerStatus
+	(*ParameterServers)(nil),     // 12: trainmaster.v1.ParameterServers
+	(*CheckpointStatus)(nil),     // 13: trainmaster.v1.CheckpointStatus
+	(*Steps)(nil),                // 14: trainmaster.v1.Steps
+	(*Registration)(nil),         // 15: trainmaster.v1.Registration
+	(*DatasetStatus)(nil),        // 16: trainmaster.v1.DatasetStatus
+	(*JobTotals)(nil),            // 17: trainmaster.v1.JobTotals
+	(*ListTasksRequest)(nil),     // 18: trainmaster.v1.ListTasksRequest
+	(*ListTasksReply)(nil),       // 19: trainmaster.v1.ListTasksReply
+	(*TaskEntry)(nil),            // 20: trainmaster.v1.TaskEntry
+	(*TaskHolder)(nil),           // 21: trainmaster.v1.TaskHolder
+	(*ListTrainersRequest)(nil),  // 22: trainmaster.v1.ListTrainersRequest
+	(*ListTrainersReply)(nil),    // 23: trainmaster.v1.ListTrainersReply
+	(*TrainerEntry)(nil),         // 24: trainmaster.v1.TrainerEntry
+	(*DrainRequest)(nil),         // 25: trainmaster.v1.DrainRequest
+	(*DrainReply)(nil),           // 26: trainmaster.v1.DrainReply
+	(*StopTasksRequest)(nil),     // 27: trainmaster.v1.StopTasksRequest
+	(*StopTasksReply)(nil),       // 28: trainmaster.v1.StopTasksReply
+	(*EvaluateRequest)(nil),      // 29: trainmaster.v1.EvaluateRequest
+	(*EvaluateReply)(nil),        // 30: trainmaster.v1.EvaluateReply
+	(*PauseRequest)(nil),         // 31: trainmaster.v1.PauseRequest
+	(*PauseReply)(nil),           // 32: trainmaster.v1.PauseReply
+	(*ResumeRequest)(nil),        // 33: trainmaster.v1.ResumeRequest
+	(*ResumeReply)(nil),          // 34: trainmaster.v1.ResumeReply
+	(*RetryTaskRequest)(nil),     // 35: trainmaster.v1.RetryTaskRequest
+	(*RetryTaskReply)(nil),       // 36: trainmaster.v1.RetryTaskReply
+	(*DropTaskRequest)(nil),      // 37: trainmaster.v1.DropTaskRequest
+	(*DropTaskReply)(nil),        // 38: trainmaster.v1.DropTaskReply
+	(*ScaleRequest)(nil),         // 39: trainmaster.v1.ScaleRequest
+	(*ScaleReply)(nil),           // 40: trainmaster.v1.ScaleReply
+	(*SetJobRequest)(nil),        // 41: trainmaster.v1.SetJobRequest
+	(*SetJobReply)(nil),          // 42: trainmaster.v1.SetJobReply
+	(*AppendDatasetRequest)(nil), // 43: trainmaster.v1.AppendDatasetRequest
+	(*AppendDatasetReply)(nil),   // 44: trainmaster.v1.AppendDatasetReply
+	(*CloseDatasetRequest)(nil),  // 45: trainmaster.v1.CloseDatasetRequest
+	(*CloseDatasetReply)(nil),    // 46: trainmaster.v1.CloseDatasetReply
+	nil,                          // 47: trainmaster.v1.PopulationMember.ValuesEntry
+	nil,                          // 48: trainmaster.v1.SetJobRequest.WeightsEntry
+	(TaskKind)(0),                // 49: trainmaster.v1.TaskKind
 }
 var file_trainmaster_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: trainmaster.v1.StatusReply.status:type_name -> trainmaster.v1.JobStatus
-	13, // 1: trainmaster.v1.StatusReply.datasets:type_name -> trainmaster.v1.DatasetStatus
-	14, // 2: trainmaster.v1.StatusReply.totals:type_name -> trainmaster.v1.JobTotals
-	12, // 3: trainmaster.v1.StatusReply.registration:type_name -> trainmaster.v1.Registration
-	10, // 4: trainmaster.v1.StatusReply.checkpoint:type_name -> trainmaster.v1.CheckpointStatus
-	11, // 5: trainmaster.v1.StatusReply.steps:type_name -> trainmaster.v1.Steps
-	9,  // 6: trainmaster.v1.StatusReply.parameter_servers:type_name -> trainmaster.v1.ParameterServers
-	8,  // 7: trainmaster.v1.StatusReply.ledger:type_name -> trainmaster.v1.LedgerStatus
-	7,  // 8: trainmaster.v1.StatusReply.learning_rate:type_name -> trainmaster.v1.LearningRate
+	16, // 1: trainmaster.v1.StatusReply.datasets:type_name -> trainmaster.v1.DatasetStatus
+	17, // 2: trainmaster.v1.StatusReply.totals:type_name -> trainmaster.v1.JobTotals
+	15, // 3: trainmaster.v1.StatusReply.registration:type_name -> trainmaster.v1.Registration
+	13, // 4: trainmaster.v1.StatusReply.checkpoint:type_name -> trainmaster.v1.CheckpointStatus
+	14, // 5: trainmaster.v1.StatusReply.steps:type_name -> trainmaster.v1.Steps
+	12, // 6: trainmaster.v1.StatusReply.parameter_servers:type_name -> trainmaster.v1.ParameterServers
+	11, // 7: trainmaster.v1.StatusReply.ledger:type_name -> trainmaster.v1.LedgerStatus
+	10, // 8: trainmaster.v1.StatusReply.learning_rate:type_name -> trainmaster.v1.LearningRate
 	4,  // 9: trainmaster.v1.StatusReply.strategy:type_name -> trainmaster.v1.StrategyStatus
-	5,  // 10: trainmaster.v1.StrategyStatus.parameters:type_name -> trainmaster.v1.HyperParameterStatus
-	6,  // 11: trainmaster.v1.StrategyStatus.decisions:type_name -> trainmaster.v1.StrategyDecision
-	45, // 12: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
-	1,  // 13: trainmaster.v1.ListTasksRequest.states:type_name -> trainmaster.v1.TaskState
-	17, // 14: trainmaster.v1.ListTasksReply.tasks:type_name -> trainmaster.v1.TaskEntry
-	1,  // 15: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
-	18, // 16: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
-	21, // 17: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
-	44, // 18: trainmaster.v1.SetJobRequest.weights:type_name -> trainmaster.v1.SetJobRequest.WeightsEntry
-	7,  // 19: trainmaster.v1.SetJobReply.learning_rate:type_name -> trainmaster.v1.LearningRate
-	2,  // 20: trainmaster.v1.Admin.Status:input_type -> trainmaster.v1.StatusRequest
-	15, // 21: trainmaster.v1.Admin.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
-	19, // 22: trainmaster.v1.Admin.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
-	22, // 23: trainmaster.v1.Admin.Drain:input_type -> trainmaster.v1.DrainRequest
-	24, // 24: trainmaster.v1.Admin.StopTasks:input_type -> trainmaster.v1.StopTasksRequest
-	28, // 25: trainmaster.v1.Admin.Pause:input_type -> trainmaster.v1.PauseRequest
-	30, // 26: trainmaster.v1.Admin.Resume:input_type -> trainmaster.v1.ResumeRequest
-	32, // 27: trainmaster.v1.Admin.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
-	36, // 28: trainmaster.v1.Admin.Scale:input_type -> trainmaster.v1.ScaleRequest
-	26, // 29: trainmaster.v1.Admin.Evaluate:input_type -> trainmaster.v1.EvaluateRequest
-	34, // 30: trainmaster.v1.Admin.DropTask:input_type -> trainmaster.v1.DropTaskRequest
-	38, // 31: trainmaster.v1.Admin.SetJob:input_type -> trainmaster.v1.SetJobRequest
-	40, // 32: trainmaster.v1.Admin.AppendDataset:input_type -> trainmaster.v1.AppendDatasetRequest
-	42, // 33: trainmaster.v1.Admin.CloseDataset:input_type -> trainmaster.v1.CloseDatasetRequest
-	3,  // 34: trainmaster.v1.Admin.Status:output_type -> trainmaster.v1.StatusReply
-	16, // 35: trainmaster.v1.Admin.ListTasks:output_type -> trainmaster.v1.ListTasksReply
-	20, // 36: trainmaster.v1.Admin.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
-	23, // 37: trainmaster.v1.Admin.Drain:output_type -> trainmaster.v1.DrainReply
-	25, // 38: trainmaster.v1.Admin.StopTasks:output_type -> trainmaster.v1.StopTasksReply
-	29, // 39: trainmaster.v1.Admin.Pause:output_type -> trainmaster.v1.PauseReply
-	31, // 40: trainmaster.v1.Admin.Resume:output_type -> trainmaster.v1.ResumeReply
-	33, // 41: trainmaster.v1.Admin.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
-	37, // 42: trainmaster.v1.Admin.Scale:output_type -> trainmaster.v1.ScaleReply
-	27, // 43: trainmaster.v1.Admin.Evaluate:output_type -> trainmaster.v1.EvaluateReply
-	35, // 44: trainmaster.v1.Admin.DropTask:output_type -> trainmaster.v1.DropTaskReply
-	39, // 45: trainmaster.v1.Admin.SetJob:output_type -> trainmaster.v1.SetJobReply
-	41, // 46: trainmaster.v1.Admin.AppendDataset:output_type -> trainmaster.v1.AppendDatasetReply
-	43, // 47: trainmaster.v1.Admin.CloseDataset:output_type -> trainmaster.v1.CloseDatasetReply
-	34, // [34:48] is the sub-list for method output_type
-	20, // [20:34] is the sub-list for method input_type
-	20, // [20:20] is the sub-list for extension type_name
-	20, // [20:20] is the sub-list for extension extendee
-	0,  // [0:20] is the sub-list for field type_name
+	7,  // 10: trainmaster.v1.StatusReply.population:type_name -> trainmaster.v1.PopulationStatus
+	5,  // 11: trainmaster.v1.StrategyStatus.parameters:type_name -> trainmaster.v1.HyperParameterStatus
+	6,  // 12: trainmaster.v1.StrategyStatus.decisions:type_name -> trainmaster.v1.StrategyDecision
+	8,  // 13: trainmaster.v1.PopulationStatus.members:type_name -> trainmaster.v1.PopulationMember
+	9,  // 14: trainmaster.v1.PopulationStatus.decisions:type_name -> trainmaster.v1.PopulationDecision
+	47, // 15: trainmaster.v1.PopulationMember.values:type_name -> trainmaster.v1.PopulationMember.ValuesEntry
+	49, // 16: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
+	1,  // 17: trainmaster.v1.ListTasksRequest.states:type_name -> trainmaster.v1.TaskState
+	20, // 18: trainmaster.v1.ListTasksReply.tasks:type_name -> trainmaster.v1.TaskEntry
+	1,  // 19: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
+	21, // 20: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
+	24, // 21: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
+	48, // 22: trainmaster.v1.SetJobRequest.weights:type_name -> trainmaster.v1.SetJobRequest.WeightsEntry
+	10, // 23: trainmaster.v1.SetJobReply.learning_rate:type_name -> trainmaster.v1.LearningRate
+	2,  // 24: trainmaster.v1.Admin.Status:input_type -> trainmaster.v1.StatusRequest
+	18, // 25: trainmaster.v1.Admin.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
+	22, // 26: trainmaster.v1.Admin.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
+	25, // 27: trainmaster.v1.Admin.Drain:input_type -> trainmaster.v1.DrainRequest
+	27, // 28: trainmaster.v1.Admin.StopTasks:input_type -> trainmaster.v1.StopTasksRequest
+	31, // 29: trainmaster.v1.Admin.Pause:input_type -> trainmaster.v1.PauseRequest
+	33, // 30: trainmaster.v1.Admin.Resume:input_type -> trainmaster.v1.ResumeRequest
+	35, // 31: trainmaster.v1.Admin.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
+	39, // 32: trainmaster.v1.Admin.Scale:input_type -> trainmaster.v1.ScaleRequest
+	29, // 33: trainmaster.v1.Admin.Evaluate:input_type -> trainmaster.v1.EvaluateRequest
+	37, // 34: trainmaster.v1.Admin.DropTask:input_type -> trainmaster.v1.DropTaskRequest
+	41, // 35: trainmaster.v1.Admin.SetJob:input_type -> trainmaster.v1.SetJobRequest
+	43, // 36: trainmaster.v1.Admin.AppendDataset:input_type -> trainmaster.v1.AppendDatasetRequest
+	45, // 37: trainmaster.v1.Admin.CloseDataset:input_type -> trainmaster.v1.CloseDatasetRequest
+	3,  // 38: trainmaster.v1.Admin.Status:output_type -> trainmaster.v1.StatusReply
+	19, // 39: trainmaster.v1.Admin.ListTasks:output_type -> trainmaster.v1.ListTasksReply
+	23, // 40: trainmaster.v1.Admin.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
+	26, // 41: trainmaster.v1.Admin.Drain:output_type -> trainmaster.v1.DrainReply
+	28, // 42: trainmaster.v1.Admin.StopTasks:output_type -> trainmaster.v1.StopTasksReply
+	32, // 43: trainmaster.v1.Admin.Pause:output_type -> trainmaster.v1.PauseReply
+	34, // 44: trainmaster.v1.Admin.Resume:output_type -> trainmaster.v1.ResumeReply
+	36, // 45: trainmaster.v1.Admin.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
+	40, // 46: trainmaster.v1.Admin.Scale:output_type -> trainmaster.v1.ScaleReply
+	30, // 47: trainmaster.v1.Admin.Evaluate:output_type -> trainmaster.v1.EvaluateReply
+	38, // 48: trainmaster.v1.Admin.DropTask:output_type -> trainmaster.v1.DropTaskReply
+	42, // 49: trainmaster.v1.Admin.SetJob:output_type -> trainmaster.v1.SetJobReply
+	44, // 50: trainmaster.v1.Admin.AppendDataset:output_type -> trainmaster.v1.AppendDatasetReply
+	46, // 51: trainmaster.v1.Admin.CloseDataset:output_type -> trainmaster.v1.CloseDatasetReply
+	38, // [38:52] is the sub-list for method output_type
+	24, // [24:38] is the sub-list for method input_type
+	24, // [24:24] is the sub-list for extension type_name
+	24, // [24:24] is the sub-list for extension extendee
+	0,  // [0:24] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_admin_proto_init() }
@@ -3533,20 +3851,21 @@ func file_trainmaster_v1_admin_proto_init() {
 		return
 	}
 	file_trainmaster_v1_data_proto_init()
-	file_trainmaster_v1_admin_proto_msgTypes[12].OneofWrappers = []any{}
-	file_trainmaster_v1_admin_proto_msgTypes[19].OneofWrappers = []any{}
-	file_trainmaster_v1_admin_proto_msgTypes[30].OneofWrappers = []any{
+	file_trainmaster_v1_admin_proto_msgTypes[6].OneofWrappers = []any{}
+	file_trainmaster_v1_admin_proto_msgTypes[15].OneofWrappers = []any{}
+	file_trainmaster_v1_admin_proto_msgTypes[22].OneofWrappers = []any{}
+	file_trainmaster_v1_admin_proto_msgTypes[33].OneofWrappers = []any{
 		(*RetryTaskRequest_Index)(nil),
 		(*RetryTaskRequest_All)(nil),
 	}
-	file_trainmaster_v1_admin_proto_msgTypes[36].OneofWrappers = []any{}
+	file_trainmaster_v1_admin_proto_msgTypes[39].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_admin_proto_rawDesc), len(file_trainmaster_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   43,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

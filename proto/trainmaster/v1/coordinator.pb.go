@@ -773,10 +773,11 @@ func (*TaskSpec_End) isTaskSpec_Task() {}
 
 type TrainingTaskSpec struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// Absent: the trainer trains its own model.
+	// Absent: the trainer continues with its own model. In a job with a population, a trainer can receive the model of another trainer, with one
+	// task: it begins the task with this model. A trainer that cannot read the model continues with its own model, and sets TaskResult.kept_model.
 	Model *ModelSpec `protobuf:"bytes,1,opt,name=model,proto3" json:"model,omitempty"`
 	Data  *DataSpec  `protobuf:"bytes,2,opt,name=data,proto3" json:"data,omitempty"`
-	// The values of the strategy of the job (master --strategy) at the time of the answer, as numbers. The learning rate of parameter servers is not among
+	// The values of the strategy of the job, and of the trainer in its population (master --strategy), at the time of the answer, as numbers. The learning rate of parameter servers is not among
 	// them. Absent: the trainer uses its own settings.
 	HyperParameter *HyperParameter `protobuf:"bytes,3,opt,name=hyper_parameter,json=hyperParameter,proto3" json:"hyper_parameter,omitempty"`
 	unknownFields  protoimpl.UnknownFields
@@ -963,7 +964,9 @@ type ModelSpec struct {
 	state     protoimpl.MessageState `protogen:"open.v1"`
 	ModelPath string                 `protobuf:"bytes,1,opt,name=model_path,json=modelPath,proto3" json:"model_path,omitempty"`
 	// "ip:port" of a trainer that sends it.
-	TrainerIp     string `protobuf:"bytes,2,opt,name=trainer_ip,json=trainerIp,proto3" json:"trainer_ip,omitempty"`
+	TrainerIp string `protobuf:"bytes,2,opt,name=trainer_ip,json=trainerIp,proto3" json:"trainer_ip,omitempty"`
+	// With trainer_ip: Model.trainer_id of the messages of this trainer. Another number means that another trainer has the address.
+	TrainerId     int32 `protobuf:"varint,16,opt,name=trainer_id,json=trainerId,proto3" json:"trainer_id,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -1010,6 +1013,13 @@ func (x *ModelSpec) GetTrainerIp() string {
 		return x.TrainerIp
 	}
 	return ""
+}
+
+func (x *ModelSpec) GetTrainerId() int32 {
+	if x != nil {
+		return x.TrainerId
+	}
+	return 0
 }
 
 type HyperParameter struct {
@@ -1192,8 +1202,10 @@ type TaskResult struct {
 	EncodedMetrics []byte `protobuf:"bytes,22,opt,name=encoded_metrics,json=encodedMetrics,proto3" json:"encoded_metrics,omitempty"`
 	// Of a failed evaluation task: name of a metric that is NaN or infinite. It is noted in the round.
 	NotFiniteMetric string `protobuf:"bytes,23,opt,name=not_finite_metric,json=notFiniteMetric,proto3" json:"not_finite_metric,omitempty"`
-	unknownFields   protoimpl.UnknownFields
-	sizeCache       protoimpl.SizeCache
+	// Of a training task: why the trainer has kept its own model, instead of training_task.model. Empty: it has not.
+	KeptModel     string `protobuf:"bytes,24,opt,name=kept_model,json=keptModel,proto3" json:"kept_model,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TaskResult) Reset() {
@@ -1320,6 +1332,13 @@ func (x *TaskResult) GetEncodedMetrics() []byte {
 func (x *TaskResult) GetNotFiniteMetric() string {
 	if x != nil {
 		return x.NotFiniteMetric
+	}
+	return ""
+}
+
+func (x *TaskResult) GetKeptModel() string {
+	if x != nil {
+		return x.KeptModel
 	}
 	return ""
 }
@@ -3480,12 +3499,14 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\rmodel_version\x18\x11 \x01(\x04R\fmodelVersion\"s\n" +
 	"\x12PredictionTaskSpec\x12/\n" +
 	"\x05model\x18\x01 \x01(\v2\x19.trainmaster.v1.ModelSpecR\x05model\x12,\n" +
-	"\x04data\x18\x02 \x01(\v2\x18.trainmaster.v1.DataSpecR\x04data\"I\n" +
+	"\x04data\x18\x02 \x01(\v2\x18.trainmaster.v1.DataSpecR\x04data\"h\n" +
 	"\tModelSpec\x12\x1d\n" +
 	"\n" +
 	"model_path\x18\x01 \x01(\tR\tmodelPath\x12\x1d\n" +
 	"\n" +
-	"trainer_ip\x18\x02 \x01(\tR\ttrainerIp\"\xa9\x02\n" +
+	"trainer_ip\x18\x02 \x01(\tR\ttrainerIp\x12\x1d\n" +
+	"\n" +
+	"trainer_id\x18\x10 \x01(\x05R\ttrainerId\"\xa9\x02\n" +
 	"\x0eHyperParameter\x12B\n" +
 	"\x06values\x18\x01 \x03(\v2*.trainmaster.v1.HyperParameter.ValuesEntryR\x06values\x1a_\n" +
 	"\vValuesEntry\x12\x10\n" +
@@ -3518,7 +3539,7 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\x15REASON_TARGET_REACHED\x10\x03\x12\x16\n" +
 	"\x12REASON_NO_PROGRESS\x10\x04\x12\x13\n" +
 	"\x0fREASON_DIVERGED\x10\x05\x12\x12\n" +
-	"\x0eREASON_STOPPED\x10\x06\"\x9d\x04\n" +
+	"\x0eREASON_STOPPED\x10\x06\"\xbc\x04\n" +
 	"\n" +
 	"TaskResult\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x03R\x06taskId\x12\x19\n" +
@@ -3535,7 +3556,9 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\x04step\x18\x14 \x01(\x04R\x04step\x12-\n" +
 	"\x03ask\x18\x15 \x01(\v2\x1b.trainmaster.v1.TrainerInfoR\x03ask\x12'\n" +
 	"\x0fencoded_metrics\x18\x16 \x01(\fR\x0eencodedMetrics\x12*\n" +
-	"\x11not_finite_metric\x18\x17 \x01(\tR\x0fnotFiniteMetricB\a\n" +
+	"\x11not_finite_metric\x18\x17 \x01(\tR\x0fnotFiniteMetric\x12\x1d\n" +
+	"\n" +
+	"kept_model\x18\x18 \x01(\tR\tkeptModelB\a\n" +
 	"\x05_lossB\v\n" +
 	"\t_accuracy\"\xee\x01\n" +
 	"\x06Metric\x12\x12\n" +
