@@ -556,6 +556,7 @@ func TestRoundWithoutATaskIsNotRanked(t *testing.T) {
 	if err := j.Evaluate(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
+	mastertest.Eventually(t, "the round", func() bool { return len(j.records()) == 1 })
 	for range 3 { // one task fails twice
 		a := j.want(taskqueue.Evaluation)
 		if j.measured(a, 0.25); a.Task.Token.Position == 0 {
@@ -573,6 +574,7 @@ func TestRoundWithoutATaskIsNotRanked(t *testing.T) {
 	if err := j.Evaluate(t.Context(), ""); err != nil {
 		t.Fatal(err)
 	}
+	mastertest.Eventually(t, "the second round", func() bool { return len(j.records()) == 2 })
 	for range 2 {
 		j.measured(j.want(taskqueue.Evaluation), 0.5)
 	}
