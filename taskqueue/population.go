@@ -26,8 +26,6 @@ type Population interface {
 	ForTask(trainer string, task Token) (values map[string]float64, from ModelSource)
 	// Wanted returns the next trainer to evaluate, and the number of the generation; "": none.
 	Wanted() (trainer string, generation uint64)
-	// HoldsEnd reports that the job does not end yet: trainers are still to be evaluated after the last pass.
-	HoldsEnd() bool
 	// Ranking returns the evaluated trainers, the best first.
 	Ranking() []string
 	Encode() []byte
@@ -119,18 +117,16 @@ func (q *Queue) observePopulation(round *EndedRound) {
 	for _, d := range decisions {
 		q.notice(false, "trainer receives the model of another one", map[string]any{"trainer": d.Trainer, "from": d.From, "generation": d.Generation, "reason": d.Reason})
 	}
-	if wanted, _ := next.Wanted(); wanted != "" || !next.HoldsEnd() {
-		q.raise(EvaluationWanted{wanted})
-	}
+	wanted, _ := next.Wanted()
+	q.raise(EvaluationWanted{wanted})
 }
 
 func (q *Queue) setPopulation(p Population) {
 	q.population, q.populationChanged, q.dirty = p, true, true
 }
 
-// EvaluationWanted asks for an evaluation round of a trainer, or says that the population does not hold the end of the job any more. It is not
-// outstanding in a new term: the component begins with Queue.WantedRound.
-type EvaluationWanted struct{ Trainer string }
+// EvaluationWanted follows a decision of the population. It is not outstanding in a new term: the component begins with Queue.WantedRound.
+type EvaluationWanted struct{ Trainer string } // to evaluate next; "": none
 
 // Key implements Effect.
 func (EvaluationWanted) Key() EffectKey { return EffectKey{Kind: OnEvaluationWanted} }
@@ -151,9 +147,6 @@ func (q *Queue) HasPopulation() bool { return q.population != nil }
 
 // Population returns the population of the job; nil: it has none.
 func (q *Queue) Population() Population { return q.population }
-
-// PopulationHoldsEnd reports that trainers are still to be evaluated after the last pass.
-func (q *Queue) PopulationHoldsEnd() bool { return q.population != nil && q.population.HoldsEnd() }
 
 // bindModel lets the model that t has to receive come with a task that is dispatched to t.
 func (q *Queue) bindModel(t *trainer, task Token) {

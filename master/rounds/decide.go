@@ -38,7 +38,6 @@ type observation struct {
 
 	// Of a population. Each trainer has a model of its own.
 	population bool
-	held       bool   // it holds the end of the job
 	wanted     string // trainer to evaluate next, or empty
 	ofWhich    uint64 // generation of wanted
 }
@@ -57,7 +56,7 @@ func (r *Rounds) observe(ctx context.Context, t component.Term) (o observation, 
 		}
 		if o.wanted, o.ofWhich = q.WantedRound(); q.HasPopulation() {
 			o.population = true
-			o.held, o.model = q.PopulationHoldsEnd(), taskqueue.Model{} // no model is the model of the job
+			o.model = taskqueue.Model{} // no model is the model of the job
 		}
 		o.over = status == taskqueue.Ended || status == taskqueue.Failed
 		o.version = o.model.Version
@@ -133,7 +132,7 @@ func (r *Rounds) decide(ctx context.Context, t component.Term, o observation) (s
 		}
 		return r.apply(ctx, t, o, in)
 	}
-	if r.state.MayEnd() && o.done && !o.held {
+	if r.state.MayEnd() && o.done {
 		return true, r.end(ctx, t)
 	}
 	if r.state.Open == nil && r.state.Due.Trainer == "" {

@@ -42,7 +42,6 @@ type Generations struct {
 	Passes    uint64                         `json:"passes,omitempty"` // when the newest generation began
 	Time      taskqueue.Clock                `json:"time,omitempty"`   // when the newest generation began
 	Last      bool                           `json:"last,omitempty"`   // it is the one after the last pass
-	Ended     bool                           `json:"ended,omitempty"`  // and it has ended
 	Members   []Member                       `json:"members,omitempty"`
 	Decisions []taskqueue.PopulationDecision `json:"decisions,omitempty"` // the newest
 }
@@ -267,7 +266,6 @@ func boolean(b bool) int {
 func (d *breeder) end() {
 	d.Open, d.isChanged = false, true
 	if d.Last {
-		d.Ended = true
 		for i := range d.Members {
 			d.Members[i].Order = nil // no task follows
 		}

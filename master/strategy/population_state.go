@@ -149,11 +149,6 @@ func (s PopulationState) Wanted() (trainer string, generation uint64) {
 	return "", 0
 }
 
-// HoldsEnd implements [taskqueue.Population].
-//
-//guard:end-waits-for-the-last-generation
-func (s PopulationState) HoldsEnd() bool { return !s.Ended }
-
 // Ranking implements [taskqueue.Population].
 func (s PopulationState) Ranking() []string { return s.settings.ranking(&s.Generations) }
 
