@@ -22,7 +22,7 @@ var (
 	errOtherRange = errors.New("the answer has other bytes")
 )
 
-// giveUp is the time without a byte after which a read fails that can be repeated. A variable for tests.
+// giveUp is the maximum time without a byte: then a read is not repeated and fails. A variable for tests.
 var giveUp = 45 * time.Second
 
 const (

@@ -65,7 +65,7 @@ const (
 // Decision is an action with its reason.
 type Decision struct {
 	Action Action
-	Round  Round // not for Skip
+	Round  Round // of Skip: only Trainer, which is empty for a round of the job
 	Reason string
 }
 

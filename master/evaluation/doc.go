@@ -7,8 +7,8 @@
 // # Use
 //
 // The caller passes what it observes as an [Input]: with each commit, when a command arrives, and when the pass of a round has ended. Decide
-// returns the next [State] and its decisions, each with a reason. The caller stores the state, encoded by [State.Encode], in the
-// transaction of the commit, and acts on the decisions after it. A state is a value: if the commit fails, the caller keeps the previous one.
+// returns the next [State] and its decisions, each with a reason. The caller stores the state, encoded by [State.Encode], and the effects
+// of the decisions in the transaction of the commit. A state is a value: if the commit fails, the caller keeps the previous one.
 // The caller must not delete the models of [State.Spared].
 //
 // # Guarantees

@@ -99,15 +99,15 @@ func (c *coordinator) PushResult(ctx context.Context, in *pb.TaskResult) (*pb.Pu
 	return c.resultReply(in, ask, reply, true, err)
 }
 
-// resultReply translates the answer to a result. ask is the part of the result that was followed, and waits that of taskSpec.
-func (c *coordinator) resultReply(in *pb.TaskResult, ask *pb.TrainerInfo, reply master.Reply, waits bool, err error) (*pb.PushResultResponse, error) {
+// resultReply translates the answer to a result. ask is the part of the result that was followed, and longPolled that of taskSpec.
+func (c *coordinator) resultReply(in *pb.TaskResult, ask *pb.TrainerInfo, reply master.Reply, longPolled bool, err error) (*pb.PushResultResponse, error) {
 	if len(reply.Finishes) == 0 && err != nil {
 		return nil, err
 	}
 	out := &pb.PushResultResponse{Status: resultStatuses[reply.Finishes[0]]}
 	switch {
 	case ask != nil:
-		if out.Next, err = c.taskSpec(reply, waits, err); err != nil {
+		if out.Next, err = c.taskSpec(reply, longPolled, err); err != nil {
 			return nil, err
 		}
 	case in.GetAsk() != nil:
@@ -204,9 +204,9 @@ func requestOf(in *pb.Request, info *pb.TrainerInfo, results []taskqueue.Result)
 // prefetchPause is the time until a trainer that holds a task asks for another one again.
 const prefetchPause = time.Second
 
-// taskSpec translates the answer to a request for a task. waits reports that the master held the answer back until there was a task. The
-// end of the job is an answer.
-func (c *coordinator) taskSpec(r master.Reply, waits bool, err error) (*pb.TaskSpec, error) {
+// taskSpec translates the answer to a request for a task. longPolled reports that the master holds the answer back until there is a task.
+// The end of the job is an answer.
+func (c *coordinator) taskSpec(r master.Reply, longPolled bool, err error) (*pb.TaskSpec, error) {
 	spec := &pb.TaskSpec{Commit: r.Commit, CommitProof: r.CommitProof}
 	switch {
 	case errors.Is(err, master.ErrJobFinished), errors.Is(err, master.ErrJobFailed):
@@ -216,7 +216,7 @@ func (c *coordinator) taskSpec(r master.Reply, waits bool, err error) (*pb.TaskS
 		return nil, err
 	case r.Assignment == nil:
 		wait := &pb.WaitTaskSpec{Reason: waitReasons[r.WaitFor]}
-		if !waits {
+		if !longPolled {
 			wait.RetryAfter = prefetchPause.Seconds()
 		}
 		spec.Task = &pb.TaskSpec_Wait{Wait: wait}

@@ -11,8 +11,8 @@
 //
 // # Use
 //
-// [Parse] reads a file. The caller passes the [History] and the observed [Stats] to [Strategy.Decide], stores the next history in the
-// transaction of a commit, and applies the decisions after it. A history is a value: if the commit fails, the caller keeps the previous one.
+// [Parse] reads a file. The caller passes the [History] and the observed [Stats] to [Strategy.Decide], and stores the next history and the
+// effects of the decisions in one transaction. A history is a value: if the commit fails, the caller keeps the previous one.
 //
 // # Guarantees
 //

@@ -1,4 +1,5 @@
-// Package trainercontrol implements the commands of the leader to trainers that serve the gRPC service TrainerControl.
+// Package trainercontrol implements the commands of the leader to trainers: calls of the gRPC service TrainerControl, and for trainers
+// without an address the messages on their streams, see [Streams].
 //
 // # Guarantees
 //
@@ -7,6 +8,8 @@
 //
 // # Failure behavior
 //
-// A call has a time limit, and a bounded number of calls is in progress. A call that fails is not repeated: the trainer receives the same
-// command in the reply to its next heartbeat, also from the next leader.
+// A call has a time limit, and a bounded number of calls is in progress. A stop that fails is not repeated: the reply to the next heartbeat
+// with the task has it, also from the next leader. Without an answer about the progress, the task keeps its deadline. The task of an
+// evaluation is offered each second until the trainer has accepted it or the round has ended, also by the next leader: a heartbeat of a
+// trainer with an address has no evaluation task.
 package trainercontrol
