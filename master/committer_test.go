@@ -348,7 +348,7 @@ func TestPanickingEventIsDroppedAlone(t *testing.T) {
 		want := "internal error"
 		switch i {
 		case len(trainers):
-			_, err = r.Heartbeat(t.Context(), nil)
+			err = r.RefuseMetric(t.Context(), nil)
 		case len(trainers) + 1:
 			_, err = r.PlainAsk(t.Context(), nil)
 		case len(trainers) + 2:
@@ -464,7 +464,7 @@ func TestLargeStateTakesFinishesOnly(t *testing.T) {
 	r.LimitState(t, len(encoded)-200)
 	waiting := asks(t, r.Join("waits"))
 	mastertest.Eventually(t, "a parked request", func() bool { return r.Parked(t) == 1 })
-	if _, err := r.Heartbeat(t.Context(), nil); err == nil { // reloads the stored state
+	if _, err := r.PlainAsk(t.Context(), nil); err == nil { // reloads the stored state
 		t.Error("event that panics: expected an error")
 	}
 	for i, trainer := range trainers {

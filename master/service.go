@@ -139,8 +139,8 @@ func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) 
 	return t.assignment(ctx, a)
 }
 
-// MaxHeld is the maximum number of tasks that a request of a joined trainer lists as held, or as finished. It bounds what one request can
-// write: see batchSlack.
+// MaxHeld is the maximum number of tasks that a request or a heartbeat of a joined trainer lists, as held, finished or continued. It bounds
+// what one request can write: see batchSlack.
 const MaxHeld = 16
 
 // RefuseMetric notes a metric that is not finite: its result was refused.
@@ -231,6 +231,11 @@ func (m *Master) Heartbeat(ctx context.Context, h *taskqueue.Heartbeat) (Orders,
 	t, err := m.leading()
 	if err != nil {
 		return Orders{}, err
+	}
+	for field, tokens := range map[string][]taskqueue.Token{"moving": h.Moving, "held": h.Held} {
+		if n := len(tokens); n > MaxHeld {
+			return Orders{}, invalidf("%s: expected at most %d tasks, found %d", field, MaxHeld, n)
+		}
 	}
 	a, err := t.Submit(ctx, h)
 	if err == nil && a.Kind == taskqueue.AnswerFailed {

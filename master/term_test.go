@@ -388,7 +388,7 @@ func TestAcceptCluster(t *testing.T) {
 	}
 	replaceState(t, store, func(s *taskqueue.Snapshot) { s.Cluster++ })
 	r = mastertest.Start(t, store, master.Config{AcceptCluster: true})
-	if _, err := r.Heartbeat(t.Context(), nil); err == nil { // reloads the stored state
+	if _, err := r.PlainAsk(t.Context(), nil); err == nil { // reloads the stored state
 		t.Error("event that panics: expected an error")
 	}
 	a := r.Join("a")

@@ -305,16 +305,8 @@ func (c *coordinator) Join(ctx context.Context, in *pb.JoinRequest) (*pb.JoinRep
 	}, nil
 }
 
-// maxHeld is more than any trainer holds.
-const maxHeld = 16
-
 // Heartbeat implements the service.
 func (c *coordinator) Heartbeat(ctx context.Context, in *pb.HeartbeatRequest) (*pb.HeartbeatReply, error) {
-	for field, tokens := range map[string][]*pb.Token{"moving": in.GetMoving(), "held": in.GetHeld()} {
-		if n := len(tokens); n > maxHeld {
-			return nil, badArgument(field, "expected at most %d tasks, found %d", maxHeld, n)
-		}
-	}
 	o, incarnation := sessionOf(in)
 	orders, err := c.master.Heartbeat(ctx, &taskqueue.Heartbeat{
 		Trainer: o, Incarnation: incarnation, Moving: tokensOf(in.GetMoving()), Held: tokensOf(in.GetHeld()), Progress: progressOf(in.GetProgress()), Evaluates: in.GetEvaluates(),

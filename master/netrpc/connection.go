@@ -183,17 +183,9 @@ func (c *connection) TaskFailed(req wire.TaskFailedRequest, _ *int) (err error) 
 	return words(c.server.Master.Fail(c.ctx, req.Ordinal, req.Incarnation, req.Token, text))
 }
 
-// maxHeld is more than any trainer holds.
-const maxHeld = 16
-
 // Heartbeat keeps a session alive.
 func (c *connection) Heartbeat(req wire.HeartbeatRequest, reply *int) (err error) {
 	defer c.recovered("Heartbeat", &err)
-	for field, tokens := range map[string][]taskqueue.Token{"moving": req.Moving, "held": req.Held} {
-		if n := len(tokens); n > maxHeld {
-			return fmt.Errorf("%s: expected at most %d tasks, found %d", field, maxHeld, n)
-		}
-	}
 	orders, err := c.server.Master.Heartbeat(c.ctx, &taskqueue.Heartbeat{
 		Trainer: req.Ordinal, Incarnation: req.Incarnation, Moving: req.Moving, Held: req.Held, Progress: req.Progress,
 	})
