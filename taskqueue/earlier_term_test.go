@@ -24,7 +24,7 @@ func TestTasksOfTenThousandPlainConnectionsReturn(t *testing.T) {
 	now, began := r.Clock(), r.Clock()
 	var own Answer
 	for ; r.Trainers() > 1 || now == began; now = now.Add(100 * time.Millisecond) {
-		own = r.Apply(now, &PlainAsk{Trainer: own.Ordinal, Incarnation: own.Incarnation, Connection: "new", Want: true, Finished: own.Kind == AnswerTask, Index: own.Index, Token: own.Token})
+		own = r.Apply(now, &PlainAsk{Trainer: own.Ordinal, Incarnation: own.Incarnation, Connection: "new", Want: true, Finished: own.Kind == AnswerTask, Index: own.Index, Result: Result{Token: own.Token}})
 		if own.Kind != AnswerTask {
 			t.Fatalf("after %v: %+v", now.Sub(began), own)
 		}

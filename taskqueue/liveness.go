@@ -422,14 +422,8 @@ type PlainAsk struct {
 	Finished    bool   // with Task or Index, and Token when not zero
 	Task        TaskID // 0: Index names the task
 	Index       int
-	Token       Token
 	Offsets     uint64 // of the chunks of the finished task as the client has them, by OffsetsOf; 0: not known
-	Error       string // the task failed
-	Metrics     []byte // as in Result, also below
-	Model       Model
-	NotFinite   string
-	Stats       RunStats
-	Kept        string
+	Result             // without Step. The zero token: Task or Index is enough
 	Want        bool
 	Progress    Progress
 	Again       bool // a connection that holds a task gets the same task again: it may not have received the answer
@@ -493,7 +487,8 @@ func (q *Queue) finishID(t *trainer, ev *PlainAsk) (FinishStatus, error) {
 		q.noteNotFinite(tok, ev.NotFinite)
 		return q.fail(nil, tok, ev.Error), nil
 	}
-	r := Result{Token: tok, Metrics: ev.Metrics, Model: ev.Model, Stats: ev.Stats, Kept: ev.Kept}
+	r := ev.Result
+	r.Token = tok
 	if err := q.checkMetrics(r); err != nil {
 		return Stale, err
 	}

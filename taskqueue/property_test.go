@@ -344,7 +344,7 @@ func (p *pair) plainAsk(t *rapid.T) {
 	}
 	c := rapid.SampledFrom(p.plain).Draw(t, "connection")
 	ev := &PlainAsk{
-		Trainer: c.ordinal, Incarnation: c.incarnation, Connection: c.name, Finished: c.index >= 0, Index: c.index, Token: c.token,
+		Trainer: c.ordinal, Incarnation: c.incarnation, Connection: c.name, Finished: c.index >= 0, Index: c.index, Result: Result{Token: c.token},
 		Want: rapid.IntRange(0, 4).Draw(t, "want") > 0,
 	}
 	switch rapid.IntRange(0, 9).Draw(t, "plain change") {

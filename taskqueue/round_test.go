@@ -123,10 +123,10 @@ func TestMetricsOfCountedFinishesAreMergedOnce(t *testing.T) {
 	}
 	want(1, ",a")
 	finish(held[2], "c")
-	if a := s.q.Apply(2, &PlainAsk{Connection: "p", Finished: true, Task: held[1].ID(), Metrics: []byte("bad")}); !errors.Is(a.Err, ErrBadMetrics) {
+	if a := s.q.Apply(2, &PlainAsk{Connection: "p", Finished: true, Task: held[1].ID(), Result: Result{Metrics: []byte("bad")}}); !errors.Is(a.Err, ErrBadMetrics) {
 		t.Errorf("bad metrics without a session: %+v", a)
 	}
-	s.q.Apply(2, &PlainAsk{Connection: "p", Finished: true, Task: held[1].ID(), Metrics: []byte("b")})
+	s.q.Apply(2, &PlainAsk{Connection: "p", Finished: true, Task: held[1].ID(), Result: Result{Metrics: []byte("b")}})
 	want(3, ",a,c,b")
 	if _, open := s.q.Round(); open {
 		t.Error("the round is open after its last finish")

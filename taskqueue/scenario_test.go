@@ -383,7 +383,7 @@ func (s *scenario) plain(name string, options map[string]string, number func(str
 	_, finished := options["index"]
 	_, nowant := options["nowant"]
 	ev := &PlainAsk{
-		Trainer: c.ordinal, Incarnation: c.incarnation, Connection: name, Finished: finished, Index: number("index"), Error: options["error"], Want: !nowant,
+		Trainer: c.ordinal, Incarnation: c.incarnation, Connection: name, Finished: finished, Index: number("index"), Result: Result{Error: options["error"]}, Want: !nowant,
 	}
 	if text := options["token"]; text != "" {
 		ev.Token = s.token(text)

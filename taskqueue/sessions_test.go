@@ -92,7 +92,7 @@ func TestSessionsBeyondTheLimitAreRefused(t *testing.T) {
 	if got := q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 1, Want: true}); got.Kind != AnswerTask {
 		t.Errorf("existing session: got %+v", got)
 	}
-	c.Index = q.Apply(1, &PlainAsk{Trainer: c.Ordinal, Incarnation: c.Incarnation, Connection: "c", Finished: true, Index: c.Index, Token: c.Token, Want: true}).Index
+	c.Index = q.Apply(1, &PlainAsk{Trainer: c.Ordinal, Incarnation: c.Incarnation, Connection: "c", Finished: true, Index: c.Index, Result: Result{Token: c.Token}, Want: true}).Index
 	if c.Index == 0 {
 		t.Error("connection with a session: expected another task")
 	}

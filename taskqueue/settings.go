@@ -99,16 +99,20 @@ func (q *Queue) setRate(scale, rate float32) (from uint64) {
 	if n := len(q.rates); q.rateAt(from).Scale == scale && (n == 0 || q.rates[n-1].From <= from) {
 		return from
 	}
-	kept := q.ratesBefore(from)
+	q.changeRate(q.ratesBefore(from), from, scale, rate)
+	q.notice(false, "learning rate changed", map[string]any{"rate": rate, "scale": scale, "version": from})
+	return from
+}
+
+// changeRate adds a change from a version on to the changes that are kept.
+func (q *Queue) changeRate(kept []RateChange, from uint64, scale, rate float32) {
 	q.rateNumber++
 	change := RateChange{q.rateNumber, from, scale, rate}
 	q.rates, q.dirty = append(kept, change), true
 	q.ledger.rated(change)
-	q.notice(false, "learning rate changed", map[string]any{"rate": rate, "scale": scale, "version": from})
 	if q.sync == nil {
 		q.raise(RateChanged{change})
 	}
-	return from
 }
 
 // nextVersion is the version of the next synchronous step; 0 in an asynchronous job.

@@ -392,7 +392,7 @@ func FuzzTokens(f *testing.F) {
 			&Request{Trainer: o, Incarnation: incarnation, Finished: []Result{{Token: tok}, {Token: tok, Error: text}, {Token: tok}}},
 			&Heartbeat{Trainer: o, Incarnation: incarnation, Moving: []Token{tok}},
 			&Undelivered{o, incarnation, tok},
-			&PlainAsk{Trainer: o, Incarnation: incarnation, Connection: text, Finished: true, Index: index, Token: tok, Error: text, Want: true},
+			&PlainAsk{Trainer: o, Incarnation: incarnation, Connection: text, Finished: true, Index: index, Result: Result{Token: tok, Error: text}, Want: true},
 			&PlainAsk{Trainer: o, Incarnation: incarnation, Connection: text, Finished: true, Index: index, Want: true},
 			&RetryAside{Set: dataset, Index: index},
 			&SaveModel{o, incarnation, Clock(index)},

@@ -217,13 +217,7 @@ func (q *Queue) followRate() {
 	if now := q.rateAt(from); now.Number > 0 && now.Scale == scale {
 		return
 	}
-	q.rateNumber++
-	change := RateChange{q.rateNumber, from, scale, rate}
-	q.rates, q.dirty = []RateChange{change}, true
-	q.ledger.rated(change)
-	if q.sync == nil {
-		q.raise(RateChanged{change})
-	}
+	q.changeRate(nil, from, scale, rate)
 }
 
 // awaitsRate reports that the strategy has a learning rate for the parameter servers, and their own rate is not known yet.

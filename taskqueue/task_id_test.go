@@ -33,7 +33,7 @@ func TestAnyTaskID(t *testing.T) {
 	q := datasetQueue(t, 10, Options{})
 	rapid.Check(t, func(t *rapid.T) {
 		id := TaskID(rapid.Int64().Filter(func(id int64) bool { return id != 0 }).Draw(t, "id"))
-		a := q.Apply(q.Clock(), &PlainAsk{Finished: true, Task: id, Error: rapid.SampledFrom([]string{"", "disk"}).Draw(t, "error")})
+		a := q.Apply(q.Clock(), &PlainAsk{Finished: true, Task: id, Result: Result{Error: rapid.SampledFrom([]string{"", "disk"}).Draw(t, "error")}})
 		if a.Err != nil || len(a.Finishes) != 1 || a.Finishes[0] != Stale {
 			t.Fatalf("finish of %d: %+v", id, a)
 		}

@@ -163,7 +163,7 @@ func (t *trainer) getTask(p *process, c *conn, request getTask) (task taskqueue.
 func (n *node) serveGetTask(c *conn, r getTask, reply func(taskqueue.Task, error)) {
 	ev := &taskqueue.PlainAsk{
 		Trainer: c.who.Ordinal, Incarnation: c.who.Incarnation, Connection: c.plain,
-		Finished: r.finished, Index: r.index, Token: r.token, Offsets: r.offsets, Error: r.error, Want: r.error == "",
+		Finished: r.finished, Index: r.index, Result: taskqueue.Result{Token: r.token, Error: r.error}, Offsets: r.offsets, Want: r.error == "",
 	}
 	if r.byID {
 		ev.Again = true

@@ -87,7 +87,7 @@ func (c *coordinator) PushResult(ctx context.Context, in *pb.TaskResult) (*pb.Pu
 		return c.resultReply(in, ask, reply, len(ev.Held) == 0, err)
 	}
 	ev := &taskqueue.PlainAsk{
-		Finished: true, Task: taskqueue.TaskID(in.GetTaskId()), Token: result.Token, Error: result.Error, Metrics: metrics, Model: result.Model, NotFinite: result.NotFinite, Stats: result.Stats, Kept: result.Kept,
+		Finished: true, Task: taskqueue.TaskID(in.GetTaskId()), Result: result,
 		Want: ask != nil, Accepts: kindsOf(ask.GetAccepts()),
 	}
 	if ask == nil { // the number of the task is enough: the result does not name its trainer, and must not wait for a call of another one

@@ -176,7 +176,7 @@ func (c *connection) TaskFailed(req wire.TaskFailedRequest, _ *int) (err error) 
 		defer c.plain.Unlock()
 		own, _ := c.speakers()
 		_, err := c.server.Master.PlainAsk(c.ctx, &taskqueue.PlainAsk{
-			Connection: c.name, Trainer: own.Ordinal, Incarnation: own.Incarnation, Finished: true, Index: req.Index, Token: req.Token, Error: text,
+			Connection: c.name, Trainer: own.Ordinal, Incarnation: own.Incarnation, Finished: true, Index: req.Index, Result: taskqueue.Result{Token: req.Token, Error: text},
 		})
 		return words(err)
 	}
