@@ -362,7 +362,7 @@ func TestErrorsOfManyFilesAreCounted(t *testing.T) {
 	}
 	_, err := dataset.Source{}.List(t.Context(), under(dir, "*-*"))
 	many, ok := errors.AsType[*dataset.FilesError](err)
-	if !ok || many.Bad != 20 || many.Files != 23 {
+	if !ok || many.Bad != 20 || many.Files != 23 || len(many.BadNames) != 20 || filepath.Base(many.BadNames[19]) != "bad-19" {
 		t.Fatalf("found error %#v", err)
 	}
 	for _, words := range []string{"20 of 23 files", "bad-00", "bad-04: byte 0", "and 15 more"} {

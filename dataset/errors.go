@@ -26,8 +26,9 @@ var (
 
 // FilesError collects the errors of the files of a dataset.
 type FilesError struct {
-	Bad, Files int     // number of bad files, and of all files
-	First      []error // of the first bad ones in the order of the list, at most keptErrors
+	Bad, Files int      // number of bad files, and of all files
+	First      []error  // of the first bad ones in the order of the list, at most keptErrors
+	BadNames   []string // of all bad ones
 }
 
 const keptErrors = 5
@@ -53,14 +54,15 @@ func (e *FilesError) Error() string {
 // Unwrap makes errors.Is and errors.As look into the first ones.
 func (e *FilesError) Unwrap() []error { return e.First }
 
-// joinFiles is nil when all errs are nil.
-func joinFiles(errs []error) error {
+// joinFiles returns the errors of names, at the same places; nil if all of them are nil.
+func joinFiles(errs []error, name func(i int) string) error {
 	e := FilesError{Files: len(errs)}
-	for _, err := range errs {
+	for i, err := range errs {
 		if err == nil {
 			continue
 		}
 		e.Bad++
+		e.BadNames = append(e.BadNames, name(i))
 		if len(e.First) < keptErrors {
 			e.First = append(e.First, err)
 		}

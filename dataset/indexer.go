@@ -63,7 +63,7 @@ func (x *Indexer) Index(ctx context.Context, listing Listing) ([][]recordio.Inde
 	if err != nil {
 		return nil, fmt.Errorf("index %s: %w", files(len(listing.Files)), err)
 	}
-	if err := joinFiles(errs); err != nil {
+	if err := joinFiles(errs, func(i int) string { return listing.Files[i].Path }); err != nil {
 		return nil, err
 	}
 	x.forget()

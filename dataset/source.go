@@ -60,7 +60,7 @@ func (s Source) List(ctx context.Context, names []string) (Listing, error) {
 		return err
 	})
 	if err == nil {
-		err = joinFiles(errs)
+		err = joinFiles(errs, func(i int) string { return paths[i] })
 	}
 	if err != nil {
 		return Listing{}, err
@@ -111,7 +111,7 @@ func (r *Roots) expandAll(ctx context.Context, names []string) ([]string, error)
 	}
 	//guard:files-sorted
 	slices.Sort(paths)
-	return slices.Compact(paths), joinFiles(errs)
+	return slices.Compact(paths), joinFiles(errs, func(i int) string { return names[i] })
 }
 
 func (r *Roots) expandName(ctx context.Context, name string) ([]string, error) {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -235,25 +236,26 @@ func (m *Master) appendPaths(ctx context.Context, t *term, d Dataset, all bool) 
 		return a, err
 	}
 	m.reports.source.Progress = nil
-	found, err := m.reports.source.List(ctx, paths)
-	if err == nil {
-		a, err = m.appendFiles(ctx, t, s, found.Files)
-	}
-	if _, isFiles := errors.AsType[*dataset.FilesError](err); !isFiles || all || len(paths) == 1 {
-		return a, err
-	}
-	var good []dataset.File
-	for _, path := range paths {
-		one, bad := m.reports.source.List(ctx, []string{path})
-		if bad == nil {
-			_, bad = m.reports.indexer.Index(ctx, one)
+	for {
+		found, failed := m.reports.source.List(ctx, paths)
+		if failed == nil {
+			a, failed = m.appendFiles(ctx, t, s, found.Files)
 		}
-		if bad == nil {
-			good = append(good, one.Files...)
+		err = errors.Join(err, failed)
+		bad, isFiles := errors.AsType[*dataset.FilesError](failed)
+		if !isFiles || all {
+			return a, err
+		}
+		// The indexer remembers the indexes of the other files: the next attempt does not read them again.
+		n, names := len(paths), map[string]bool{}
+		for _, name := range bad.BadNames {
+			names[name] = true
+		}
+		paths = slices.DeleteFunc(paths, func(path string) bool { return names[path] })
+		if len(paths) == 0 || len(paths) == n {
+			return a, err
 		}
 	}
-	a, other := m.appendFiles(ctx, t, s, good)
-	return a, errors.Join(err, other)
 }
 
 // newPaths returns the files that match names and that the dataset does not have. A glob may match no file yet.
