@@ -140,7 +140,7 @@ func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) 
 }
 
 // MaxHeld is the maximum number of tasks that a request or a heartbeat of a joined trainer lists, as held, finished or continued. It bounds
-// what one request can write: see batchSlack.
+// the writes of a request: see batchSlack.
 const MaxHeld = 16
 
 // RefuseMetric notes a metric that is not finite: its result was refused.

@@ -10,6 +10,6 @@
 //
 // A call has a time limit, and a bounded number of calls is in progress. A stop that fails is not repeated: the reply to the next heartbeat
 // with the task has it, also from the next leader. Without an answer about the progress, the task keeps its deadline. The task of an
-// evaluation is offered each second until the trainer has accepted it or the round has ended, also by the next leader: a heartbeat of a
-// trainer with an address has no evaluation task.
+// evaluation is offered each second until the trainer has accepted it or the round has ended. The next leader continues. Heartbeats of a
+// trainer with an address have no evaluation task.
 package trainercontrol
