@@ -242,7 +242,7 @@ func TestCopyOfAClientThatDoesNotReadEnds(t *testing.T) {
 	want := bytes.Repeat([]byte("model"), 700_000)
 	config := trainer.Config{Model: func(context.Context) (int64, []byte, error) { return 12, want, nil }}
 	_, _, addr := controlledBy(t, r, trainer.WithCopyStall(config, 100*time.Millisecond))
-	conn, err := grpcdial.Open(addr) // with windows that are smaller than the model
+	conn, err := grpcdial.OpenStatic(addr) // with windows that are smaller than the model
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -8,9 +8,7 @@ import (
 	"fmt"
 	"io"
 
-	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
-
+	"trainmaster/internal/grpcdial"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/taskqueue"
 )
@@ -34,7 +32,7 @@ func CopyModel(ctx context.Context, address string, to io.Writer) (version int64
 func copyModelOf(ctx context.Context, address string, ordinal taskqueue.Ordinal, to io.Writer) (version int64, err error) {
 	ctx, cancel := context.WithCancel(ctx) // ends the stream of a copy that is given up
 	defer cancel()
-	conn, err := grpc.NewClient("passthrough:///"+address, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy())
+	conn, err := grpcdial.Open(address)
 	if err != nil {
 		return 0, fmt.Errorf("copy the model of the trainer at %s: %w", address, err)
 	}

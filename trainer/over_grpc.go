@@ -37,7 +37,7 @@ type overGRPC struct {
 
 // openGRPC connects with the first call. The link opens another connection if that fails, so this connection does not try again.
 func openGRPC(_ context.Context, addr string, _ time.Duration) (transport, error) {
-	conn, err := grpcdial.Open(addr, grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: dialTimeout}))
+	conn, err := grpcdial.OpenStatic(addr, grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: dialTimeout}))
 	if err != nil {
 		return nil, fmt.Errorf("connect to the master at %q: %w", addr, err)
 	}

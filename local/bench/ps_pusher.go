@@ -9,9 +9,9 @@ import (
 
 	"golang.org/x/sync/errgroup"
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/protobuf/types/known/wrapperspb"
 
+	"trainmaster/internal/grpcdial"
 	"trainmaster/pserver/floats"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/pserver/placement"
@@ -138,7 +138,7 @@ func withoutWire(values, grads []float32) (step func() error) {
 }
 
 func (c *pusherConfig) overGRPC(ctx context.Context, values, grads []float32) (step, stop func() error, err error) {
-	conn, err := grpc.NewClient("passthrough:///"+c.Addrs[0], grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
+	conn, err := grpcdial.Open(c.Addrs[0],
 		grpc.WithInitialWindowSize(grpcWindow), grpc.WithInitialConnWindowSize(grpcWindow), grpc.WithReadBufferSize(grpcBuffer), grpc.WithWriteBufferSize(grpcBuffer))
 	if err != nil {
 		return nil, nil, err

@@ -10,8 +10,8 @@ import (
 	"io"
 
 	"google.golang.org/grpc"
-	"google.golang.org/grpc/credentials/insecure"
 
+	"trainmaster/internal/grpcdial"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/partition"
 	"trainmaster/pserver/shard"
@@ -51,8 +51,7 @@ func Send(s *shard.Shard, request *pb.ReadRequest, stream grpc.ServerStreamingSe
 
 // Take copies the partitions of a request from their source.
 func Take(ctx context.Context, s *shard.Shard, request *pb.TakeRequest) error {
-	conn, err := grpc.NewClient("passthrough:///"+request.GetSource(), grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
-		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxPiece)))
+	conn, err := grpcdial.Open(request.GetSource(), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxPiece)))
 	if err != nil {
 		return fmt.Errorf("%w: source %q: %w", shard.ErrMismatch, request.GetSource(), err)
 	}

@@ -14,11 +14,11 @@ import (
 	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/status"
 
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
+	"trainmaster/internal/grpcdial"
 	"trainmaster/internal/usage"
 	"trainmaster/local"
 	"trainmaster/local/drill"
@@ -227,8 +227,7 @@ func (l *Leader) AskWithin(ctx context.Context, limit time.Duration, call func(c
 		if l.conn != nil {
 			_ = l.conn.Close() // it is only ever closed already
 		}
-		// The address is dialled as it is: no look-up of services, no proxy.
-		if l.conn, err = grpc.NewClient("passthrough:///"+addr, grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy()); err != nil {
+		if l.conn, err = grpcdial.Open(addr); err != nil {
 			return fmt.Errorf("the address of the master: %w", err)
 		}
 		l.dialed = addr

@@ -21,7 +21,7 @@ type overGRPC struct {
 }
 
 func (t *overGRPC) Join(ctx context.Context) (err error) {
-	if t.conn, err = grpcdial.Open(t.addr); err != nil {
+	if t.conn, err = grpcdial.OpenStatic(t.addr); err != nil {
 		return err
 	}
 	t.api = pb.NewCoordinatorClient(t.conn)

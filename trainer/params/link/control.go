@@ -7,10 +7,10 @@ import (
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
-	"google.golang.org/grpc/credentials/insecure"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
 
+	"trainmaster/internal/grpcdial"
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
@@ -73,8 +73,7 @@ func (l *Link) controlClient() (pb.ParameterServerClient, error) {
 		if l.control != nil {
 			l.control.Close()
 		}
-		control, err := grpc.NewClient("passthrough:///"+l.addr,
-			grpc.WithTransportCredentials(insecure.NewCredentials()), grpc.WithNoProxy(),
+		control, err := grpcdial.Open(l.addr,
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: l.cfg.Stream.Timeout}),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxControlMessage), grpc.MaxCallSendMsgSize(maxControlMessage)))
 		if err != nil {
