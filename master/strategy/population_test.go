@@ -369,9 +369,11 @@ type member struct {
 	held []taskqueue.Token
 }
 
-func newPopulation(t testing.TB) *populated {
+func newPopulation(t testing.TB) *populated { return newPopulationOf(t, population) }
+
+func newPopulationOf(t testing.TB, file string) *populated {
 	t.Helper()
-	j := &populated{job: newJobOf(t, 12, population, false, taskqueue.Options{}), members: map[string]*member{}}
+	j := &populated{job: newJobOf(t, 12, file, false, taskqueue.Options{}), members: map[string]*member{}}
 	for _, id := range []string{"a", "b", "c", "d"} {
 		j.join(id)
 	}
@@ -584,5 +586,20 @@ func TestBestTrainerSaves(t *testing.T) {
 	j.apply(&taskqueue.Leave{Trainer: b.Ordinal, Incarnation: b.Incarnation})
 	if save("a") || save("d") || !save("c") {
 		t.Error("expected that c saves")
+	}
+}
+
+// A rule of the strategy is tried with the figures of each trainer. The trainer that has reached it saves the model.
+func TestRuleEndsAPopulation(t *testing.T) {
+	j := newPopulationOf(t, population+"stop: [{when: accuracy > 0.75}]\n")
+	j.generation(map[string]float64{"a": .1, "b": .8, "c": .9, "d": .4})
+	if status, reason := j.q.Status(); status != taskqueue.Ended || reason != "stopped: accuracy > 0.75: accuracy is 0.8" {
+		t.Errorf("found %v, %s", status, reason)
+	}
+	for _, id := range []string{"a", "b"} {
+		m := j.members[id]
+		if granted := j.apply(&taskqueue.SaveModel{Trainer: m.Ordinal, Incarnation: m.Incarnation, Lease: 1000}).Granted; granted != (id == "b") {
+			t.Errorf("%s saves: %v", id, granted)
+		}
 	}
 }
