@@ -38,16 +38,18 @@ type Config struct {
 	Job       string // name; default "default"
 	Advertise string // address that trainers dial: host:port
 
-	Datasets      []Dataset     // that the master registers itself; empty: a trainer reports the dataset for training
-	DatasetWatch  time.Duration // between two looks for new files of online datasets; default 10 s
-	Queue         taskqueue.Options
-	Shuffle       bool
-	Seed          uint64
-	ChunksPerTask int  // 0: computed from Trainers, at least 8 tasks per trainer
-	Trainers      int  // how many are expected; default 8
-	Sync          bool // gradients are applied in synchronous steps
-	Backups       int  // trainers that a synchronous step does not wait for
-	Deterministic bool // two runs make the same synchronous steps: as many trainers as Trainers says, no more and no fewer
+	Datasets []Dataset // that the master registers itself; empty: a trainer reports the dataset for training
+	// ComponentDatasets are datasets that Components register: a standby compares their files too.
+	ComponentDatasets []Dataset
+	DatasetWatch      time.Duration // between two looks for new files of online datasets; default 10 s
+	Queue             taskqueue.Options
+	Shuffle           bool
+	Seed              uint64
+	ChunksPerTask     int  // 0: computed from Trainers, at least 8 tasks per trainer
+	Trainers          int  // how many are expected; default 8
+	Sync              bool // gradients are applied in synchronous steps
+	Backups           int  // trainers that a synchronous step does not wait for
+	Deterministic     bool // two runs make the same synchronous steps: as many trainers as Trainers says, no more and no fewer
 
 	LeaseTTL time.Duration // of the leader's lock; default 5 s
 	Holddown time.Duration // minimum time between two forced takeovers; default 10 s

@@ -128,16 +128,26 @@ func (d *datasets) register(ctx context.Context, t component.Term, set Dataset) 
 		if err := t.Read(ctx, func(q *taskqueue.Queue) { _, known = q.Set(set.WithDefaults().Name) }); err != nil {
 			return err
 		}
-		_, isFiles := errors.AsType[*dataset.FilesError](err)
-		switch {
-		//guard:other-files-of-a-dataset-end-the-master
-		case errors.Is(err, taskqueue.ErrOtherDataset):
-			return fmt.Errorf("%w: %s: %w", ErrOtherJob, set.From, err)
-		//guard:unreadable-dataset-ends-the-master
-		case !known && isFiles && !errors.Is(err, dataset.ErrStore):
-			return fmt.Errorf("%w: %s: %w", ErrBadDataset, set.From, err)
+		if refused := set.Refused(err, known); refused != nil {
+			return refused
 		}
 		d.config.Log.WithError(err).WithField("dataset", set.WithDefaults().Name).Warn("dataset not registered, retrying")
 		t.Clock().Sleep(ctx, pause)
 	}
+}
+
+// Refused returns the error that ends a master after an error of the registration of the dataset: [ErrOtherJob] for other files than the
+// dataset of the job has, and [ErrBadDataset] for files that cannot be used, if the dataset is not known yet. It returns nil if another
+// attempt can succeed.
+func (d Dataset) Refused(err error, known bool) error {
+	_, isFiles := errors.AsType[*dataset.FilesError](err)
+	switch {
+	//guard:other-files-of-a-dataset-end-the-master
+	case errors.Is(err, taskqueue.ErrOtherDataset):
+		return fmt.Errorf("%w: %s: %w", ErrOtherJob, d.From, err)
+	//guard:unreadable-dataset-ends-the-master
+	case !known && isFiles && !errors.Is(err, dataset.ErrStore):
+		return fmt.Errorf("%w: %s: %w", ErrBadDataset, d.From, err)
+	}
+	return nil
 }

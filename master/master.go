@@ -27,7 +27,8 @@ type Master struct {
 	current  atomic.Pointer[term]
 	election *election.Election
 	tables   atomic.Pointer[committer.TableCache] // of a standby; nil: none is loaded
-	ended    atomic.Pointer[chan struct{}]        // closes when the current or the next term ends
+	warm     atomic.Bool
+	ended    atomic.Pointer[chan struct{}] // closes when the current or the next term ends
 
 	unused     *unusedParts
 	components []component.Component
@@ -107,8 +108,11 @@ func (m *Master) Run(ctx context.Context) error {
 	for {
 		lead, kept, err := m.campaign(ctx)
 		if err != nil {
-			if ctx.Err() != nil {
+			switch {
+			case ctx.Err() != nil:
 				return nil
+			case fatal(err):
+				return err
 			}
 			return fmt.Errorf("campaign: %w", err)
 		}
@@ -140,20 +144,34 @@ func (m *Master) Run(ctx context.Context) error {
 	}
 }
 
-// campaign waits for the lock as a standby. It returns the task tables that it loaded during the wait.
+// campaign waits for the lock as a standby. It returns the task tables that it loaded during the wait. If this master has other files of a
+// dataset than the job, campaign returns ErrOtherJob.
 func (m *Master) campaign(ctx context.Context) (store.Leadership, *committer.TableCache, error) {
-	lead, err := m.election.Campaign(ctx, m.waits, m.followState)
+	ctx, refuse := context.WithCancelCause(ctx)
+	defer refuse(nil)
+	compared := comparison{config: m.config, begun: map[string]bool{}, refuse: refuse}
+	lead, err := m.election.Campaign(ctx, m.waits, func(ctx context.Context, v store.Version) error { return m.followState(ctx, v, compared) })
+	m.warm.Store(false)
+	if cause := context.Cause(ctx); err != nil && fatal(cause) {
+		err = cause
+	}
 	return lead, m.tables.Swap(nil), err
 }
 
-// followState loads the task tables that the stored state names.
-func (m *Master) followState(ctx context.Context, v store.Version) error {
+// followState loads the task tables that the stored state names, and compares the files of new datasets with the files that this master
+// finds.
+func (m *Master) followState(ctx context.Context, v store.Version, compared comparison) error {
 	next, commit, isNew, err := m.tables.Load().Next(ctx, m.config.Store, v.State)
 	if err != nil {
 		return err
 	}
-	m.tables.Store(next)
+	m.tables.Store(next) // a takeover during the comparison uses them
 	if isNew {
+		//guard:standby-compares-files
+		if err := compared.run(ctx, next); err != nil {
+			return err
+		}
+		m.warm.Store(true)
 		m.config.Log.WithFields(logrus.Fields{"datasets": next.Len(), "commit": commit}).Info("standby is warm")
 	}
 	return nil
@@ -197,10 +215,8 @@ func (m *Master) leading() (*term, error) {
 	return nil, ErrNotLeader
 }
 
-// Warm reports whether this master is a standby with the task tables loaded.
-func (m *Master) Warm() bool {
-	return m.tables.Load() != nil
-}
+// Warm reports whether this master is a standby with the task tables loaded, and with the files of the job as far as it has found.
+func (m *Master) Warm() bool { return m.warm.Load() }
 
 // Leading reports whether this master leads, and that was announced.
 func (m *Master) Leading() bool {

@@ -5,6 +5,7 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -142,6 +143,10 @@ func (m *Master) appendFiles(ctx context.Context, t *term, s growingSet, files [
 	if len(fresh) == 0 {
 		return a, nil
 	}
+	//guard:range-is-a-whole-online-dataset
+	if err := onlyRange(s.name, append(slices.Collect(maps.Keys(have)), pathsOf(fresh)...)); err != nil {
+		return a, err
+	}
 	if s.closed != nil {
 		return a, s.closed
 	}
@@ -164,6 +169,22 @@ func (m *Master) appendFiles(ctx context.Context, t *term, s growingSet, files [
 	a.Files, a.Tasks, a.Total = len(fresh), table.Tasks()-s.table.Tasks(), table.Tasks()
 	log.WithFields(logrus.Fields{"tasks": a.Tasks, "of": a.Total, "took": time.Since(began).Round(time.Millisecond).String()}).Info("files appended")
 	return a, nil
+}
+
+// onlyRange returns an error if a range is not the only path of a dataset.
+func onlyRange(name string, paths []string) error {
+	if at := slices.IndexFunc(paths, dataset.IsRange); at >= 0 && len(paths) > 1 {
+		return fmt.Errorf("%s: %w: expected it as the only path of the dataset %s, which would have %d paths: give it a dataset of its own", paths[at], dataset.ErrBadRange, name, len(paths))
+	}
+	return nil
+}
+
+func pathsOf(files []dataset.File) []string {
+	paths := make([]string, len(files))
+	for i, f := range files {
+		paths[i] = f.Path
+	}
+	return paths
 }
 
 // storeSegment stores the parts of a segment, and then names them in the state.

@@ -125,6 +125,25 @@ func TestWatchedGlob(t *testing.T) {
 }
 
 // A request that cannot be used changes nothing.
+// A range is the only path of its dataset, also of an append.
+func TestRangeIsTheOnlyPathOfAnOnlineDataset(t *testing.T) {
+	config, dir := onlineConfig(t)
+	names, numbers := files(t, dir, 3), []string{"range://x?records=10&per-task=2"}
+	for _, pair := range [][][]string{{names, numbers}, {numbers, names}, {numbers, {"range://y?records=10&per-task=2"}}} {
+		r := mastertest.Start(t, etcdtest.Store(t), config)
+		awaitSets(t, r, 1)
+		if _, err := r.AppendDataset(t.Context(), "clicks", pair[0]); err != nil {
+			t.Fatal(err)
+		}
+		if got, err := r.AppendDataset(t.Context(), "clicks", pair[1]); !errors.Is(err, dataset.ErrBadRange) {
+			t.Errorf("%q after %q: expected a refusal, got %+v, %v", pair[1], pair[0], got, err)
+		}
+		if err := r.Stop(); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestRefusedAppends(t *testing.T) {
 	config, dir := onlineConfig(t)
 	names := files(t, dir, 3, 2, 4)

@@ -325,11 +325,7 @@ func (t *term) entries(ctx context.Context, name string) ([]dataset.Entry, error
 			have = q.Table(set).Files()
 		}
 	})
-	registered := make([]dataset.Entry, len(have))
-	for i, f := range have {
-		registered[i] = dataset.Entry{Path: f.Path, Size: f.Size}
-	}
-	return registered, err
+	return entriesOf(have), err
 }
 
 // difference is the difference between a listing and a registered dataset.
@@ -338,9 +334,5 @@ func (t *term) difference(ctx context.Context, name string, found dataset.Listin
 	if err != nil {
 		return err
 	}
-	text := dataset.Difference(registered, found.Entries())
-	if text == "" {
-		text = "the same paths and sizes, but the files begin with other bytes"
-	}
-	return fmt.Errorf("%w: %s", taskqueue.ErrOtherDataset, text)
+	return difference(registered, found)
 }

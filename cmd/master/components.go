@@ -24,6 +24,7 @@ func (s *daemonSettings) components(config *master.Config, servers pscontrol.Con
 		evaluates := s.evaluation.component(config, leader, config.Log, s.metrics)
 		config.Components = append(config.Components, evaluates)
 		config.Evaluate = evaluates.Evaluate
+		config.ComponentDatasets = []master.Dataset{s.evaluation.dataset()}
 	}
 }
 

@@ -103,17 +103,19 @@ func (e *evaluationFlags) check(cmd *cobra.Command) (err error) {
 
 // component returns the component that evaluates the job of a master. leader returns the master.
 func (e *evaluationFlags) component(config *master.Config, leader func() *master.Master, log *logrus.Entry, metrics io.Writer) *rounds.Rounds {
-	c := rounds.Config{Evaluation: e.config, Store: config.Store, Log: log, Metrics: metrics, Register: func(ctx context.Context) error {
-		err := leader().ReportSet(ctx, taskqueue.SetSpec{Kind: taskqueue.Evaluation}, e.data)
-		if errors.Is(err, taskqueue.ErrOtherDataset) {
-			err = fmt.Errorf("%w: --evaluation-data: %w", master.ErrOtherJob, err)
-		}
-		return err
+	set := e.dataset()
+	c := rounds.Config{Evaluation: e.config, Store: config.Store, Log: log, Metrics: metrics, Refused: set.Refused, Register: func(ctx context.Context) error {
+		return leader().ReportSet(ctx, set.SetSpec, set.Paths)
 	}}
 	if config.Servers != nil {
 		c.Models = servedModels{config.Servers}
 	}
 	return rounds.New(c)
+}
+
+// dataset is the dataset of --evaluation-data.
+func (e *evaluationFlags) dataset() master.Dataset {
+	return master.Dataset{SetSpec: taskqueue.SetSpec{Kind: taskqueue.Evaluation}, Paths: e.data, From: "--evaluation-data"}
 }
 
 // checkFiles returns an error for missing files: the job would end with no figure.

@@ -130,6 +130,10 @@ master or server it continues when that process runs again. One trainer of the j
 			}
 			w.Predict.Model = &saved
 		}
+		//guard:trainer-names-its-job
+		if len(etcd.Endpoints) > 0 || cmd.Flag("job").Changed {
+			w.Trainer.Job = etcd.Job // a master of another job at --addr refuses the trainer
+		}
 		if len(etcd.Endpoints) == 0 {
 			w.Trainer.Locate = trainer.At(addr)
 			w.Servers = func(context.Context) ([]string, error) { return servers, nil }
@@ -140,9 +144,6 @@ master or server it continues when that process runs again. One trainer of the j
 			return err
 		}
 		defer store.Close()
-		if addr == "" {
-			w.Trainer.Job = etcd.Job
-		}
 		return trainBy(cmd.Context(), store, &w, addr, servers)
 	}
 	return cmd

@@ -1,6 +1,7 @@
 package committer
 
 import (
+	"cmp"
 	"context"
 	"crypto/sha256"
 	"errors"
@@ -18,6 +19,7 @@ import (
 // outdated. The table of an online dataset grows: the cache reads the new parts. The nil cache is empty.
 type TableCache struct {
 	tables map[string]cachedTable // by report id
+	sets   map[string]cachedSet   // by name
 }
 
 // cachedTable is a table with the number of its parts and their digest.
@@ -27,6 +29,18 @@ type cachedTable struct {
 	digest [32]byte
 }
 
+// Dataset returns the table of the dataset with a name and the digest of its files. ok: the state named it.
+func (c *TableCache) Dataset(name string) (table *taskqueue.Table, digest [32]byte, ok bool) {
+	set, ok := c.sets[name]
+	return c.table(set.report).Table, set.files, ok
+}
+
+// cachedSet is a dataset of a state.
+type cachedSet struct {
+	report string
+	files  [32]byte // digest of the files
+}
+
 // Next returns a cache with the tables that a stored state names, and reads those that c lacks. isNew reports whether it read a table,
 // or c is nil. commit is the number of the commit of the state.
 func (c *TableCache) Next(ctx context.Context, db store.Store, state []byte) (next *TableCache, commit uint64, isNew bool, err error) {
@@ -34,7 +48,7 @@ func (c *TableCache) Next(ctx context.Context, db store.Store, state []byte) (ne
 	if err := db.Decode(state, &snapshot, MaxStoredState); err != nil {
 		return nil, 0, false, err
 	}
-	next, isNew = &TableCache{tables: map[string]cachedTable{}}, c == nil
+	next, isNew = &TableCache{tables: map[string]cachedTable{}, sets: map[string]cachedSet{}}, c == nil
 	for i := range snapshot.Sets {
 		set := &snapshot.Sets[i]
 		table := c.table(set.ReportID)
@@ -43,6 +57,9 @@ func (c *TableCache) Next(ctx context.Context, db store.Store, state []byte) (ne
 			return nil, 0, false, err
 		}
 		next.tables[set.ReportID] = table
+		known := cachedSet{report: set.ReportID}
+		copy(known.files[:], set.Digest)
+		next.sets[cmp.Or(set.Name, set.Kind.String())] = known // format 2 has no names
 	}
 	return next, snapshot.Commit, isNew, nil
 }

@@ -20,6 +20,9 @@ var ErrBadInput = errors.New("invalid input of an evaluation")
 // ErrRequested is returned for a round of a trainer while a round of another one is requested.
 var ErrRequested = errors.New("another round is requested")
 
+// ErrNotRegistered is returned for a round while the evaluation dataset cannot be registered.
+var ErrNotRegistered = errors.New("evaluation data not registered")
+
 // Input is what the caller observes.
 type Input struct {
 	Version uint64 // newest version of the parameters. After a rollback, the version of the manifest.

@@ -67,6 +67,7 @@ var table = slices.Concat(grpcserver.Table{
 	{Is: taskqueue.ErrTooManyRates, Code: codes.ResourceExhausted, Reason: "TOO_MANY_LEARNING_RATES"},
 	{Is: master.ErrNoEvaluation, Code: codes.FailedPrecondition, Reason: "NOT_EVALUATED"},
 	{Is: taskqueue.ErrBadMetrics, Code: codes.InvalidArgument, Reason: "BAD_METRICS"},
+	{Is: evaluation.ErrNotRegistered, Code: codes.FailedPrecondition, Reason: "EVALUATION_NOT_REGISTERED"},
 	{Is: evaluation.ErrRequested, Code: codes.FailedPrecondition, Reason: "ROUND_REQUESTED"},
 	{Is: taskqueue.ErrSharedModel, Code: codes.FailedPrecondition, Reason: "SHARED_MODEL"},
 	{Is: taskqueue.ErrOwnModels, Code: codes.FailedPrecondition, Reason: "OWN_MODELS"},

@@ -22,10 +22,13 @@ type Config struct {
 	Evaluation evaluation.Config
 	Set        string                      // name of the evaluation dataset; default "evaluation"
 	Register   func(context.Context) error // registers the evaluation dataset. It is repeated until it succeeds
-	Models     Models                      // nil: the newest model of a training result
-	Metrics    io.Writer                   // receives the figures of each round that this master ends, as lines of name=value. nil: none
-	Store      store.Store
-	Log        *logrus.Entry // default: the standard logger
+	// Refused returns the error that ends the term after an error of Register, or nil: Register is repeated. known: the dataset of the job
+	// is registered. Default: another dataset ends the term.
+	Refused func(err error, known bool) error
+	Models  Models    // nil: the newest model of a training result
+	Metrics io.Writer // receives the figures of each round that this master ends, as lines of name=value. nil: none
+	Store   store.Store
+	Log     *logrus.Entry // default: the standard logger
 }
 
 // Models has the models of the parameter servers.
@@ -43,6 +46,7 @@ type Rounds struct {
 	mu      sync.Mutex
 	term    component.Term // nil: this master does not lead
 	waiting []call         // of Evaluate
+	failure error          // of the last registration of the dataset; nil: none has failed in this term
 }
 
 // call is a call of Evaluate.
@@ -58,6 +62,14 @@ func New(config Config) *Rounds {
 	}
 	if config.Set == "" {
 		config.Set = taskqueue.Evaluation.String()
+	}
+	if config.Refused == nil {
+		config.Refused = func(err error, _ bool) error {
+			if errors.Is(err, taskqueue.ErrOtherDataset) {
+				return err
+			}
+			return nil
+		}
 	}
 	return &Rounds{config: config}
 }
@@ -126,7 +138,20 @@ func (r *Rounds) Run(ctx context.Context, t component.Term) error {
 func (r *Rounds) lead(t component.Term) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.term = t
+	r.term, r.failure = t, nil
+}
+
+// answerUnregistered answers all calls of Evaluate with an error until the dataset is registered. nil: it is.
+func (r *Rounds) answerUnregistered(err error) {
+	r.mu.Lock()
+	r.failure = err
+	r.mu.Unlock()
+	if err == nil {
+		return
+	}
+	for _, c := range r.asked() {
+		c.done <- err
+	}
 }
 
 // asked takes the calls of Evaluate.
@@ -148,6 +173,7 @@ func (r *Rounds) register(ctx context.Context, t component.Term) error {
 			t.Clock().Wait(ctx, r.box.Changed(), -1)
 		}
 	}
+	defer r.answerUnregistered(nil)
 	for pause := retryPause; ; pause = min(2*pause, time.Minute) {
 		err := r.config.Register(ctx)
 		switch {
@@ -155,10 +181,23 @@ func (r *Rounds) register(ctx context.Context, t component.Term) error {
 			return context.Cause(ctx)
 		case err == nil:
 			return nil
-		case errors.Is(err, taskqueue.ErrOtherDataset):
+		}
+		known := false
+		if err := t.Read(ctx, func(q *taskqueue.Queue) { _, known = q.Set(r.config.Set) }); err != nil {
 			return err
 		}
+		//guard:unusable-evaluation-data-ends-the-master
+		if refused := r.config.Refused(err, known); refused != nil {
+			return refused
+		}
+		//guard:rounds-without-the-files-of-the-leader
+		if known {
+			r.config.Log.WithError(err).Warn("evaluation data not compared with the dataset of the job")
+			return nil // trainers may be able to read its files
+		}
 		r.config.Log.WithError(err).Warn("evaluation data not registered, retrying")
+		//guard:evaluate-names-why-data-is-not-registered
+		r.answerUnregistered(fmt.Errorf("%w: %w", evaluation.ErrNotRegistered, err))
 		t.Clock().Sleep(ctx, pause)
 	}
 }
@@ -175,17 +214,20 @@ const onAsked taskqueue.EffectKind = 252
 func (asked) Key() taskqueue.EffectKey { return taskqueue.EffectKey{Kind: onAsked} }
 
 // Evaluate asks for a round of the model of the job or, with a name, of the own model of a trainer. It returns when the request is stored:
-// the round has begun, or begins after the open one.
+// the round has begun, or begins after the open one. It returns [evaluation.ErrNotRegistered] with the reason while the dataset cannot be registered.
 func (r *Rounds) Evaluate(ctx context.Context, trainer string) error {
 	done := make(chan error, 1)
 	r.mu.Lock()
-	t := r.term
-	if t != nil {
+	t, failure := r.term, r.failure
+	if t != nil && failure == nil {
 		r.waiting = append(r.waiting, call{trainer, done})
 	}
 	r.mu.Unlock()
-	if t == nil {
+	switch {
+	case t == nil:
 		return ErrNotLeading
+	case failure != nil:
+		return failure
 	}
 	t.Post(asked{})
 	select {

@@ -63,6 +63,7 @@ type job struct {
 	rounds  *rounds.Rounds
 	trainer *mastertest.Trainer
 	done    []taskqueue.Result // for the next request
+	refused func(err error, known bool) error
 }
 
 // lossy is a store that fails some reads of records.
@@ -100,7 +101,7 @@ func (j *job) startWith(tasks int) {
 func (j *job) start() {
 	started := make(chan *master.Master, 1)
 	leader := sync.OnceValue(func() *master.Master { return <-started })
-	j.rounds = rounds.New(rounds.Config{Evaluation: j.config, Store: lossy{j.store, &j.failed}, Models: j.models, Metrics: j.metrics, Register: func(ctx context.Context) error {
+	j.rounds = rounds.New(rounds.Config{Evaluation: j.config, Store: lossy{j.store, &j.failed}, Models: j.models, Metrics: j.metrics, Refused: j.refused, Register: func(ctx context.Context) error {
 		return leader().ReportSet(ctx, taskqueue.SetSpec{Kind: taskqueue.Evaluation}, []string{j.data})
 	}})
 	config := master.Config{Components: []component.Component{j.rounds}, Evaluate: j.rounds.Evaluate, ChunksPerTask: 1}

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"context"
+	"strings"
+	"testing"
+	"time"
+
+	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/master"
+)
+
+// A trainer of a job is refused by the master of another job, also if --addr names it.
+func TestTrainerOfOtherJobIsRefused(t *testing.T) {
+	l := lead(t, master.Config{})
+	l.report(4)
+	for _, args := range [][]string{
+		{"--endpoints", etcdtest.Endpoint(t), "--job", "other", "--servers", "127.0.0.1:1"},
+		{"--endpoints", etcdtest.Endpoint(t), "--servers", "127.0.0.1:1"},
+		{"--job", "other", "--servers", "127.0.0.1:1"},
+	} {
+		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // it tries again until it is stopped
+		var stdout, stderr strings.Builder
+		execute(ctx, rootCommand(), append([]string{"trainer", "--addr", l.addr}, args...), &stdout, &stderr)
+		cancel()
+		if want := "no such job here"; !strings.Contains(stderr.String(), want) {
+			t.Errorf("%q: expected the reason %q, found %s", args, want, stderr.String())
+		}
+	}
+	if v, err := l.Overview(t.Context()); err != nil || len(v.Trainers) != 0 {
+		t.Errorf("trainers of the job: found %+v, %v, expected none", v.Trainers, err)
+	}
+}
