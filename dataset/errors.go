@@ -13,7 +13,7 @@ var (
 	ErrNoNames      = errors.New("no files were named")
 	ErrBadName      = errors.New("not a file name")
 	ErrNoMatch      = errors.New("the glob matches no file")
-	ErrOutsideRoots = errors.New("outside of the allowed directories")
+	ErrOutsideRoots = errors.New("outside of --data-roots")
 	ErrNoRecords    = errors.New("the chunks of the file hold no records")
 	ErrScheme       = errors.New("not the URL of a supported object store")
 

@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 
 	"trainmaster/internal/objectstore"
@@ -33,19 +35,29 @@ func NewRoots(dirs []string) (*Roots, error) {
 			if err == nil && root.Pattern != "" {
 				err = errors.New("expected a URL without a pattern")
 			}
+			//guard:parameters-of-a-root
+			if err == nil && strings.HasPrefix(root.Store, "s3:") { // the parameters of other stores are checked with their credentials
+				// Other errors, as of a missing region, are of the environment, which may change before a read.
+				if _, bad := r.stores.bucket(root); bad != nil && strings.Contains(bad.Error(), "query parameter") {
+					err = fmt.Errorf("%w: %w", ErrScheme, bad)
+				}
+			}
 			if err != nil {
-				return nil, fmt.Errorf("allowed directory %q: %w", dir, err)
+				return nil, fmt.Errorf("--data-roots %q: %w", dir, err)
 			}
 			r.urls = append(r.urls, root)
 			continue
 		}
 		named, err := filepath.Abs(dir)
 		if err != nil {
-			return nil, fmt.Errorf("allowed directory %q: %w", dir, err)
+			return nil, fmt.Errorf("--data-roots %q: %w", dir, err)
 		}
 		resolved, err := filepath.EvalSymlinks(named)
 		if err != nil {
-			return nil, fmt.Errorf("allowed directory %q: %w", dir, err)
+			return nil, fmt.Errorf("--data-roots %q: %w", dir, err)
+		}
+		if info, err := os.Stat(resolved); err == nil && !info.IsDir() {
+			return nil, fmt.Errorf("--data-roots %q: expected a directory, found a file: name the directory of the file", dir)
 		}
 		r.named, r.resolved = append(r.named, named), append(r.resolved, resolved)
 	}
@@ -144,7 +156,10 @@ func (r *Roots) checkURL(name string) (objectstore.Location, error) {
 	}
 	//guard:url-within-roots
 	if !r.anyURL && !slices.ContainsFunc(r.urls, l.Within) {
-		return l, fmt.Errorf("%s: %w: expected a URL below one of %q, with the same parameters: add the URL of its bucket to the allowed directories", name, ErrOutsideRoots, r.urls)
+		if len(r.urls) == 0 {
+			return l, fmt.Errorf("%s: %w: --data-roots has no URL: add %s to it", name, ErrOutsideRoots, l.Store)
+		}
+		return l, fmt.Errorf("%s: %w: expected a URL below one of %q, with the same parameters: add the URL of its bucket to --data-roots", name, ErrOutsideRoots, r.urls)
 	}
 	return l, nil
 }

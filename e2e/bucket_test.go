@@ -99,7 +99,7 @@ func TestDatasetInABucket(t *testing.T) {
 	j.server()
 	refused := j.trainerOn("refused", []string{url("train/*")})
 	refused.wantExit(1)
-	if text := refused.log(); !strings.Contains(text, "outside of the allowed directories") {
+	if text := refused.log(); !strings.Contains(text, "outside of --data-roots") {
 		t.Errorf("log of the trainer: expected the refusal of a URL outside of --data-roots, found %s", text)
 	}
 	term := j.awaitLeader(0)

@@ -101,7 +101,7 @@ func TestWeightedDatasetsOfTheMaster(t *testing.T) {
 	}
 	master = j.master(same...)
 	j.awaitLeader(term)
-	j.says("the weights of 1 dataset are set", "job", "set", "weight.news=75")
+	j.says("the weight of news is 75", "job", "set", "weight.news=75")
 	j.says("0        75      books\n1        75      news\n", "status")
 	a.wantExit(0)
 	b.wantExit(0)

@@ -87,7 +87,9 @@ func (j *Job) define() {
 		for _, path := range j.evaluated() {
 			one.args = append(one.args, "--evaluation-data", path)
 		}
-		one.args = append(one.args, c.Evaluation...)
+		if len(j.evaluated()) > 0 {
+			one.args = append(one.args, c.Evaluation...)
+		}
 		if c.Strategy != nil {
 			one.args = append(one.args, "--strategy", StrategyPath(c.Dir))
 		}

@@ -51,10 +51,21 @@ func (ev *SetJob) apply(q *Queue) Answer {
 	return Answer{Version: q.setRate(ev.Scale, ev.Rate)}
 }
 
+func (q *Queue) trainingNames() (names []string) {
+	for _, s := range q.sets {
+		if s.kind == Training {
+			names = append(names, s.name)
+		}
+	}
+	return names
+}
+
 func (ev *SetJob) check(q *Queue) error {
 	for name, weight := range ev.Weights {
-		if q.named(name) == nil {
-			return fmt.Errorf("%w: weight.%s: expected the name of a dataset of the job, found none with that name", ErrBadSetting, name)
+		s := q.named(name)
+		//guard:weight-of-a-training-dataset
+		if s == nil || s.kind != Training {
+			return fmt.Errorf("%w: weight.%s: expected the name of a training dataset of the job; %s", ErrBadSetting, name, some("there are", "there is none", q.trainingNames()))
 		}
 		if weight < 1 || weight > MaxWeight {
 			return fmt.Errorf("%w: weight.%s: expected 1 to %d, found %d", ErrBadSetting, name, MaxWeight, weight)

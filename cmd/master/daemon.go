@@ -75,7 +75,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags.StringVar(&c.Advertise, "advertise", "", "`host:port` that trainers dial (default: POD_IP with the port of --listen, else --listen)")
 	flags.DurationVar(&s.leaseTTL, "lease-ttl", 5*time.Second, "how long the lock outlives a leader that died")
 	flags.DurationVar(&c.Holddown, "holddown", 10*time.Second, "minimum time between two forced takeovers of the lock (0 = the default)")
-	flags.BoolVar(&s.etcd.OwnEtcd, "own-etcd", false, "etcd has no other client: compact its history")
+	flags.BoolVar(&s.etcd.OwnEtcd, "own-etcd", false, "this job is the only user of etcd: the master compacts its history (starts no etcd)")
 	s.open = cli.AddStoreTimeout(cmd)
 	flags.BoolVar(&c.AcceptCluster, "accept-cluster", false, "continue from a state that another etcd cluster wrote")
 
@@ -170,6 +170,11 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 		return cli.SettingErrorf(cmd, "evaluate-every", "expected no steps with asynchronous parameter servers: the master counts them in synchronous mode only")
 	}
 	s.config.Queue.HoldEnd = len(s.evaluation.data) > 0
+	if !s.config.Queue.HoldEnd {
+		if err := s.evaluation.checkUsed(cmd, "--evaluation-data"); err != nil {
+			return err
+		}
+	}
 	if err := s.readStrategy(cmd); err != nil {
 		return err
 	}

@@ -35,10 +35,10 @@ func (d *datasetFlags) parse(cmd *cobra.Command) (list []master.Dataset, err err
 	for _, text := range d.training {
 		one, weight, err := parseDataset(text)
 		if err != nil {
-			return nil, cli.SettingErrorf(cmd, "dataset", "%q: %w", text, err)
+			return nil, cli.ElementErrorf(cmd, "dataset", text, "%w", err)
 		}
 		if weight != "" && weights[one.Name] != "" {
-			return nil, cli.SettingErrorf(cmd, "dataset", "%q: expected the weight of %s once, found %s before", text, one.Name, weights[one.Name])
+			return nil, cli.ElementErrorf(cmd, "dataset", text, "expected the weight of %s once, found %s before", one.Name, weights[one.Name])
 		}
 		if weight != "" {
 			weights[one.Name] = weight
@@ -49,7 +49,7 @@ func (d *datasetFlags) parse(cmd *cobra.Command) (list []master.Dataset, err err
 			continue
 		}
 		if one.Passes > 0 && list[at].Passes > 0 {
-			return nil, cli.SettingErrorf(cmd, "dataset", "%q: expected the passes of %s once, found %d before", text, one.Name, list[at].Passes)
+			return nil, cli.ElementErrorf(cmd, "dataset", text, "expected the passes of %s once, found %d before", one.Name, list[at].Passes)
 		}
 		list[at].Online = list[at].Online || one.Online
 		list[at].Paths, list[at].Passes = append(list[at].Paths, one.Paths...), max(list[at].Passes, one.Passes)
@@ -79,6 +79,9 @@ const mostDatasets = taskqueue.MaxSets - 2
 
 // options of a dataset are read from the end, so that a path may contain commas and equals signs.
 var datasetOption = regexp.MustCompile(`^(.*),(weight|passes)=([^,]*)$`)
+
+// likeOption matches the end of a path that looks like a misspelled option.
+var likeOption = regexp.MustCompile(`,[a-z]+(=[0-9.]*)?$`)
 
 // decimal is a weight.
 var decimal = regexp.MustCompile(`^[0-9]{1,7}(\.[0-9]{1,6})?$`)
@@ -162,6 +165,11 @@ func (d *datasetFlags) checkFiles(ctx context.Context, config master.Config) err
 			continue
 		}
 		if _, err := (dataset.Source{Roots: config.Roots}).List(ctx, set.Paths); err != nil {
+			for _, path := range set.Paths {
+				if at := likeOption.FindString(path); at != "" {
+					return cli.UsageErrorf("%s: %w: if %q is an option, expected weight=W, passes=N or online", set.From, err, at[1:])
+				}
+			}
 			return cli.UsageErrorf("%s: %w", set.From, err)
 		}
 	}

@@ -101,6 +101,16 @@ func (e *evaluationFlags) check(cmd *cobra.Command) (err error) {
 	return c.Validate()
 }
 
+// checkUsed returns an error for the first flag that has an effect only in evaluation rounds. expected is what the job lacks for them.
+func (e *evaluationFlags) checkUsed(cmd *cobra.Command, expected string) error {
+	for _, name := range []string{"target", "patience", "diverged-factor", "metrics-out"} {
+		if f := cmd.Flag(name); f.Value.String() != f.DefValue {
+			return cli.SettingErrorf(cmd, name, "expected %s: without it, the job has no evaluation rounds", expected)
+		}
+	}
+	return nil
+}
+
 // component returns the component that evaluates the job of a master. leader returns the master.
 func (e *evaluationFlags) component(config *master.Config, leader func() *master.Master, log *logrus.Entry, metrics io.Writer) *rounds.Rounds {
 	set := e.dataset()
@@ -163,10 +173,12 @@ func evaluationsCommand() *cobra.Command {
   master evaluations --data-dir trainmaster-run/001 -o json | jq '.[].figures.accuracy'`,
 		Args: cobra.NoArgs,
 	}
-	etcd := cli.AddEtcdFlags(cmd)
-	from := admin.AddLocationFlags(cmd, etcd)
+	from, find := admin.AddRunFlags(cmd)
 	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := find(); err != nil {
+			return err
+		}
 		list, err := admin.Evaluations(cmd.Context(), from)
 		if err != nil {
 			return err

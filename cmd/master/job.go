@@ -3,7 +3,9 @@ package main
 import (
 	"context"
 	"fmt"
+	"maps"
 	"math"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -99,8 +101,8 @@ func settingsText(request *pb.SetJobRequest, rate *pb.LearningRate) string {
 		}
 		said = append(said, fmt.Sprintf("the learning rate is %v (%.4g times the rate at the start), %s", rate.GetRate(), rate.GetScale(), from))
 	}
-	if n := len(request.GetWeights()); n > 0 {
-		said = append(said, fmt.Sprintf("the weights of %s are set", cli.Counted(n, "dataset")))
+	for _, name := range slices.Sorted(maps.Keys(request.GetWeights())) {
+		said = append(said, fmt.Sprintf("the weight of %s is %d", name, request.GetWeights()[name]))
 	}
 	return strings.Join(said, "; ")
 }

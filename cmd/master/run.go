@@ -16,6 +16,7 @@ import (
 	"trainmaster/cmd/internal/admin"
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/cmd/internal/view"
+	"trainmaster/dataset/convert"
 	"trainmaster/etcdstore"
 	"trainmaster/local"
 	"trainmaster/master"
@@ -161,6 +162,9 @@ func (r *runFlags) begin(cmd *cobra.Command, args []string) (err error) {
 	if err := r.complete(cmd); err != nil {
 		return err
 	}
+	if err := r.checkEvaluated(cmd); err != nil {
+		return err
+	}
 	if c.Binary, err = os.Executable(); err != nil {
 		return fmt.Errorf("find this program: %w", err)
 	}
@@ -234,6 +238,28 @@ func (r *runFlags) complete(cmd *cobra.Command) error {
 		return cli.UsageErrorf("%w", optimizerError(cmd, err))
 	}
 	return checkTables(c.Model, *r.dtype) // of the model that Validate chose
+}
+
+// checkEvaluated returns an error for settings that need evaluation rounds if the data has no held-out records. Own trainers have none of
+// these settings, and the data of the program has such records.
+func (r *runFlags) checkEvaluated(cmd *cobra.Command) error {
+	c := &r.config
+	if c.Data == "" || len(c.Command) > 0 || c.Resume {
+		return nil
+	}
+	_, heldOut, err := convert.Resolve(cmd.Context(), c.Data)
+	if err != nil || len(heldOut) > 0 {
+		return err
+	}
+	const expected = "held-out records in --data, which recordio convert --held-out 0.2 writes"
+	if err := r.evaluation.checkUsed(cmd, expected); err != nil || r.strategy == "" {
+		return err
+	}
+	_, parsed, err := loadStrategy(r.strategy)
+	if err != nil {
+		return err
+	}
+	return strategyUse{data: expected}.checkRounds(cmd, parsed)
 }
 
 // Maximum numbers of processes of a run on one machine. A job on several machines does not have these limits.

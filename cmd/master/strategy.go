@@ -92,8 +92,8 @@ func (u strategyUse) check(cmd *cobra.Command, s *strategy.Strategy) error {
 	if name, ok := s.NeedsSteps(); ok && u.servers && !u.sync {
 		return cli.SettingErrorf(cmd, "strategy", "%s: expected no steps and no warm-up with asynchronous parameter servers: the master counts steps with --update-mode sync only", name)
 	}
-	if name, ok := s.NeedsRounds(); ok && !u.evaluated {
-		return cli.SettingErrorf(cmd, "strategy", "%s: expected %s, because the value depends on figures of evaluation rounds", name, u.data)
+	if err := u.checkRounds(cmd, s); err != nil {
+		return err
 	}
 	if name, ok := s.HasPlateau(); ok && u.deterministic {
 		return cli.SettingErrorf(cmd, "strategy", "%s: expected no plateau with --deterministic: a round can end at any step", name)
@@ -121,6 +121,14 @@ func (u strategyUse) checkPopulation(cmd *cobra.Command) error {
 		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
 			return cli.SettingErrorf(cmd, name, "expected none with a population in --strategy: each trainer has a model of its own")
 		}
+	}
+	return nil
+}
+
+// checkRounds returns an error for a strategy that needs figures of evaluation rounds in a job without them.
+func (u strategyUse) checkRounds(cmd *cobra.Command, s *strategy.Strategy) error {
+	if name, ok := s.NeedsRounds(); ok && !u.evaluated {
+		return cli.SettingErrorf(cmd, "strategy", "%s: expected %s, because the value depends on figures of evaluation rounds", name, u.data)
 	}
 	return nil
 }

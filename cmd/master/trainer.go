@@ -97,7 +97,7 @@ master or server it continues when that process runs again. One trainer of the j
 			}
 		}
 		if predictModel == "" && !w.Own && len(etcd.Endpoints) == 0 && (addr == "" || len(servers) == 0) || len(etcd.Endpoints) == 0 && addr == "" {
-			return cli.UsageErrorf("expected --endpoints of etcd, or both --addr of the master and --servers, found %s", given(addr, servers))
+			return cli.UsageErrorf("expected --endpoints of etcd, or both --addr of the master and --servers (or --predict-model), found %s", given(addr, servers))
 		}
 		if err := checkTables(*kind, *dtype); err != nil {
 			return err
@@ -140,6 +140,11 @@ master or server it continues when that process runs again. One trainer of the j
 			return w.Run(cmd.Context())
 		}
 		store, err := open(cmd.Context(), *etcd, w.Log)
+		//guard:trainer-stopped-at-its-start
+		if err != nil && cmd.Context().Err() != nil {
+			w.Log.Info("stopped during the start")
+			return nil
+		}
 		if err != nil {
 			return err
 		}

@@ -72,7 +72,7 @@ between two training tasks. The command ends when the request is stored: master 
 open, the next round begins after it.
 
 The figures are not compared with --best-metric and --target, and end no job. If the trainer leaves, fails a task, or finishes no task
-for --task-timeout-first, the round ends with the reason and without figures.
+for 10 minutes, the round ends with the reason and without figures.
 
 The master must have --evaluation-data. In a job with --update-mode sync, the command is refused: all trainers have the same model.`,
 		Example: `  # the model of worker-3; master trainers lists the names

@@ -17,8 +17,8 @@ func verifyCommand() *cobra.Command {
 		Short: "Verify that each task was counted once",
 		Long: `Verify reads the ledger of a job, which the master writes in the same transactions as the state, and checks for each pass
 that every task was counted once or set aside. Then it compares the ledger with the state. It needs no
-master, and can run while one leads. Without --endpoints it reads the embedded etcd under --data-dir, which no master may
-be using. Sealed files are read from the directory that the master has stored in etcd, or from --ledger-dir.
+master, and can run while one leads. Without flags it reads the etcd of a master run that is under way in this directory, else the
+embedded etcd under --data-dir. Sealed files are read from the directory that the master has stored in etcd, or from --ledger-dir.
 
 It exits with 1 if a task is missing or was counted twice, if the ledger and the state disagree, or if a sealed file is
 damaged or missing, and with 2 if there is no ledger. Passes whose entries the master has deleted,
@@ -26,10 +26,13 @@ by --ledger-keep, are listed without figures.`,
 		Example: `  master verify --endpoints 10.0.0.1:2379 --job digits
   master verify --data-dir trainmaster-data -o json`,
 	}
-	from := admin.AddLocationFlags(cmd, cli.AddEtcdFlags(cmd))
+	from, find := admin.AddRunFlags(cmd)
 	dir := addLedgerDir(cmd)
 	format := cli.AddOutput(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := find(); err != nil {
+			return err
+		}
 		store, closeStore, err := from.Open(cmd.Context())
 		if err != nil {
 			return err

@@ -182,7 +182,7 @@ func TestVerifyOfAnEmbeddedEtcd(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	runArgs(t, "verify", "--data-dir", dir).wants(t, cli.ExitStore, "in use by another process", "--endpoints")
+	runArgs(t, "verify", "--data-dir", dir).wants(t, cli.ExitUsage, "no job has run in the etcd at http://127.0.0.1:") // of the process that uses it
 	etcd.Close()
 	runArgs(t, "verify", "--data-dir", dir).wants(t, cli.ExitUsage, "no job has run in the embedded etcd in "+dir+" yet", "master --data-dir "+dir)
 }

@@ -10,13 +10,8 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// Evaluations reads the evaluation rounds of a job, in the order of their numbers. A process may be using the directory of an embedded etcd.
+// Evaluations reads the evaluation rounds of a job, in the order of their numbers.
 func Evaluations(ctx context.Context, from Location) ([]view.Evaluation, error) {
-	if len(from.Etcd.Endpoints) == 0 {
-		if err := from.findRunning(); err != nil {
-			return nil, err
-		}
-	}
 	store, closeStore, err := from.Open(ctx)
 	if err != nil {
 		return nil, err

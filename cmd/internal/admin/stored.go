@@ -46,6 +46,39 @@ func AddLocationFlags(cmd *cobra.Command, etcd *etcdstore.Config) Location {
 	return Location{Etcd: etcd, DataDir: cmd.Flags().String("data-dir", "trainmaster-data", "`directory` of the embedded etcd, used when there are no --endpoints")}
 }
 
+// AddRunFlags gives cmd the flags of a location and --dir. find, called once cmd runs, finds the etcd of a process that uses the directory,
+// in the order of AddLeaderFlags. Without any it leaves the directory of an embedded etcd that no process uses.
+func AddRunFlags(cmd *cobra.Command) (from Location, find func() error) {
+	from = AddLocationFlags(cmd, cli.AddEtcdFlags(cmd))
+	dir := cmd.Flags().String("dir", RunsDir, "`directory` of a master run, or of several: the newest that is under way")
+	return from, func() error {
+		isNamed := cmd.Flag("dir").Changed
+		if len(from.Etcd.Endpoints) > 0 {
+			return nil
+		}
+		if cmd.Flag("data-dir").Changed {
+			return from.findRunning()
+		}
+		scene, found, err := FindRun(*dir)
+		switch {
+		case isNamed && isStoppedRun(*dir):
+			*from.DataDir = filepath.Join(*dir, EtcdDir)
+		case err == nil:
+			from.Etcd.Endpoints = []string{scene.Endpoint}
+			if !isNamed {
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s: the run in %s; another job: --endpoints or --data-dir\n", cmd.CommandPath(), found)
+			}
+			return nil
+		case isNamed:
+			return cli.UsageErrorf("--dir %q: %w%s", *dir, err, stoppedRunHint(*dir))
+		}
+		if err := from.findRunning(); err != nil {
+			return fmt.Errorf("%w%s", err, stoppedRunHint(*dir))
+		}
+		return nil
+	}
+}
+
 // String names the etcd in a message.
 func (p Location) String() string {
 	if len(p.Etcd.Endpoints) > 0 {

@@ -156,6 +156,11 @@ func SettingErrorf(cmd *cobra.Command, flag, format string, args ...any) error {
 	return badValue(f, f.Value.String(), fmt.Errorf(format, args...))
 }
 
+// ElementErrorf is SettingErrorf for one element of a flag with several values.
+func ElementErrorf(cmd *cobra.Command, flag, element, format string, args ...any) error {
+	return UsageErrorf("bad value '%s' for --%s from %s: %w", element, flag, sourceOf(cmd.Flags().Lookup(flag)), fmt.Errorf(format, args...))
+}
+
 func sourceOf(f *pflag.Flag) string {
 	if source := f.Annotations[sourceKey]; len(source) == 1 {
 		return source[0]

@@ -64,7 +64,11 @@ func (e Evaluation) line() string {
 	if e.Trainer != "" {
 		return fmt.Sprintf("evaluation %d of trainer %s: %s", e.Round, e.Trainer, e.figures())
 	}
-	return fmt.Sprintf("evaluation %d after pass %d: %s", e.Round, e.Passes, e.figures())
+	text := fmt.Sprintf("evaluation %d after pass %d: %s", e.Round, e.Passes, e.figures())
+	if len(e.Figures) > 0 && strings.HasPrefix(e.Outcome, "no figure ") {
+		text += fmt.Sprintf("  (%s: check --best-metric)", e.Outcome)
+	}
+	return text
 }
 
 // EvaluationsTable writes a row for each round.
