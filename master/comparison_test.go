@@ -57,7 +57,7 @@ func TestStandbyComparesDatasetsOfComponents(t *testing.T) {
 	}
 }
 
-// The files of a standby are on a store that does not answer: it takes over at once.
+// The files of a standby are on a store that does not answer: it takes over immediately.
 func TestComparisonDoesNotDelayTakeover(t *testing.T) {
 	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts connections, and never answers
 	if err != nil {

@@ -136,8 +136,8 @@ func (d *datasets) register(ctx context.Context, t component.Term, set Dataset) 
 	}
 }
 
-// Refused returns the error that ends a master after an error of the registration of the dataset: [ErrOtherJob] for other files than the
-// dataset of the job has, and [ErrBadDataset] for files that cannot be used, if the dataset is not known yet. It returns nil if another
+// Refused returns the error that ends a master after a failed registration of the dataset. It is [ErrOtherJob] for other files than the
+// dataset of the job has. It is [ErrBadDataset] for unusable files of a dataset that is not known yet. Refused returns nil if another
 // attempt can succeed.
 func (d Dataset) Refused(err error, known bool) error {
 	_, isFiles := errors.AsType[*dataset.FilesError](err)

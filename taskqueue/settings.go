@@ -63,7 +63,6 @@ func (q *Queue) trainingNames() (names []string) {
 func (ev *SetJob) check(q *Queue) error {
 	for name, weight := range ev.Weights {
 		s := q.named(name)
-		//guard:weight-of-a-training-dataset
 		if s == nil || s.kind != Training {
 			return fmt.Errorf("%w: weight.%s: expected the name of a training dataset of the job; %s", ErrBadSetting, name, some("there are", "there is none", q.trainingNames()))
 		}

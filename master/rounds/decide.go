@@ -276,7 +276,6 @@ func (r *Rounds) log(decisions []evaluation.Decision, closed *evaluation.Closed)
 			}
 		}
 		r.config.Log.WithFields(fields).Info(actions[d.Action])
-		//guard:missing-figure-reported
 		if d.Action == evaluation.Close && d.Round.Trainer == "" && d.Round.Score == nil && len(closed.Figures) > 0 && closed.SetAside == 0 {
 			names := slices.Sorted(maps.Keys(figuresOf(closed)))
 			r.config.Log.WithFields(logrus.Fields{"expected": r.config.Evaluation.Best.Figure, "found": strings.Join(names, ", ")}).Warn("figure of --best-metric missing")

@@ -37,7 +37,7 @@ func TestEvaluationDataThatIsNotRegistered(t *testing.T) {
 	}
 }
 
-// The evaluation data of a job is registered, and the next leader cannot read it: its rounds go on.
+// The evaluation data of a job is registered, and the next leader cannot read it: its rounds continue.
 func TestLeaderWithoutTheEvaluationDataEvaluates(t *testing.T) {
 	j := newJob(t, evaluation.Config{}, nil, 1)
 	j.refused = master.Dataset{From: "--evaluation-data"}.Refused
