@@ -34,7 +34,7 @@ var house = []room{
 	{dir: "taskqueue", may: []string{"recordio"}, pure: true},
 	{dir: "ledger", may: []string{"taskqueue", "internal/failpoint"}},
 	{dir: "master/snapshot", may: []string{"taskqueue"}},
-	{dir: "internal/safetensors"},
+	{dir: "internal/safetensors", may: []string{"internal/filekind"}},
 	{dir: "internal/failpoint", pure: true},
 	// what both ends of a connection must agree on
 	{dir: "proto"},
@@ -96,7 +96,7 @@ var house = []room{
 		"trainer/params/plan", "trainer/params/stream", "trainer/params/link", "proto", "pserver/floats", "pserver/model", "pserver/onwire", "pserver/optimizer",
 		"pserver/placement", "pserver/staleness", "pserver/table", "pserver/wire",
 	}},
-	{dir: "trainer", may: []string{"master/evaluation/metric", "internal/grpcdial", "internal/grpcserver", "taskqueue/onwire", "trainer/params/shards", "trainer/params/plan", "trainer/params/stream", "trainer/params/link", "recordio", "dataset", "taskqueue", "internal/safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness", "trainer/session"}},
+	{dir: "trainer", may: []string{"internal/filekind", "master/evaluation/metric", "internal/grpcdial", "internal/grpcserver", "taskqueue/onwire", "trainer/params/shards", "trainer/params/plan", "trainer/params/stream", "trainer/params/link", "recordio", "dataset", "taskqueue", "internal/safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness", "trainer/session"}},
 	{dir: "trainer/parts", may: []string{"pserver/checkpoint", "pserver/checkpoint/storage"}},
 	{dir: "pserver/checkpoint/storage", may: []string{"internal/objectstore", "pserver/checkpoint"}},
 	{dir: "master/psclient", may: []string{"internal/grpcdial", "master/pscontrol", "proto", "pserver/checkpoint", "pserver/placement", "pserver/onwire", "taskqueue"}},

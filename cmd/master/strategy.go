@@ -8,6 +8,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"trainmaster/cmd/internal/cli"
+	"trainmaster/internal/filekind"
 	"trainmaster/local"
 	"trainmaster/master/evaluation"
 	"trainmaster/master/strategy"
@@ -62,10 +63,8 @@ func (r *runFlags) takeStrategy(cmd *cobra.Command) error {
 
 // loadStrategy reads and parses a strategy file.
 func loadStrategy(path string) (file []byte, parsed *strategy.Strategy, err error) {
-	if info, err := os.Stat(path); err != nil {
-		return nil, nil, cli.UsageErrorf("--strategy: %w", err)
-	} else if !info.Mode().IsRegular() {
-		return nil, nil, cli.UsageErrorf("--strategy %q: expected a file, found %v", path, info.Mode().Type())
+	if err := filekind.CheckFile(path); err != nil {
+		return nil, nil, cli.UsageErrorf("--strategy %q: %w", path, err)
 	}
 	f, err := os.Open(path)
 	if err != nil {

@@ -32,6 +32,8 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+
+	"trainmaster/internal/filekind"
 )
 
 // MaxHeader is the longest header that is written or read: the limit of the
@@ -392,8 +394,8 @@ func (f *File) Open(name string) (*io.SectionReader, error) {
 // ReadFile reads a whole file into memory.
 func ReadFile(path string) (tensors []Tensor, metadata map[string]string, err error) {
 	// A FIFO would block the open until something writes it.
-	if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-		return nil, nil, fmt.Errorf("read safetensors file %s: expected a regular file, found %v", path, info.Mode())
+	if err := filekind.CheckFile(path); err != nil {
+		return nil, nil, fmt.Errorf("read safetensors file %s: %w", path, err)
 	}
 	file, err := os.Open(path)
 	if err != nil {
@@ -405,10 +407,10 @@ func ReadFile(path string) (tensors []Tensor, metadata map[string]string, err er
 		return nil, nil, fmt.Errorf("read safetensors file: %w", err)
 	}
 	f, err := NewFile(file, stat.Size())
-	if err == nil {
-		tensors, err = f.ReadAll()
-	}
 	if err != nil {
+		return nil, nil, fmt.Errorf("%s: not a safetensors file (a model of --save-model): %w", path, err)
+	}
+	if tensors, err = f.ReadAll(); err != nil {
 		return nil, nil, fmt.Errorf("%s: %w", path, err)
 	}
 	return tensors, f.Metadata, nil

@@ -18,6 +18,7 @@ import (
 	"trainmaster/dataset"
 	"trainmaster/dataset/convert"
 	"trainmaster/dataset/sample"
+	"trainmaster/internal/filekind"
 	"trainmaster/taskqueue"
 	"trainmaster/trainer"
 	"trainmaster/trainer/model"
@@ -122,8 +123,10 @@ func (w *Worker) checkSavePath() error {
 	if w.SavePath == "" {
 		return nil
 	}
-	if info, err := os.Stat(w.SavePath); err == nil && !info.Mode().IsRegular() {
-		return fmt.Errorf("save the model as %q: expected a file, or nothing yet, found %v", w.SavePath, info.Mode())
+	if _, err := os.Stat(w.SavePath); err == nil {
+		if err := filekind.CheckFile(w.SavePath); err != nil {
+			return fmt.Errorf("save the model as %q: %w", w.SavePath, err)
+		}
 	}
 	probe, err := os.CreateTemp(filepath.Dir(w.SavePath), filepath.Base(w.SavePath)+".probe-*")
 	if err != nil {

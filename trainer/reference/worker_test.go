@@ -177,8 +177,8 @@ func TestSavePath(t *testing.T) {
 	asked, cancel := context.WithCancel(t.Context())
 	cancel() // the worker stops: a join ends without an error
 	for _, test := range []struct{ path, want string }{
-		{dir, "expected a file, or nothing yet, found d"},
-		{os.DevNull, "expected a file, or nothing yet, found D"},
+		{dir, "expected a regular file, found a directory"},
+		{os.DevNull, "expected a regular file, found a device"},
 		{filepath.Join(dir, "nowhere", "model"), "expected a writable directory"},
 		{filepath.Join(earlier, "model"), "expected a writable directory"},
 		{earlier, ""},

@@ -44,6 +44,7 @@ type Status struct {
 	Ledger *LedgerStatus `json:"ledger"`
 
 	Progress *float64 `json:"progress"` // share of all passes of all datasets; null: there is no end, or no dataset yet
+	endedIn int // pass in which a rule or an operator has ended the job; 0: the job has not ended, or all passes are done
 	Left     *float64 `json:"left_s"`   // null: not known
 
 	next string // command that continues a job whose directory no process uses; "": the job has ended, or a master leads it
@@ -323,6 +324,9 @@ func (s Status) rows(w io.Writer) {
 
 // progressText is the share of the work that is done, and how long the rest will take.
 func (s Status) progressText() string {
+	if s.endedIn > 0 {
+		return fmt.Sprintf("ended early in pass %d", s.endedIn)
+	}
 	const of = 1000
 	text := bar(uint64(*s.Progress*of), of)
 	if s.Left != nil {
@@ -353,6 +357,9 @@ func (s *Status) measure() {
 	}
 	s.Progress = new(done / all)
 	if s.Status == "ended" {
+		if done < all {
+			s.endedIn = int(s.Datasets[0].Pass)
+		}
 		*s.Progress = 1
 	}
 	switch {
