@@ -42,12 +42,10 @@ func (c comparison) run(ctx context.Context, known *committer.TableCache) error 
 		}
 		done <- err
 	}()
-	//guard:comparison-ends-at-takeover
-	takeover := ctx.Done()
 	select {
 	case err := <-done:
 		return err
-	case <-takeover:
+	case <-ctx.Done():
 		return context.Cause(ctx)
 	case <-time.After(compareWait):
 		c.config.Log.WithField("after", compareWait.String()).Warn("files of the datasets not listed yet: this standby is not compared with the job")
@@ -66,6 +64,7 @@ func (c comparison) compare(ctx context.Context, todo []Dataset, known *committe
 			return nil
 		case err != nil:
 			c.config.Log.WithError(err).WithField("dataset", d.WithDefaults().Name).Warn("files of the dataset not compared with the job")
+		//guard:standby-compares-files
 		case found.Digest != digest:
 			return fmt.Errorf("%w: %s: %w", ErrOtherJob, d.From, difference(entriesOf(table.Files()), found))
 		}

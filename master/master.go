@@ -167,7 +167,6 @@ func (m *Master) followState(ctx context.Context, v store.Version, compared comp
 	}
 	m.tables.Store(next) // a takeover during the comparison uses them
 	if isNew {
-		//guard:standby-compares-files
 		if err := compared.run(ctx, next); err != nil {
 			return err
 		}
