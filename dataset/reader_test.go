@@ -131,7 +131,7 @@ func TestIndexerNamesDamagedTFRecordFiles(t *testing.T) {
 		"c.tfrecord": {recordio.ErrBadChecksum, "c.tfrecord: record 0, byte 0: bad checksum of the length"},
 		"d":          {recordio.ErrTruncated, "of the decompressed data"},
 		"e.tfrecord": {dataset.ErrNoRecords, "e.tfrecord: "},
-		"short":      {recordio.ErrTruncated, "short: byte 0: "},
+		"short":      {recordio.ErrBadMagic, "short: byte 0: bad magic number: not a RecordIO, TFRecord or Parquet file"},
 	} {
 		_, err := new(dataset.Indexer).Index(t.Context(), list(t, dataset.Source{}, filepath.Join(dir, name)))
 		if !errors.Is(err, want.err) || !strings.Contains(err.Error(), want.text) || !strings.Contains(err.Error(), filepath.Join(dir, name)) {

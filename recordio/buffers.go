@@ -1,6 +1,8 @@
 package recordio
 
 import (
+	"bytes"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
@@ -75,8 +77,22 @@ func (b *buffers) header(f *File, offset int64, l Layout, ahead int64) (header, 
 	return h, h.check(f.size-offset-HeaderSize, f.limit())
 }
 
+// checkBegin returns ErrBadMagic if a file that has no whole header does not begin as one: it is no truncated file.
+func (b *buffers) checkBegin(f *File, size int64) error {
+	begin, err := b.view(f, 0, size, 0)
+	if err == nil && !bytes.HasPrefix(binary.LittleEndian.AppendUint32(nil, magic), begin) {
+		err = fmt.Errorf("%w: not a RecordIO, TFRecord or Parquet file", ErrBadMagic)
+	}
+	return err
+}
+
 func (b *buffers) rawHeader(f *File, offset, ahead int64) ([]byte, error) {
 	if left := f.size - offset; left < HeaderSize {
+		if offset == 0 && left > 0 {
+			if err := b.checkBegin(f, min(left, 4)); err != nil {
+				return nil, err
+			}
+		}
 		return nil, fmt.Errorf("%w: the file ends after %d of the %d bytes of a header", ErrTruncated, left, HeaderSize)
 	}
 	return b.view(f, offset, HeaderSize, ahead)
