@@ -150,7 +150,7 @@ func TestReportThatIsRefused(t *testing.T) {
 		"truncated":       {[]string{names[1], truncated}, []string{truncated, "byte 450"}},
 		"missing":         {[]string{names[0], filepath.Join(dir, "nothing")}, []string{"nothing"}},
 		"none":            {nil, nil},
-		"outside":         {[]string{outside}, []string{outside, "allowed"}},
+		"outside":         {[]string{outside}, []string{outside, "outside of --data-roots"}},
 		"a link outside":  {[]string{link}, []string{link}},
 		"a path outside":  {[]string{filepath.Join(dir, "..", filepath.Base(filepath.Dir(outside)), "part-000")}, nil},
 		"a directory":     {[]string{dir}, nil},
