@@ -44,8 +44,8 @@ type Status struct {
 	Ledger *LedgerStatus `json:"ledger"`
 
 	Progress *float64 `json:"progress"` // share of all passes of all datasets; null: there is no end, or no dataset yet
-	endedIn int // pass in which a rule or an operator has ended the job; 0: the job has not ended, or all passes are done
-	Left     *float64 `json:"left_s"`   // null: not known
+	endedIn  int      // pass in which a rule or an operator has ended the job; 0: the job has not ended, or all passes are done
+	Left     *float64 `json:"left_s"` // null: not known
 
 	next string // command that continues a job whose directory no process uses; "": the job has ended, or a master leads it
 }
