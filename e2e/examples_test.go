@@ -38,6 +38,7 @@ var notRun = map[string]string{
 	`master model inspect "s3://bucket/job?region=eu-central-1"`:                                                                      "TestCheckpointsInABucket",
 	"master status --data-dir trainmaster-data":                                                                                       "TestDataDirLeadsToJob of cmd/master",
 	"master status --dir trainmaster-run/003":                                                                                         "TestLeaderOfRunUnderWay of cmd/master",
+	"master trainer --endpoints 127.0.0.1:2379 --data 'data/digits-0*' --own-model":                                                   "TestPopulationOfKilledProcesses",
 	"master evaluations":                "TestEvaluationOfARun",
 	"master trainers evaluate worker-3": "TestTrainerIsEvaluatedOnCommand",
 	"master evaluations --data-dir trainmaster-run/001 -o json | jq '.[].figures.accuracy'":          "TestEvaluationOfARun",
