@@ -198,7 +198,10 @@ func TestPortsThatDoNotAnswerDelayNoProgressOfOthers(t *testing.T) {
 			for i := range hung {
 				joinsFrom(t, m, fmt.Sprint("hung", g, "-", i), "10.0.0.7:50000", 9000+i)
 			}
-			calls.ofAddress[fmt.Sprint("10.0.0.8:", 9000+g)] = joinsFrom(t, m, fmt.Sprint("moves", g), "10.0.0.8:50000", 9000+g).ID()
+			moves := joinsFrom(t, m, fmt.Sprint("moves", g), "10.0.0.8:50000", 9000+g).ID()
+			calls.mu.Lock()
+			calls.ofAddress[fmt.Sprint("10.0.0.8:", 9000+g)] = moves
+			calls.mu.Unlock()
 		}
 		time.Sleep(timeout + timeout/4) // virtual time
 		v, err := m.Overview(t.Context())

@@ -3,6 +3,7 @@ package main
 import (
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"os"
 	"regexp"
@@ -137,7 +138,7 @@ master or server it continues when that process runs again. One trainer of the j
 		if len(etcd.Endpoints) == 0 {
 			w.Trainer.Locate = trainer.At(addr)
 			w.Servers = func(context.Context) ([]string, error) { return servers, nil }
-			return w.Run(cmd.Context())
+			return runWorker(cmd.Context(), &w)
 		}
 		store, err := open(cmd.Context(), *etcd, w.Log)
 		//guard:trainer-stopped-at-its-start
@@ -262,11 +263,11 @@ func trainBy(ctx context.Context, store *etcdstore.Store, w *reference.Worker, a
 		w.Trainer.Locate = follow
 	}
 	if w.Own {
-		return w.Run(ctx)
+		return runWorker(ctx, w)
 	}
 	if len(servers) > 0 {
 		w.Servers = func(context.Context) ([]string, error) { return servers, nil }
-		return w.Run(ctx)
+		return runWorker(ctx, w)
 	}
 	following, unfollow := context.WithCancel(ctx)
 	defer unfollow()
@@ -281,5 +282,17 @@ func trainBy(ctx context.Context, store *etcdstore.Store, w *reference.Worker, a
 			w.Log.WithField("missing", missing).Info("waiting for parameter servers; start each with: master pserver --endpoints ...")
 		})
 	}
-	return w.Run(ctx)
+	return runWorker(ctx, w)
+}
+
+// runWorker runs a trainer. If no master is left to elect the saver of the model, the exit code is 3: another start may find a master.
+func runWorker(ctx context.Context, w *reference.Worker) error {
+	return saverCode(w.Run(ctx))
+}
+
+func saverCode(err error) error {
+	if errors.Is(err, reference.ErrNoSaver) {
+		return cli.ExitWith(cli.ExitStore, err)
+	}
+	return err
 }

@@ -2,12 +2,16 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 	"strings"
 	"testing"
 	"time"
 
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
+	"trainmaster/trainer/reference"
 )
 
 // A trainer of a job is refused by the master of another job, also if --addr names it.
@@ -29,5 +33,15 @@ func TestTrainerOfOtherJobIsRefused(t *testing.T) {
 	}
 	if v, err := l.Overview(t.Context()); err != nil || len(v.Trainers) != 0 {
 		t.Errorf("trainers of the job: found %+v, %v, expected none", v.Trainers, err)
+	}
+}
+
+// A trainer that finds no master after the end of the job has a code that master run repeats.
+func TestTrainerWithoutASaverHasTheCodeOfAStart(t *testing.T) {
+	if code := cli.ExitCode(saverCode(fmt.Errorf("model not saved: %w", reference.ErrNoSaver))); code != cli.ExitStore {
+		t.Errorf("found code %d, expected %d", code, cli.ExitStore)
+	}
+	if other := errors.New("disk is full"); saverCode(other) != other {
+		t.Errorf("another error: found %v", saverCode(other))
 	}
 }

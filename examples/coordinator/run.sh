@@ -42,7 +42,7 @@ export PYTHONPATH=$work/stubs PYTHONDONTWRITEBYTECODE=1
 
 # A master with an embedded etcd. It reads the records for the trainers (self), and evaluates the model after each pass.
 "$master" recordio convert --shards 4 --held-out 0.2 testdata/digits.csv.gz "$work/data/digits" 2>/dev/null >&2
-"$master" --data-dir "$work/etcd" --listen 127.0.0.1:0 --http "" --passes 2 --chunks-per-task 16 --task-timeout-min 8s \
+"$master" --data-dir "$work/etcd" --listen 127.0.0.1:0 --http "" --passes 2 --chunks-per-task 16 --task-timeout-min 16s \
 	--data-proxy self --data-roots "$work/data" --evaluation-data "$work/data/digits-test-*" --best-metric accuracy:max 2>"$work/master.log" &
 leads=$!
 await msg=leading "$work/master.log"

@@ -486,6 +486,9 @@ func (w *Worker) savedSince(before os.FileInfo) bool {
 	return now != nil && (before == nil || !os.SameFile(before, now) || !before.ModTime().Equal(now.ModTime()))
 }
 
+// ErrNoSaver is returned by a trainer that finds no master after the end of the job. Another trainer may have saved the model before.
+var ErrNoSaver = errors.New("no master runs to elect the saver")
+
 // save writes the model if this trainer is elected.
 func (w *Worker) save(ctx context.Context, client *trainer.Client, parameters Parameters, servers *params.Client, m model.Model, shape model.Config, described string, before os.FileInfo) error {
 	if w.SavePath == "" {
@@ -497,7 +500,7 @@ func (w *Worker) save(ctx context.Context, client *trainer.Client, parameters Pa
 		w.Log.Info("another trainer has saved the model")
 		return nil
 	case errors.Is(err, io.EOF):
-		return errors.New("model not saved by this trainer: no master runs to elect the saver: start a master and a trainer again")
+		return fmt.Errorf("model not saved by this trainer: %w: start a master and a trainer again", ErrNoSaver)
 	case err != nil || !elected:
 		return err
 	}
