@@ -188,6 +188,7 @@ type Leave struct {
 func (ev *Leave) apply(q *Queue) Answer {
 	if t := q.known(ev.Trainer, ev.Incarnation); t != nil {
 		q.endOwnRoundOf(t, "it has left")
+		q.modelSaved = q.modelSaved || q.population != nil && q.hasEnded() && t.ordinal == q.saver
 		t.gone = true
 		if q.keepsTasks() {
 			q.keep(t)

@@ -194,10 +194,15 @@ func (q *Queue) answerMember(e *entry, attempt Attempt, a *Answer) {
 	a.HyperParameters, a.From = all, from
 }
 
-// maySave reports whether the population lets t save the model of the job: the best trainer that has a session saves it.
+// maySave reports whether the population lets t save the model of the job: the best trainer that has a session saves it. After it has left,
+// no other trainer replaces its model.
 func (q *Queue) maySave(t *trainer) bool {
 	if q.population == nil {
 		return true
+	}
+	//guard:saved-model-kept
+	if q.modelSaved {
+		return false
 	}
 	for _, id := range q.population.Ranking() {
 		if best := q.byID[id]; best != nil && !best.gone {

@@ -59,6 +59,8 @@ type Queue struct {
 	population        Population // of the strategy, if it has one
 	populationChanged bool
 
+	modelSaved bool // the trainer of a population that saves the model has left after the end of the job
+
 	joins  int   // in this commit
 	hold   bool  // no new dispatches
 	warned Kinds // whose tasks no trainer accepted

@@ -40,7 +40,8 @@ class Session:
             time.sleep(self.joined.session_ttl / 5)
             reply = call(self.coordinator.Heartbeat, pb.HeartbeatRequest(session=self.joined.session, held=self.held))
             for command in reply.commands:  # of a master that has not reached the port
-                self.stop(command.stop_task, None)
+                if command.HasField("stop_task"):  # the default of stop_task has the task 0: whatever runs
+                    self.stop(command.stop_task, None)
 
     def request(self):
         """Returns the next request. Between two tasks, the trainer holds none."""

@@ -602,4 +602,9 @@ func TestRuleEndsAPopulation(t *testing.T) {
 			t.Errorf("%s saves: %v", id, granted)
 		}
 	}
+	a, b := j.members["a"], j.members["b"]
+	j.apply(&taskqueue.Leave{Trainer: b.Ordinal, Incarnation: b.Incarnation})
+	if j.apply(&taskqueue.SaveModel{Trainer: a.Ordinal, Incarnation: a.Incarnation, Lease: 1000}).Granted {
+		t.Error("a replaces the model that b has saved")
+	}
 }
