@@ -517,7 +517,11 @@ func (q *Queue) finishPlain(t *trainer, ev *PlainAsk) FinishStatus {
 	}
 	for _, l := range slices.Backward(t.late) {
 		//guard:plain-late-finish
-		if l.index == ev.Index && (ev.Token.IsZero() || ev.Token == l.token) && ev.Error == "" && q.sets[l.token.Dataset].hasOffsets(ev) {
+		if l.index == ev.Index && (ev.Token.IsZero() || ev.Token == l.token) && ev.Error == "" {
+			//guard:plain-late-finish-matches-chunks
+			if !q.sets[l.token.Dataset].hasOffsets(ev) {
+				return Stale
+			}
 			return q.finish(t, &Result{Token: l.token})
 		}
 	}

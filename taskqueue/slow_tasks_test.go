@@ -1,6 +1,7 @@
 package taskqueue
 
 import (
+	"slices"
 	"testing"
 	"time"
 )
@@ -152,5 +153,26 @@ func TestSlowestTaskIsNotSetAside(t *testing.T) {
 	status, _ := q.Status()
 	if v := q.Overview().Sets[0]; status != Ended || v.Done != 20 || v.SetAside > 0 {
 		t.Errorf("job %v with %d tasks counted and %d set aside, expected 20 and 0", status, v.Done, v.SetAside)
+	}
+}
+
+// A client that reuses its reply has read another chunk of the file: its late finish does not count. A finish with the offsets of the task does.
+func TestLateFinishOfAnotherChunkIsStale(t *testing.T) {
+	q := datasetQueue(t, 2, Options{Passes: 1})
+	now := q.Clock()
+	q.Apply(now, &PlainAsk{Connection: "a", Want: true})
+	got := q.Apply(now, &PlainAsk{Connection: "b", Want: true}) // its chunk does not begin at 0
+	now = now.Add(time.Hour)
+	q.Apply(now, &Tick{})
+	chunks := q.Table(0).TaskChunks(got.Index)
+	read := OffsetsOf(len(chunks), func(i int) int64 { return chunks[i].Index.Offset })
+	for _, test := range []struct {
+		offsets uint64
+		status  FinishStatus
+	}{{read + 1, Stale}, {read, Counted}} {
+		a := q.Apply(now, &PlainAsk{Trainer: got.Ordinal, Incarnation: got.Incarnation, Connection: "b", Finished: true, Index: got.Index, Offsets: test.offsets, Result: Result{Token: got.Token}})
+		if !slices.Equal(a.Finishes, []FinishStatus{test.status}) {
+			t.Errorf("offsets %d of %d: found %v, expected %v", test.offsets, read, a.Finishes, test.status)
+		}
 	}
 }
