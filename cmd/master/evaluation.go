@@ -29,6 +29,7 @@ type evaluationFlags struct {
 	data                []string
 	every, best, target string
 	metricsOut          string
+	figures             map[string]string // that the strategy names
 	config              evaluation.Config
 }
 
@@ -114,7 +115,7 @@ func (e *evaluationFlags) checkUsed(cmd *cobra.Command, expected string) error {
 // component returns the component that evaluates the job of a master. leader returns the master.
 func (e *evaluationFlags) component(config *master.Config, leader func() *master.Master, log *logrus.Entry, metrics io.Writer) *rounds.Rounds {
 	set := e.dataset()
-	c := rounds.Config{Evaluation: e.config, Store: config.Store, Log: log, Metrics: metrics, Refused: set.Refused, Register: func(ctx context.Context) error {
+	c := rounds.Config{Evaluation: e.config, Store: config.Store, Log: log, Figures: e.figures, Metrics: metrics, Refused: set.Refused, Register: func(ctx context.Context) error {
 		return leader().ReportSet(ctx, set.SetSpec, set.Paths)
 	}}
 	if config.Servers != nil {

@@ -35,6 +35,10 @@ func (s *daemonSettings) readStrategy(cmd *cobra.Command) error {
 	if parsed.Population != nil {
 		s.evaluation.config.Every = evaluation.Every{} // no model is the model of the job
 	}
+	s.evaluation.figures = map[string]string{}
+	for figure, from := range parsed.Figures() {
+		s.evaluation.figures[figure] = "--strategy: " + from
+	}
 	s.config.Queue.Strategy = parsed.OfJob(file, s.ps > 0)
 	return nil
 }

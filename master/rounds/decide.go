@@ -276,10 +276,23 @@ func (r *Rounds) log(decisions []evaluation.Decision, closed *evaluation.Closed)
 			}
 		}
 		r.config.Log.WithFields(fields).Info(actions[d.Action])
-		if d.Action == evaluation.Close && d.Round.Trainer == "" && d.Round.Score == nil && len(closed.Figures) > 0 && closed.SetAside == 0 {
-			names := slices.Sorted(maps.Keys(figuresOf(closed)))
-			r.config.Log.WithFields(logrus.Fields{"expected": r.config.Evaluation.Best.Figure, "found": strings.Join(names, ", ")}).Warn("figure of --best-metric missing")
+		if d.Action == evaluation.Close && d.Round.Trainer == "" && len(closed.Figures) > 0 && closed.SetAside == 0 {
+			r.warnOfMissing(figuresOf(closed))
 		}
+	}
+}
+
+// warnOfMissing logs the figures by which the job decides, and which a round does not have: they may be misspelled.
+func (r *Rounds) warnOfMissing(found map[string]float64) {
+	names := strings.Join(slices.Sorted(maps.Keys(found)), ", ")
+	warn := func(figure, from string) {
+		if _, ok := found[figure]; !ok {
+			r.config.Log.WithFields(logrus.Fields{"expected": figure, "found": names, "from": from}).Warn("figure missing in a round")
+		}
+	}
+	warn(r.config.Evaluation.Best.Figure, "--best-metric")
+	for _, figure := range slices.Sorted(maps.Keys(r.config.Figures)) {
+		warn(figure, r.config.Figures[figure])
 	}
 }
 

@@ -25,8 +25,9 @@ type Config struct {
 	// Refused returns the error that ends the term after an error of Register, or nil: Register is repeated. known: the dataset of the job
 	// is registered. Default: another dataset ends the term.
 	Refused func(err error, known bool) error
-	Models  Models    // nil: the newest model of a training result
-	Metrics io.Writer // receives the figures of each round that this master ends, as lines of name=value. nil: none
+	Models  Models            // nil: the newest model of a training result
+	Figures map[string]string // figures by which the job decides, besides Best, with what names them. A round without one is logged
+	Metrics io.Writer         // receives the figures of each round that this master ends, as lines of name=value. nil: none
 	Store   store.Store
 	Log     *logrus.Entry // default: the standard logger
 }

@@ -16,6 +16,9 @@ import (
 	"sync/atomic"
 	"testing"
 
+	"github.com/sirupsen/logrus"
+	logtest "github.com/sirupsen/logrus/hooks/test"
+
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
@@ -56,6 +59,8 @@ type job struct {
 	models   rounds.Models
 	strategy string // file; "": none
 	metrics  io.Writer
+	figures  map[string]string // of a strategy
+	log      *logrus.Entry
 	failures int          // of a task before it is set aside; 0: the default
 	failed   atomic.Int32 // reads of records that are still to fail
 
@@ -101,7 +106,7 @@ func (j *job) startWith(tasks int) {
 func (j *job) start() {
 	started := make(chan *master.Master, 1)
 	leader := sync.OnceValue(func() *master.Master { return <-started })
-	j.rounds = rounds.New(rounds.Config{Evaluation: j.config, Store: lossy{j.store, &j.failed}, Models: j.models, Metrics: j.metrics, Refused: j.refused, Register: func(ctx context.Context) error {
+	j.rounds = rounds.New(rounds.Config{Evaluation: j.config, Store: lossy{j.store, &j.failed}, Models: j.models, Figures: j.figures, Metrics: j.metrics, Log: j.log, Refused: j.refused, Register: func(ctx context.Context) error {
 		return leader().ReportSet(ctx, taskqueue.SetSpec{Kind: taskqueue.Evaluation}, []string{j.data})
 	}})
 	config := master.Config{Components: []component.Component{j.rounds}, Evaluate: j.rounds.Evaluate, ChunksPerTask: 1}
@@ -539,6 +544,45 @@ func TestRoundOfATrainerEndsNoJobByItsStrategy(t *testing.T) {
 	j.wantRecords("1 of trainer@0 after pass 0 (command (version 0, 0 passes)): 1 results, loss 0.25")
 	if v, err := j.Overview(t.Context()); err != nil || v.Status != taskqueue.Running {
 		t.Errorf("round of a trainer: expected a running job, found %v (%s), %v", v.Status, v.Reason, err)
+	}
+}
+
+// A figure that no round has is named in the log, with what asks for it and the figures that there are.
+func TestMisspelledFiguresAreNamed(t *testing.T) {
+	s, err := strategy.Parse([]byte("hyper-parameters: {dropout: {schedule: plateau, value: 0.2, figure: \"los:min\", factor: 0.5, patience: 2}}\n" +
+		"stop: [{when: accurcy > 0.9}, {when: loss < 0.1}, {when: job.passes > 9}]\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	logger, hook := logtest.NewNullLogger()
+	j := &job{t: t, store: etcdtest.Store(t), data: heldOut(t, 1), config: evaluation.Config{Best: evaluation.Goal{Figure: "f1"}},
+		figures: s.Figures(), log: logrus.NewEntry(logger)}
+	j.startWith(4)
+	j.train(1, "model-1")
+	j.take() //nolint:errcheck // reports it
+	if err := j.Evaluate(t.Context(), ""); err != nil {
+		t.Fatal(err)
+	}
+	mastertest.Eventually(t, "the round", func() bool { return len(j.records()) == 1 })
+	j.measured(j.want(taskqueue.Evaluation), 0.5)
+	j.take() //nolint:errcheck // reports it
+	var found []string
+	mastertest.Eventually(t, "three warnings", func() bool {
+		found = nil
+		for _, e := range hook.AllEntries() {
+			if e.Level == logrus.WarnLevel {
+				found = append(found, fmt.Sprintf("%s: %v: expected %v, found %v", e.Message, e.Data["from"], e.Data["expected"], e.Data["found"]))
+			}
+		}
+		return len(found) >= 3
+	})
+	want := []string{
+		"figure missing in a round: --best-metric: expected f1, found loss",
+		"figure missing in a round: accurcy > 0.9: expected accurcy, found loss",
+		"figure missing in a round: dropout: expected los, found loss",
+	}
+	if !slices.Equal(found, want) {
+		t.Errorf("expected %q, found %q", want, found)
 	}
 }
 

@@ -28,6 +28,27 @@ func (s *Strategy) NeedsRounds() (name string, ok bool) {
 	return s.first(func(c Schedule) bool { return c.Shape == Plateau }, func(r Rule) bool { return !strings.HasPrefix(r.Name, "job.") })
 }
 
+// Figures returns the figures of evaluation rounds by which plateaus and rules decide, with the first hyper-parameter or rule of each.
+func (s *Strategy) Figures() map[string]string {
+	figures := map[string]string{}
+	add := func(figure, from string) {
+		if _, ok := figures[figure]; !ok {
+			figures[figure] = from
+		}
+	}
+	for _, name := range slices.Sorted(maps.Keys(s.Schedules)) {
+		if c := s.Schedules[name]; c.Shape == Plateau {
+			add(c.Figure.Figure, name)
+		}
+	}
+	for _, r := range s.Stop {
+		if !strings.HasPrefix(r.Name, "job.") {
+			add(r.Name, r.String())
+		}
+	}
+	return figures
+}
+
 // HasPlateau returns a hyper-parameter with a plateau, if there is one.
 func (s *Strategy) HasPlateau() (name string, ok bool) {
 	return s.first(func(c Schedule) bool { return c.Shape == Plateau }, func(Rule) bool { return false })
