@@ -26,13 +26,13 @@ func newDetached(part string, log *logrus.Entry) detached {
 var errHangs = errors.New("call has not returned")
 
 // do is await for a call without a value.
-func (d detached) do(ctx context.Context, patience time.Duration, call func(context.Context) error) error {
-	_, err := await(ctx, d, patience, func(ctx context.Context) (struct{}, error) { return struct{}{}, call(ctx) })
+func (d detached) do(ctx context.Context, afterEnd time.Duration, call func(context.Context) error) error {
+	_, err := await(ctx, d, afterEnd, func(ctx context.Context) (struct{}, error) { return struct{}{}, call(ctx) })
 	return err
 }
 
-// await runs call and waits for it, up to patience after ctx ends.
-func await[V any](ctx context.Context, d detached, patience time.Duration, call func(context.Context) (V, error)) (none V, err error) {
+// await runs call and waits for it, up to afterEnd after ctx ends.
+func await[V any](ctx context.Context, d detached, afterEnd time.Duration, call func(context.Context) (V, error)) (none V, err error) {
 	if err := d.Acquire(ctx); err != nil {
 		return none, fmt.Errorf("wait for an earlier call: %w", err)
 	}
@@ -59,7 +59,7 @@ func await[V any](ctx context.Context, d detached, patience time.Duration, call 
 	case r := <-done:
 		return r.value, r.err
 	//guard:detached-time-limit
-	case <-time.After(patience):
+	case <-time.After(afterEnd):
 		return none, fmt.Errorf("%w: %w", errHangs, context.Cause(ctx))
 	}
 }
