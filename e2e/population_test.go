@@ -317,3 +317,30 @@ func TestPopulationThatTheJobCannotHave(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Trainers in Python take part in a population with the code of docs/population.md. They receive models by both ways, and keep their own model when a
+// copy is damaged.
+func TestPythonTrainersOfAPopulation(t *testing.T) {
+	t.Parallel()
+	j := newJob(t)
+	file := strings.Replace(populationFile, "1pass", "2s", 1) + "stop: [{when: loss < 0.1}]\n"
+	m := j.master("--passes", "0", "--strategy", strategyFile(t, file), "--evaluation-data", j.data.Test.Paths[0])
+	j.awaitLeader(0)
+	trainers := pythonCommand(t.Context(), t, "testdata/population_trainer.py", j.connTo, filepath.Join(j.dir, "data", "digits-0*"), "../docs/population.md", t.TempDir())
+	out, err := trainers.CombinedOutput()
+	if err != nil {
+		t.Fatalf("%v\n%s", err, out)
+	}
+	for _, line := range []string{
+		"receiver kept its model: expected the complete model of the trainer\n", "receiver received the model of port as bytes\n", " received the model of path as str\n",
+	} {
+		if !strings.Contains(string(out), line) {
+			t.Errorf("expected %q, found\n%s", line, out)
+		}
+	}
+	if n := strings.Count(string(out), "ended job finished: stopped: loss < 0.1: loss is 0.05"); n != 3 {
+		t.Errorf("expected the end by the rule for each trainer, found\n%s", out)
+	}
+	m.wantExit(0)
+	run(t, j.dir, j.in("verify")...).wants(t, 0)
+}
