@@ -69,6 +69,7 @@ var house = []room{
 	{dir: "master/evaluation/metric", pure: true},
 	{dir: "master/evaluation", may: []string{"taskqueue", "master/evaluation/metric"}, pure: true},
 	{dir: "master/strategy", may: []string{"taskqueue", "master/evaluation", "master/evaluation/metric"}, pure: true, libraries: []string{"go.yaml.in/yaml/v3"}},
+	{dir: "master/podmanager", may: []string{"taskqueue"}, pure: true},
 	{dir: "etcdstore/fence", may: []string{"taskqueue"}},
 	{dir: "master/pscontrol", may: []string{"master/evaluation", "taskqueue", "master/store", "master/component", "master/committer", "master/snapshot", "master/election/detector"}},
 	{dir: "master/trainercontrol", may: []string{"taskqueue", "master/component"}},

@@ -22,7 +22,7 @@ import (
 var ErrOccupied = errors.New("there is a job already")
 
 // jobKeys lists all keys that a job can have, in the form that ReadAll takes.
-var jobKeys = []string{keyJob, keyState, keyState + "/", keyTrainers, keyPS, keyPSDesired, keyPSBlocks, "/ps_step", "/checkpoints/",
+var jobKeys = []string{keyJob, keyState, keyState + "/", keyTrainers, keyPS, keyPSDesired, keyPSBlocks, taskqueue.PodsKey, "/ps_step", "/checkpoints/",
 	taskqueue.EvaluationKey, taskqueue.EvaluationKey + "/", taskqueue.StrategyKey, taskqueue.StrategyKey + "/", "/ledger/", "/master/"}
 
 // Import is a job to write to a prefix without a job.

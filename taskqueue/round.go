@@ -8,6 +8,9 @@ import (
 	"slices"
 )
 
+// PodsKey has the state of the pods of a job. The queue does not read it.
+const PodsKey = "/pods"
+
 // The keys of evaluation rounds.
 const (
 	EvaluationKey = "/evaluation"       // the decisions about rounds. The queue does not read them

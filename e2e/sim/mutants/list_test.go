@@ -42,22 +42,26 @@ func TestBugsCanBePlanted(t *testing.T) {
 
 // A row without tests needs no bug.
 func TestEachRowWithTestsHasABug(t *testing.T) {
-	page, err := os.ReadFile(filepath.Join(root, "docs", "faults.md"))
-	if err != nil {
-		t.Fatal(err)
+	var page []byte
+	for _, name := range []string{"faults.md", "faults-kubernetes.md"} {
+		text, err := os.ReadFile(filepath.Join(root, "docs", name))
+		if err != nil {
+			t.Fatal(err)
+		}
+		page = append(page, text...)
 	}
 	rows := map[string]string{} // fault: cell with its tests
 	for _, m := range regexp.MustCompile(`(?m)^\| (F\d+) \|.*\| ([^|]*)\|$`).FindAllStringSubmatch(string(page), -1) {
 		rows[m[1]] = m[2]
 	}
 	if len(rows) == 0 {
-		t.Fatal("docs/faults.md has no rows")
+		t.Fatal("docs/faults*.md have no rows")
 	}
 	guarded := map[string]bool{}
 	for _, g := range guards {
 		guarded[g.Fault] = true
 		if !strings.Contains(rows[g.Fault], "`"+g.Test+"`") {
-			t.Errorf("%s: the row %s of docs/faults.md does not name %s", g.Name, g.Fault, g.Test)
+			t.Errorf("%s: the row %s of docs/faults*.md does not name %s", g.Name, g.Fault, g.Test)
 		}
 	}
 	for fault, tests := range rows {

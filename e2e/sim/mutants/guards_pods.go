@@ -1,0 +1,32 @@
+package mutants
+
+// podGuards are the bugs of the rows below "Pods" of docs/faults-kubernetes.md.
+var podGuards = []guard{
+	{"F271", "master/podmanager.TestRandomEventsKeepOnePodOfEachIndex", mutant{"next attempt created while the previous attempt runs", "next-attempt-after-end",
+		condition("current != nil"),
+		"two pods of one index train at the same time"}},
+	{"F271", "master/podmanager.TestRandomEventsKeepOnePodOfEachIndex", mutant{"late pod of a deposed leader stays", "late-pod-removed",
+		condition("$ && false"),
+		"a job has more pods than its goal"}},
+	{"F271", "master/podmanager.TestPlansAreAsTheirScenariosSay", mutant{"pods of another instance adopted", "pod-of-another-instance-replaced",
+		condition("$ && false"),
+		"workers of a job that etcd has lost look for its etcd without end"}},
+	{"F272", "master/podmanager.TestPlansAreAsTheirScenariosSay", mutant{"disrupted pod charged", "disrupted-pod-not-charged",
+		condition("$ && false"),
+		"evictions end a job"}},
+	{"F272", "master/podmanager.TestPlansAreAsTheirScenariosSay", mutant{"relaunches without a pause", "relaunch-backoff",
+		condition("$ && false"),
+		"pods that cannot start are created many times a second"}},
+	{"F273", "master/podmanager.TestPlansAreAsTheirScenariosSay", mutant{"memory grows without a limit", "memory-cap",
+		condition("$ && false"),
+		"a pod at its memory cap is replaced without end"}},
+	{"F274", "master/podmanager.TestPlansAreAsTheirScenariosSay", mutant{"failed pod not charged", "relaunch-charged",
+		remove(),
+		"a pod that always fails is replaced without end"}},
+	{"F274", "master/podmanager.TestPlansAreAsTheirScenariosSay", mutant{"index never given up", "index-given-up",
+		condition("$ && false"),
+		"a pod that always fails is replaced without end"}},
+	{"F274", "master/podmanager.TestPlansAreAsTheirScenariosSay", mutant{"job without workers continues", "fewer-than-min-fails",
+		condition("$ && false"),
+		"a job waits for workers that do not come"}},
+}

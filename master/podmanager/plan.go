@@ -1,0 +1,324 @@
+package podmanager
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+	"time"
+
+	"trainmaster/taskqueue"
+)
+
+// Observed is what the cluster and the job are like.
+type Observed struct {
+	Pods []Pod
+	Over bool // the job has ended: nothing is created or replaced
+}
+
+// Verb is what an action does.
+type Verb uint8
+
+// The verbs.
+const (
+	Create  Verb = iota
+	Delete       // with the UID
+	FailJob      // the job cannot continue
+)
+
+func (v Verb) String() string { return [...]string{"create", "delete", "fail-job"}[v] }
+
+// Action is one step towards the goal.
+type Action struct {
+	Verb    Verb
+	Name    string // of the pod
+	UID     string // of a pod to delete
+	Role    Role
+	Index   int
+	Attempt int
+	Memory  int64  // of a pod to create; 0: as configured
+	Reason  string // of a delete, or why the job fails
+}
+
+// Relaunch is a decision to replace a pod, or not.
+type Relaunch struct {
+	Name    string
+	Role    Role
+	Outcome Outcome
+	Reason  string
+	Memory  int64 // of the next attempt, if it grew
+	Done    Done  // there is no next attempt
+}
+
+// Decision is the result of [Plan].
+type Decision struct {
+	State      State // to store before the actions
+	Actions    []Action
+	Relaunches []Relaunch    // that the next state has, and the last state did not have
+	Rest       time.Duration // until the next action by time; negative: none is due by time
+}
+
+const (
+	firstBackoff = time.Second
+	maxBackoff   = 5 * time.Minute
+	calm         = 10 * time.Minute // after which a pod is not in a row with the attempts before
+	keptEnded    = 3                // ended pods of an index that keep their logs
+)
+
+// backoff is the pause before a relaunch. row counts the relaunches in a row, from 1.
+func backoff(row int) time.Duration {
+	return min(firstBackoff<<min(row-1, 10), maxBackoff)
+}
+
+// Plan decides what is created, replaced and deleted. The caller must store Decision.State before it executes the actions.
+func Plan(c Config, stored State, seen Observed, now taskqueue.Clock) Decision {
+	p := &planner{config: c, now: now, seen: seen, pods: map[key][]Pod{}}
+	p.State, p.Rest = stored.clone(), -1
+	if seen.Over {
+		return p.Decision
+	}
+	for _, pod := range seen.Pods {
+		p.pods[key{pod.Role, pod.Index}] = append(p.pods[key{pod.Role, pod.Index}], pod)
+	}
+	for _, r := range roles {
+		p.role(r)
+	}
+	//guard:fewer-than-min-fails
+	if reason := p.hopeless(); reason != "" {
+		p.Actions = append(p.Actions, Action{Verb: FailJob, Reason: reason})
+	}
+	slices.SortStableFunc(p.Actions, func(a, b Action) int { return cmp.Compare(rank(a), rank(b)) })
+	return p.Decision
+}
+
+// rank puts the end of the job first, and deletes before creates, which may need their quota.
+func rank(a Action) int {
+	switch a.Verb {
+	case FailJob:
+		return 0
+	case Delete:
+		return 1
+	}
+	return 2
+}
+
+type key struct {
+	role  Role
+	index int
+}
+
+type planner struct {
+	Decision
+	config Config
+	now    taskqueue.Clock
+	seen   Observed
+	pods   map[key][]Pod
+	fatal  string
+}
+
+// role plans the pods of one role.
+func (p *planner) role(r Role) {
+	given := p.config.group(r).Count
+	goal := p.State.Goals[r]
+	if goal.Given != given { // the first leader, or another value of the flag
+		goal = Goal{given, given}
+		if p.State.Goals == nil {
+			p.State.Goals = map[Role]Goal{}
+		}
+		p.State.Goals[r] = goal
+	}
+	end := goal.Count
+	for k := range p.pods {
+		if k.role == r {
+			end = max(end, k.index+1)
+		}
+	}
+	for _, s := range p.State.Slots {
+		if s.Role == r {
+			end = max(end, s.Index+1)
+		}
+	}
+	for i := range end {
+		p.index(p.State.Slot(r, i), i < goal.Count)
+	}
+}
+
+// index plans one index.
+func (p *planner) index(slot Slot, wanted bool) {
+	pods := slices.SortedFunc(slices.Values(p.pods[key{slot.Role, slot.Index}]), func(a, b Pod) int { return cmp.Compare(b.Attempt, a.Attempt) })
+	for _, pod := range pods {
+		switch {
+		//guard:pod-of-another-instance-replaced
+		case pod.Instance != p.config.Instance:
+			slot.Attempt = max(slot.Attempt, pod.Attempt+1)
+		case pod.Attempt > slot.Attempt: // the state is older than the pod
+			slot.Attempt, slot.Done = pod.Attempt, NotDone
+		}
+	}
+	var current *Pod
+	ended := 0
+	for i, pod := range pods {
+		switch {
+		case pod.Instance == p.config.Instance && pod.Attempt == slot.Attempt:
+			current = &pods[i]
+		case pod.Gone:
+		case pod.Instance != p.config.Instance:
+			p.remove(pod, "of another instance of the job")
+		//guard:late-pod-removed
+		case !pod.Ended():
+			p.remove(pod, "a later attempt exists")
+		default:
+			if ended++; ended >= keptEnded {
+				p.remove(pod, "logs of later attempts are kept")
+			}
+		}
+	}
+	switch {
+	case !wanted:
+		p.unwanted(&slot, current)
+	case slot.Done != NotDone:
+	//guard:next-attempt-after-end
+	case current != nil && current.Ended():
+		p.relaunch(&slot, *current)
+	}
+	p.State.set(slot)
+	if !wanted || slot.Done != NotDone || current != nil && current.Attempt == slot.Attempt {
+		return
+	}
+	//guard:relaunch-backoff
+	if rest := slot.After.Sub(p.now); rest > 0 {
+		if p.Rest < 0 || rest < p.Rest {
+			p.Rest = rest
+		}
+		return
+	}
+	p.Actions = append(p.Actions, Action{
+		Verb: Create, Name: Name(p.config.Job, slot.Role, slot.Index, slot.Attempt), Role: slot.Role, Index: slot.Index, Attempt: slot.Attempt, Memory: slot.Memory,
+	})
+}
+
+// remove deletes a pod, once.
+func (p *planner) remove(pod Pod, reason string) {
+	if !pod.Deleting {
+		p.Actions = append(p.Actions, Action{Verb: Delete, Name: pod.Name, UID: pod.UID, Role: pod.Role, Index: pod.Index, Attempt: pod.Attempt, Reason: reason})
+	}
+}
+
+// unwanted removes the pod of an index above the goal. If the goal grows later, the index gets the next name and no charges.
+func (p *planner) unwanted(slot *Slot, pod *Pod) {
+	switch {
+	case pod == nil:
+	case pod.Ended():
+		*slot = Slot{Role: slot.Role, Index: slot.Index, Attempt: pod.Attempt + 1}
+	default:
+		p.remove(*pod, "fewer pods are wanted")
+	}
+}
+
+// relaunch decides what follows the end of a pod.
+func (p *planner) relaunch(slot *Slot, pod Pod) {
+	outcome, reason := pod.Outcome()
+	done := Relaunch{Name: pod.Name, Role: pod.Role, Outcome: outcome, Reason: reason}
+	if p.now.Sub(slot.After) > calm {
+		slot.Row = 0
+	}
+	slot.Reason = reason
+	switch {
+	case outcome == Usage:
+		if p.fatal == "" {
+			p.fatal = fmt.Sprintf("pod %s: %s", pod.Name, reason)
+		}
+		slot.Done = GivenUp
+	case outcome == Completed && slot.Role == Worker:
+		slot.Done = HasDone
+	case outcome == OutOfMemory && p.config.grow(slot.Role, slot.Memory) > 0:
+		slot.Memory = p.config.grow(slot.Role, slot.Memory)
+		done.Memory = slot.Memory
+		p.next(slot, 0)
+	case outcome == OutOfMemory, outcome == Charged:
+		//guard:relaunch-charged
+		slot.Charged++
+		//guard:index-given-up
+		if slot.Charged > p.config.MaxRelaunch {
+			slot.Done = GivenUp
+			break
+		}
+		slot.Row++
+		p.next(slot, backoff(slot.Row))
+	default: // Free, or a parameter server that left a running job
+		slot.Row++
+		p.next(slot, backoff(slot.Row))
+	}
+	done.Done = slot.Done
+	p.Relaunches = append(p.Relaunches, done)
+}
+
+// next begins the next attempt after a pause.
+func (p *planner) next(slot *Slot, pause time.Duration) {
+	slot.Attempt++
+	slot.After = p.now.Add(pause)
+}
+
+// hopeless returns why the job cannot continue; "": it can.
+func (p *planner) hopeless() string {
+	if p.fatal != "" {
+		return p.fatal
+	}
+	for _, r := range roles {
+		count := p.State.Goals[r].Count
+		left, active, last := count, count, Slot{}
+		for _, s := range p.State.Slots {
+			if s.Role != r || s.Index >= count || s.Done == NotDone {
+				continue
+			}
+			active--
+			if s.Done == GivenUp {
+				left, last = left-1, s
+			}
+		}
+		least := min(p.config.group(r).Min, count)
+		switch {
+		case last.Done == GivenUp && left < least:
+			return clip(fmt.Sprintf("%d of %d %s pods are left, expected %d at least; %s gave up after %d charged relaunches: %s",
+				left, count, r, least, Name(p.config.Job, r, last.Index, last.Attempt), last.Charged, last.Reason))
+		case count > 0 && active == 0:
+			return fmt.Sprintf("no %s pod is left: expected the job to end first, found %d completed and %d given up", r, left, count-left)
+		}
+	}
+	return ""
+}
+
+// CleanPolicy says which pods are deleted at the end of a job.
+type CleanPolicy string
+
+// The policies.
+const (
+	CleanRunning CleanPolicy = "running"
+	CleanAll     CleanPolicy = "all"
+	CleanNone    CleanPolicy = "none"
+)
+
+// Clean returns the deletes at the end of a job.
+func Clean(policy CleanPolicy, pods []Pod) (list []Action) {
+	for _, pod := range pods {
+		switch {
+		case pod.Gone || pod.Deleting || policy == CleanNone:
+			continue
+		case policy == CleanRunning && pod.Ended() && !pod.Lost:
+			continue
+		}
+		list = append(list, Action{Verb: Delete, Name: pod.Name, UID: pod.UID, Role: pod.Role, Index: pod.Index, Attempt: pod.Attempt, Reason: "the job has ended"})
+	}
+	return list
+}
+
+// Scale returns the state with another number of pods of a role.
+func (s State) Scale(r Role, count int) State {
+	s = s.clone()
+	if s.Goals == nil {
+		s.Goals = map[Role]Goal{}
+	}
+	g := s.Goals[r]
+	g.Count = count
+	s.Goals[r] = g
+	return s
+}

@@ -1,0 +1,147 @@
+package podmanager
+
+import (
+	"fmt"
+	"strings"
+)
+
+// Role is the purpose of a pod.
+type Role string
+
+// The roles.
+const (
+	Worker Role = "worker"
+	Server Role = "ps"
+)
+
+// roles lists all roles in the order in which pods are created: workers wait for parameter servers.
+var roles = []Role{Server, Worker}
+
+// Name returns the name of a pod.
+func Name(job string, role Role, index, attempt int) string {
+	return fmt.Sprintf("%s-%s-%d-%d", job, role, index, attempt)
+}
+
+// Pod is a pod of the job, as the cluster reports it.
+type Pod struct {
+	Name     string
+	UID      string
+	Instance string // of the job: pods of another instance are replaced
+	Role     Role
+	Index    int
+	Attempt  int
+
+	Phase Phase
+	// Exit is of the container "main". It is nil while the container has not ended.
+	Exit *Exit
+	// Disruption is the reason of the condition DisruptionTarget. It is empty without the condition.
+	Disruption string
+	// Deleting is set when the deletion has begun.
+	Deleting bool
+	// Lost is set if the node does not answer, or if the deletion is overdue.
+	Lost bool
+	// Gone is set if the pod was in the cluster in this term and has been removed.
+	Gone bool
+	// Words is the message of the cluster about a pod that cannot start or has ended.
+	Words string
+}
+
+// Phase is the phase of a pod.
+type Phase string
+
+// The phases, as Kubernetes names them.
+const (
+	Pending   Phase = "Pending"
+	Running   Phase = "Running"
+	Succeeded Phase = "Succeeded"
+	Failed    Phase = "Failed"
+)
+
+// Exit is the end of a container.
+type Exit struct {
+	Code    int
+	Reason  string // such as OOMKilled
+	Message string // last words: the termination message
+}
+
+// Ended reports whether the container of the pod does not run any more, as far as the cluster knows.
+func (p Pod) Ended() bool {
+	return p.Gone || p.Lost || p.Exit != nil || p.Phase == Succeeded || p.Phase == Failed
+}
+
+// Outcome is the kind of an end.
+type Outcome uint8
+
+// The outcomes.
+const (
+	Free        Outcome = iota // replaced without a charge.
+	Completed                  // exit code 0.
+	OutOfMemory                // replaced by a pod with more memory.
+	Charged                    // replaced at the cost of one relaunch.
+	Usage                      // exit code 64, which another start would repeat.
+)
+
+func (o Outcome) String() string {
+	return [...]string{"disrupted", "completed", "out-of-memory", "failed", "usage"}[o]
+}
+
+const (
+	exitUsage   = 64
+	exitKilled  = 128 + 9
+	exitStopped = 128 + 15
+	oomKilled   = "OOMKilled"
+)
+
+// Outcome returns why an ended pod has ended, and the reason in words.
+func (p Pod) Outcome() (Outcome, string) {
+	switch e := p.Exit; {
+	case e != nil && e.Reason == oomKilled:
+		return OutOfMemory, p.words("the container exceeded its memory")
+	//guard:disrupted-pod-not-charged
+	case p.Disruption != "":
+		return Free, p.words("disrupted: " + p.Disruption)
+	case p.Deleting:
+		return Free, p.words("deleted")
+	case e == nil && p.Phase == Succeeded:
+		return Completed, ""
+	case e == nil && p.Phase == Failed:
+		return Free, p.words("failed without an exit code")
+	case e == nil && p.Lost:
+		return Free, p.words("its node does not answer")
+	case e == nil:
+		return Free, p.words("deleted")
+	case e.Code == 0:
+		return Completed, ""
+	case e.Code == exitKilled || e.Code == exitStopped:
+		return Free, p.words(fmt.Sprintf("ended by signal %d", e.Code-128))
+	case e.Code == exitUsage:
+		return Usage, p.words("exit code 64 (usage)")
+	default:
+		return Charged, p.words(fmt.Sprintf("exit code %d", e.Code))
+	}
+}
+
+// maxWords is the largest size of a reason in bytes.
+const maxWords = 256
+
+// words adds what the cluster or the container said to a reason.
+func (p Pod) words(reason string) string {
+	said := p.Words
+	if p.Exit != nil && p.Exit.Message != "" {
+		said = p.Exit.Message
+	}
+	if said = strings.Join(strings.Fields(said), " "); said != "" {
+		reason += ": " + said
+	}
+	return clip(reason)
+}
+
+// clip cuts a text to valid UTF-8 of at most maxWords bytes. The end of a message says more than its middle.
+func clip(s string) string {
+	s = strings.ToValidUTF8(s, "?")
+	if len(s) <= maxWords {
+		return s
+	}
+	const head, gap = 64, " ... "
+	return strings.ToValidUTF8(s[:head], "") + gap + strings.ToValidUTF8(s[len(s)-(maxWords-head-len(gap)):], "")
+}

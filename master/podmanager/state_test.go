@@ -1,0 +1,80 @@
+package podmanager_test
+
+import (
+	"bytes"
+	"errors"
+	"strings"
+	"testing"
+
+	"trainmaster/master/podmanager"
+)
+
+func TestDecodeRefusesOtherBytes(t *testing.T) {
+	for name, c := range map[string]struct {
+		bytes string
+		err   error
+	}{
+		"empty":             {"", podmanager.ErrDamaged},
+		"a newer format":    {`{"format":2}`, podmanager.ErrNewer},
+		"no format":         {`{}`, podmanager.ErrDamaged},
+		"another spelling":  {`{"format": 1}`, podmanager.ErrDamaged},
+		"an unknown field":  {`{"format":1,"more":1}`, podmanager.ErrDamaged},
+		"an unknown role":   {`{"format":1,"slots":[{"role":"x","index":0,"attempt":1}]}`, podmanager.ErrDamaged},
+		"no order":          {`{"format":1,"slots":[{"role":"worker","index":1,"attempt":1},{"role":"worker","index":0,"attempt":1}]}`, podmanager.ErrDamaged},
+		"a negative number": {`{"format":1,"slots":[{"role":"worker","index":0,"attempt":-1}]}`, podmanager.ErrDamaged},
+		"too many":          {`{"format":1,"goals":{"worker":{"given":2001,"count":1}}}`, podmanager.ErrDamaged},
+		"an unknown end":    {`{"format":1,"slots":[{"role":"worker","index":0,"done":"x"}]}`, podmanager.ErrDamaged},
+		"too large":         {strings.Repeat(" ", podmanager.MaxBytes+1), podmanager.ErrDamaged},
+	} {
+		if _, err := podmanager.Decode([]byte(c.bytes)); !errors.Is(err, c.err) {
+			t.Errorf("%s: expected %v, found %v", name, c.err, err)
+		}
+	}
+}
+
+func FuzzDecode(f *testing.F) {
+	f.Add([]byte(`{"format":1,"goals":{"worker":{"given":2,"count":2}},"slots":[{"role":"worker","index":0,"attempt":1,"charged":1,"row":1,"memory":7,"after":2000,"done":"given-up","reason":"exit code 1"}]}`))
+	f.Add([]byte(`{"format":1}`))
+	f.Fuzz(func(t *testing.T, b []byte) {
+		s, err := podmanager.Decode(b)
+		if err == nil && !bytes.Equal(s.Encode(), b) {
+			t.Errorf("decoded %q, encoded %q", b, s.Encode())
+		}
+	})
+}
+
+func TestLongReasonKeepsItsEnd(t *testing.T) {
+	p := podmanager.Pod{Exit: &podmanager.Exit{Code: 1, Message: strings.Repeat("\u00e4", 300) + "\x00\xff the end"}}
+	_, reason := p.Outcome()
+	if len(reason) > 256 || !strings.HasSuffix(reason, "the end") {
+		t.Errorf("found %d bytes: %q", len(reason), reason)
+	}
+	s := podmanager.State{Slots: []podmanager.Slot{{Role: podmanager.Worker, Attempt: 1, Reason: reason}}}
+	if _, err := podmanager.Decode(s.Encode()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestConfigNamesTheSetting(t *testing.T) {
+	good := podmanager.Config{OOMFactor: 1.5, Workers: podmanager.Group{Count: 2, Min: 1, Memory: 5}}
+	if err := good.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	for _, c := range []struct {
+		want   string
+		change func(*podmanager.Config)
+	}{
+		{"workers: expected MIN from 1", func(c *podmanager.Config) { c.Workers.Min = 3 }},
+		{"workers: expected 0", func(c *podmanager.Config) { c.Workers.Count = 2001 }},
+		{"ps: expected 0", func(c *podmanager.Config) { c.Servers.Count = -1 }},
+		{"max-relaunch:", func(c *podmanager.Config) { c.MaxRelaunch = -1 }},
+		{"oom-memory-factor:", func(c *podmanager.Config) { c.OOMFactor = 0 }},
+		{"max-memory:", func(c *podmanager.Config) { c.MaxMemory = 4 }},
+	} {
+		bad := good
+		c.change(&bad)
+		if err := bad.Validate(); err == nil || !strings.HasPrefix(err.Error(), c.want) {
+			t.Errorf("expected %q, found %v", c.want, err)
+		}
+	}
+}
