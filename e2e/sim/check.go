@@ -52,6 +52,7 @@ type check struct {
 	stepBook         *stepBook
 	rounds           *roundBook
 	strategies       strategyBook
+	population       *populationBook
 	segments         segmentBook
 	named            *checkpoint.Set           // checkpoint set that this commit names, or nil
 	epochs           map[uint32]map[sample]int // committed records at the start of each epoch
@@ -135,7 +136,7 @@ func newCheck(w *world) *check {
 	return &check{
 		world: w, ctx: context.Background(), state: &stored{Snapshot: &taskqueue.Snapshot{}}, terms: map[int64]string{}, begin: map[int64]taskqueue.Clock{}, heard: map[int64]*termState{},
 		verifier: taskqueue.NewVerifier(), tasks: map[taskPosition]*history{}, trained: map[delivery]bool{}, numbered: map[taskqueue.TaskID]taskqueue.Token{}, events: map[uint64][]byte{}, sessions: map[taskqueue.Ordinal]*sessionState{},
-		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{}, charged: map[taskqueue.Ordinal]bool{}, newest: map[taskqueue.Ordinal]*taskqueue.Request{}, fenced: map[string]bool{}, epochs: map[uint32]map[sample]int{}, stepBook: newStepBook(), rounds: newRoundBook(),
+		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{}, charged: map[taskqueue.Ordinal]bool{}, newest: map[taskqueue.Ordinal]*taskqueue.Request{}, fenced: map[string]bool{}, epochs: map[uint32]map[sample]int{}, stepBook: newStepBook(), rounds: newRoundBook(), population: newPopulationBook(),
 	}
 }
 
@@ -193,6 +194,7 @@ func (c *check) wrote(req *pb.TxnRequest) {
 	c.keys(next)
 	c.rounds.written(c.world, req)
 	c.strategies.written(c.world, req, next.Clock)
+	c.population.written(c.world, req, next, ledger)
 	if c.stepped && c.world.failed == nil {
 		c.committedRecords(next)
 		c.stepped = false
@@ -473,7 +475,7 @@ func (c *check) final() {
 		if r.Set == 0 && c.ended == taskqueue.Ended && r.Tasks != c.world.plan.tasks {
 			c.breaks("a pass has all tasks", "%+v, expected %d tasks", r, c.world.plan.tasks)
 		}
-		if r.Missing != 0 || r.CountedTwice != 0 || (r.Set > 0 || c.closed[r.Pass]) && r.CountedOnce+r.SetAside != r.Tasks {
+		if r.Missing != 0 || r.CountedTwice != 0 || (r.Set > 0 && c.ended == taskqueue.Ended || r.Set == 0 && c.closed[r.Pass]) && r.CountedOnce+r.SetAside+r.Abandoned != r.Tasks {
 			c.breaks("every task is counted once or set aside", "%+v", r)
 		}
 	}
@@ -483,6 +485,7 @@ func (c *check) final() {
 	c.ledger()
 	if c.world.heldOut != nil && c.ended == taskqueue.Ended {
 		c.rounds.final(c.world)
+		c.population.final(c.world)
 	}
 	if passes := c.world.plan.options.Passes; c.ended == taskqueue.Ended && len(c.closed) != passes {
 		c.breaks("passes end", "%d of %d", len(c.closed), passes)

@@ -12,7 +12,8 @@
 //   - the fenced transactions (etcdstore/fence)
 //   - the session, retries and pauses of a client (trainer/session)
 //   - the rows of parameter servers with the steps of each trainer, cuts and restores (pserver/table)
-//   - in an eighth of the histories, the rounds of evaluation (rounds.Rounds)
+//   - in a quarter of the histories, the rounds of evaluation (rounds.Rounds); in half of these, a population
+//     (strategy.Population)
 //   - in a third of the histories, a sealer that moves ledger entries into files (ledger.Sealing); the
 //     files are values of the modelled etcd
 //
@@ -51,6 +52,10 @@
 //
 // After a crash of the leader at any step of the sealer, a reader finds each commit once, with its
 // events.
+//
+// In a population, a decision follows from the figures of its generation and has its effect in the
+// same commit. A decided model comes with one task at a time, until a task with it counts. A trainer
+// has no value and no model that was not committed.
 //
 // A standby does not replace a running master that etcd and the standby can reach.
 //

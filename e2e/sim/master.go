@@ -501,6 +501,8 @@ func (n *node) serve(c *conn, request any, reply func(any, error)) {
 			}
 			if err == nil && a.Kind == taskqueue.AnswerTask {
 				n.world.check.strategies.answered(n.world, a)
+				n.world.check.population.answered(n.world, r.Ordinal, a)
+				out.HyperParameters, out.From = a.HyperParameters, a.From
 				table := n.world.table
 				if a.Round != nil {
 					table, out.Round = n.world.heldOut.Table, *a.Round

@@ -88,6 +88,7 @@ func (w *worker) measure(task *taskqueue.Task) []byte {
 	if err := set.AddSum(tasksMetric, float64(bitOf(task.Token.Position))); err != nil {
 		panic(err)
 	}
+	w.addLoss(&set)
 	return set.Encode()
 }
 
@@ -100,10 +101,18 @@ type roundBook struct {
 	begun   map[uint64]taskqueue.Round // by number, without results
 	last    uint64
 	counted map[taskqueue.Pass]uint64 // bits of positions
-	closed  map[taskqueue.Pass]bool
+
+	dispatched []evaluator // in this commit
+	closed     map[taskqueue.Pass]bool
 
 	terms     map[taskqueue.Pass]int64 // of the first counted result
 	continued int                      // results of rounds that had results in an earlier term
+}
+
+// evaluator is a trainer that gets a task of a round.
+type evaluator struct {
+	pass taskqueue.Pass
+	id   string
 }
 
 func newRoundBook() *roundBook {
@@ -118,7 +127,7 @@ func (b *roundBook) evaluates(w *world, r taskqueue.Round) {
 }
 
 func isSameRound(a, b taskqueue.Round) bool {
-	return a.Number == b.Number && a.Set == b.Set && a.Pass == b.Pass && a.Version == b.Version && a.Model == b.Model
+	return a.Number == b.Number && a.Set == b.Set && a.Pass == b.Pass && a.Version == b.Version && a.Model == b.Model && a.Trainer == b.Trainer && a.Name == b.Name
 }
 
 // event records what the ledger has about an evaluation task.
@@ -128,6 +137,7 @@ func (b *roundBook) event(w *world, next *stored, ev *taskqueue.LedgerEvent) {
 		if b.counted[ev.Pass]&bitOf(ev.Position) != 0 {
 			w.breaks("a finished task is never dispatched again", "evaluation pass %d, position %d", ev.Pass, ev.Position)
 		}
+		b.dispatched = append(b.dispatched, evaluator{ev.Pass, w.check.sessions[ev.Trainer].id})
 	case taskqueue.EventFinished:
 		if b.counted[ev.Pass]&bitOf(ev.Position) != 0 {
 			w.breaks("a task is counted once in a pass", "evaluation pass %d, position %d", ev.Pass, ev.Position)
@@ -138,7 +148,7 @@ func (b *roundBook) event(w *world, next *stored, ev *taskqueue.LedgerEvent) {
 		} else if first != next.LockRevision {
 			b.continued++
 		}
-	case taskqueue.EventPassClosed:
+	case taskqueue.EventPassClosed, taskqueue.EventAbandoned:
 		b.closed[ev.Pass] = true
 	}
 }
@@ -161,6 +171,14 @@ func (b *roundBook) written(w *world, req *pb.TxnRequest) {
 	if r.Number != b.last {
 		b.begins(w, req, r)
 	}
+	for _, e := range b.dispatched {
+		for _, of := range b.begun {
+			if of.Pass == e.pass && of.Name != "" && of.Name != e.id {
+				w.breaks("a trainer evaluates its model itself", "%s gets a task of the round of %s", e.id, of.Name)
+			}
+		}
+	}
+	b.dispatched = b.dispatched[:0]
 	if begun := b.begun[r.Number]; r.Number > 0 && !isSameRound(r, begun) {
 		w.breaks("a round keeps its model", "began as %+v, found %+v", begun, r)
 	}
@@ -208,15 +226,24 @@ func mergedTasks(metrics []byte) (uint64, error) {
 // final checks the rounds of a job that has ended: all have ended with the figures of their tasks, and the last round is of the last model.
 func (b *roundBook) final(w *world) {
 	for number, begun := range b.begun {
+		if number+rounds.KeptRecords <= b.last { // its record is removed
+			continue
+		}
 		var rec rounds.Record
 		if err := json.Unmarshal(w.etcd.keys[rounds.RecordKey(number)].GetValue(), &rec); err != nil {
 			w.breaks("each round has a record", "round %d: %v", number, err)
 			continue
 		}
 		counted := b.counted[begun.Pass]
+		if rec.Ended != nil && rec.Outcome != "" && begun.Name != "" && len(rec.Figures) == 0 {
+			continue // it has ended early
+		}
 		if rec.Ended == nil || rec.Results != bits.OnesCount64(counted) || uint64(rec.Figures[tasksMetric]) != counted || rec.Model != begun.Model {
 			w.breaks("the record of a round has its figures", "round %d: %+v, tasks %b", number, rec, counted)
 		}
+	}
+	if w.plan.population != nil {
+		return
 	}
 	var model taskqueue.Model
 	if value := w.etcd.keys[taskqueue.ModelKey].GetValue(); value != nil {

@@ -306,3 +306,24 @@ func newShortHistory(t *testing.T, seed uint64, strike int) *world {
 	w.strike = strike
 	return w
 }
+
+// F253, F254: the histories include models of decisions of an earlier leader, trainers that keep their models, and figures that are not finite.
+func TestHistoriesOfAPopulation(t *testing.T) {
+	generations, decisions, received, kept, continued := uint64(0), 0, 0, 0, 0
+	for seed := uint64(1); seed < 1+100*ownsEvery; seed += ownsEvery * uint64(oneOf) {
+		w, err := newWorld(seed, false)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := w.run(); err != nil {
+			t.Errorf("seed %d: %v\nreplay: go test ./e2e/sim -run TestHistories -sim.seed=%d -v", seed, err, seed)
+		}
+		b := w.check.population
+		generations += b.state.Number
+		decisions, received, kept, continued = decisions+b.decisions, received+b.received, kept+b.kept, continued+b.continued
+	}
+	t.Logf("%d generations, %d decisions, %d models received, of them %d not used, %d dispatched in a later term than their decision", generations, decisions, received, kept, continued)
+	if oneOf == 1 && (decisions == 0 || received == 0 || kept == 0 || continued == 0) {
+		t.Errorf("expected decisions, received models, kept models and models of a later term, found %d, %d, %d and %d", decisions, received, kept, continued)
+	}
+}

@@ -37,7 +37,7 @@ func (p *plan) follow() {
 	switch {
 	case p.sync:
 		file = stepStrategy
-	case p.heldOut == 0:
+	case p.heldOut == 0 || p.population != nil:
 		return
 	}
 	parsed, err := strategy.Parse([]byte(file))

@@ -235,7 +235,7 @@ func (t *trainer) session(p *process) bool {
 	joined := reply.(*wire.JoinReply)
 	t.who, t.beat = joined.Trainer, nil
 	t.heartbeat(joined.Trainer)
-	w := &worker{trainer: t, p: p, session: session.New(joined)}
+	w := &worker{trainer: t, p: p, session: session.New(joined), own: ownModel{by: t.id, loss: 1}}
 	if t.habit.evaluates {
 		w.session.Accepts = taskqueue.KindsOf(taskqueue.Training, taskqueue.Evaluation)
 	}
@@ -311,15 +311,17 @@ func (t *trainer) heartbeat(who wire.Trainer) {
 // worker models trainer.Client in virtual time.
 type worker struct {
 	*trainer
-	p       *process
-	session *session.Session
-	flight  *call
-	ready   *taskqueue.Task
-	base    int64           // base of ready
-	round   taskqueue.Round // of ready
-	taken   taskqueue.Round // of the task that next has returned
-	waits   taskqueue.WaitFor
-	batches int // mini-batches of this session
+	p               *process
+	session         *session.Session
+	flight          *call
+	ready           *taskqueue.Task
+	base            int64                 // base of ready
+	round           taskqueue.Round       // of ready
+	taken           taskqueue.Round       // of the task that next has returned
+	own             ownModel              // of a population
+	from, takenFrom taskqueue.ModelSource // model of a population: of ready, and of the task that next has returned
+	waits           taskqueue.WaitFor
+	batches         int // mini-batches of this session
 }
 
 func (w *worker) send(want bool) {
@@ -338,7 +340,7 @@ func (w *worker) collect() error {
 			w.waits = r.WaitFor
 			if task := w.session.Answered(r); task != nil {
 				w.note("%s: gets task %d, %v", w.name, task.Index, task.Token)
-				w.ready, w.base, w.round = task, r.Base, r.Round
+				w.ready, w.base, w.round, w.from = task, r.Base, r.Round, r.From
 			}
 		case errors.Is(err, wire.ErrJobFinished), errors.Is(err, wire.ErrJobFailed), errors.Is(err, wire.ErrRejoin), errors.Is(err, wire.ErrRolledBack):
 			w.session.Settled()
@@ -364,7 +366,7 @@ func (w *worker) next() (*taskqueue.Task, error) {
 		}
 	}
 	task := w.ready
-	w.ready, w.taken = nil, w.round
+	w.ready, w.taken, w.takenFrom = nil, w.round, w.from
 	w.send(true)
 	return task, nil
 }
@@ -382,11 +384,17 @@ func (w *worker) train(task *taskqueue.Task, nth int) {
 	result := taskqueue.Result{Token: task.Token, Error: reason}
 	switch {
 	case w.world.plan.heldOut == 0 || reason != "":
+	case task.Token.Kind == taskqueue.Evaluation && w.losesFigure():
+		result.Error, result.NotFinite = "loss is NaN", "loss"
 	case task.Token.Kind == taskqueue.Evaluation:
 		result.Metrics = w.measure(task)
 	default:
 		w.world.models++
 		result.Model = taskqueue.Model{Path: fmt.Sprintf("models/%d", w.world.models), Version: w.world.models}
+		if w.world.plan.population != nil {
+			result.Kept = w.continues(task)
+			w.stores(result.Model.Path)
+		}
 	}
 	w.session.Report(result)
 }

@@ -25,6 +25,7 @@ const (
 	stepsEvery = 8 // seed%stepsEvery == 6: synchronous steps, and cuts
 	heldEvery  = 8 // seed%heldEvery == 5, evaluation rounds
 	growsEvery = 8 // seed%growsEvery == 3, an online dataset
+	ownsEvery  = 8 // seed%ownsEvery == 1, a population
 	masters    = 3
 	trainers   = 8
 )
@@ -76,7 +77,8 @@ type plan struct {
 
 	segments      []segment // of the online dataset; nil: the dataset is not online
 	evaluateEvery evaluation.Every
-	strategy      *strategy.Strategy // nil: the job has none
+	strategy      *strategy.Strategy   // nil: the job has none
+	population    *strategy.Population // nil: the job has none
 }
 
 func newPlan(rng *rand.Rand) plan {
@@ -206,7 +208,8 @@ type world struct {
 	part        []byte
 	heldOut     *taskqueue.Report // nil: the job is not evaluated
 	heldOutPart []byte
-	models      uint64 // number of models that trainers have stored
+	models      uint64              // number of models that trainers have stored
+	stored      map[string]ownModel // models of a population by their paths
 	jobID       [16]byte
 	takeovers   int
 	etcdExcused time.Duration // until then, a takeover after an outage of etcd is no violation
@@ -228,7 +231,7 @@ func newWorld(seed uint64, trace bool) (*world, error) {
 // newPlanned returns the history of a seed with a changed plan.
 func newPlanned(seed uint64, trace bool, change func(*plan)) (*world, error) {
 	l := &loop{rng: rand.New(rand.NewPCG(seed, 0x7472_6169_6e)), trace: trace}
-	w := &world{loop: l, plan: newPlan(l.rng), rings: newRings(), folder: folder{map[string]*file{}, map[uint64][]byte{}}}
+	w := &world{loop: l, plan: newPlan(l.rng), stored: map[string]ownModel{}, rings: newRings(), folder: folder{map[string]*file{}, map[uint64][]byte{}}}
 	switch {
 	case seed%exactEvery == 0:
 		w.plan.explicit(l.rng)
@@ -240,6 +243,8 @@ func newPlanned(seed uint64, trace bool, change func(*plan)) (*world, error) {
 		w.plan.evaluate(l.rng)
 	case seed%growsEvery == 3:
 		w.plan.online(l.rng)
+	case seed%ownsEvery == 1:
+		w.plan.own(l.rng)
 	}
 	if seed/heldEvery%2 == 1 {
 		w.plan.follow()

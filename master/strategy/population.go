@@ -156,6 +156,7 @@ func (d *breeder) admit() {
 	for _, peer := range d.o.Trainers {
 		if m := d.member(peer.ID); m != nil {
 			if m.Incarnation != peer.Incarnation {
+				//guard:decided-model-outlives-the-session
 				*m = Member{ID: m.ID, Incarnation: peer.Incarnation, Values: m.Values, Awaits: m.Awaits, Order: m.Order}
 				d.isChanged = true
 			}
@@ -264,6 +265,7 @@ func boolean(b bool) int {
 
 // end ends the generation: the worst members receive the best model. After the last pass, no member does.
 func (d *breeder) end() {
+	//guard:generation-ends
 	d.Open, d.isChanged = false, true
 	if d.Last {
 		for i := range d.Members {
@@ -271,7 +273,6 @@ func (d *breeder) end() {
 		}
 		return
 	}
-	d.prune()
 	list := d.ranked()
 	for _, m := range list {
 		if m.Order != nil && m.Order.Task == nil {

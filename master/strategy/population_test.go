@@ -173,7 +173,7 @@ func TestGenerationEndsWithoutLostTrainers(t *testing.T) {
 	b.o.Passes = 3 // passes that end during a generation begin one more
 	b.observe(&taskqueue.EndedRound{Trainer: "c", Figures: map[string]float64{"accuracy": .3}})
 	b.o.Trainers = peers("a", "b", "c")[1:]
-	if found := replaced(b.observe(nil)); found != "b<-c" || b.g.Number != 2 || len(b.g.Members) != 2 {
+	if found := replaced(b.observe(nil)); found != "b<-c" || b.g.Number != 2 {
 		t.Fatalf("expected the end of the generation without a, and the next generation, found %q, %+v", found, b.g)
 	}
 	b.o.Done = true
@@ -294,6 +294,24 @@ func TestValuesStayWithinTheirLimits(t *testing.T) {
 	}
 	if up < 50 || down < 50 || limited < 50 || len(b.g.Decisions) != strategy.KeptDecisions {
 		t.Errorf("%d values went up, %d down, and %d are at a limit; %d decisions are kept", up, down, limited, len(b.g.Decisions))
+	}
+}
+
+// F255: a trainer that has no session when its generation ends has its values when it is started again, and receives the model that was decided for it.
+func TestLostTrainerKeepsItsValues(t *testing.T) {
+	b := &breeding{t: t, p: parsePopulation(t, population), o: taskqueue.PopulationObservation{Trainers: peers("a", "b", "c")}}
+	if found := replaced(b.generation(map[string]float64{"a": .1, "b": .2, "c": .3})); found != "a<-c" {
+		t.Fatalf("expected the model of c for a, found %q", found)
+	}
+	was := b.g.Members[0]
+	all := b.o.Trainers
+	b.o.Trainers = all[1:]
+	b.generation(map[string]float64{"b": .2, "c": .3})
+	b.o.Trainers = slices.Clone(all)
+	b.o.Trainers[0].Incarnation = 7
+	b.observe(nil)
+	if m := b.g.Members[0]; m.ID != "a" || !maps.Equal(m.Values, was.Values) || m.Order == nil || m.Order.From != "c" || m.Incarnation != 7 {
+		t.Errorf("expected the values and the order of %+v, found %+v", was, b.g.Members[0])
 	}
 }
 
