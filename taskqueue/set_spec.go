@@ -65,6 +65,9 @@ func (s SetSpec) Validate() error {
 // Kinds is a set of kinds: bit k stands for kind k. The zero value means training only.
 type Kinds uint8
 
+// OtherKinds is a set of kinds without tasks: kinds that this version does not know.
+const OtherKinds Kinds = 1 << 7
+
 // KindsOf returns a set of kinds.
 func KindsOf(list ...Kind) (k Kinds) {
 	for _, kind := range list {

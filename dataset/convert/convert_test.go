@@ -231,6 +231,7 @@ func TestCSVRefuses(t *testing.T) {
 		"empty cell":     {"1,2\n,2\n", `line 2, column 1: "" is not a number`},
 		"NaN":            {"1,2\nNaN,2\n", `line 2, column 1: "NaN" is not a number`},
 		"label is first": {"kind,a\nx,2\n", `line 2, column 1: "x" is not a number: if the column "kind" has the label, use --label`},
+		"above float32":  {"1,2\n3.4028236e38,2\n", `expected a number within`},
 		"too large":      {"1,2\n1e308,2\n", `line 2, column 1: expected a number within ±3.4e+38, the range of float32, found 1e308`},
 		"far too large":  {"1,2\n-1e400,2\n", `line 2, column 1: expected a number within ±3.4e+38, the range of float32, found -1e400`},
 		"UTF-16":         {"\xff\xfe1\x00,\x002\x00\n\x00", "expected UTF-8 text, found UTF-16: convert the file first"},
@@ -251,6 +252,14 @@ func TestCSVRefuses(t *testing.T) {
 		if left := names(t, dir); len(left) > 0 {
 			t.Errorf("%s: expected no files, found %q", name, left)
 		}
+	}
+}
+
+// The largest float32 as other programs print it, and labels as floating-point columns have them.
+func TestNumbersOfOtherPrograms(t *testing.T) {
+	r, err := convert.CSV(t.Context(), strings.NewReader("3.4028235e38,1.0\n-3.4028235e38,0.0\n2,2e0\n"), convert.Options{Prefix: filepath.Join(t.TempDir(), "t")})
+	if err != nil || r.Classes != 3 {
+		t.Errorf("expected 3 classes, found %+v, %v", r, err)
 	}
 }
 

@@ -71,7 +71,7 @@ func readCSV(ctx context.Context, in io.Reader, o *Options) (samples, error) {
 func parseNumber(field string) (float64, error) {
 	value, err := strconv.ParseFloat(strings.TrimSpace(field), 64)
 	switch {
-	case errors.Is(err, strconv.ErrRange), err == nil && !math.IsInf(value, 0) && math.Abs(value) > math.MaxFloat32:
+	case errors.Is(err, strconv.ErrRange), err == nil && !math.IsInf(value, 0) && math.IsInf(float64(float32(value)), 0):
 		return 0, fmt.Errorf("expected a number within ±%.2g, the range of float32, found %.40s", math.MaxFloat32, field)
 	case err != nil, math.IsNaN(value), math.IsInf(value, 0):
 		return 0, fmt.Errorf("%.200q is not a number", field)

@@ -248,11 +248,23 @@ func (t *table) parseLabel(text string) (int, error) {
 		return 0, nil
 	}
 	label, err := strconv.Atoi(text)
+	if err != nil {
+		label, err = wholeNumber(text)
+	}
 	if err != nil || label < 0 || label >= math.MaxInt32 {
 		return 0, fmt.Errorf("label %q is not a whole number from 0 to %d: choose another column with --label, or number texts with --text-labels",
 			text, math.MaxInt32-1)
 	}
 	return label, nil
+}
+
+// wholeNumber reads a whole number that has a fraction of zero, such as 1.0: some programs write labels so.
+func wholeNumber(text string) (int, error) {
+	value, err := strconv.ParseFloat(text, 64)
+	if err == nil && (value != math.Trunc(value) || math.Abs(value) > math.MaxInt32) {
+		err = strconv.ErrSyntax
+	}
+	return int(value), err
 }
 
 // maxTextLabels bounds the classes that are numbered by their texts.

@@ -106,6 +106,10 @@ func columnBytes(d *decoder) (from, to int64) {
 		case 1: // file_path
 			d.skip(kind)
 			d.fail("expected all columns in one file, found a column in another file")
+		//guard:encrypted-column-refused
+		case 8, 9: // crypto_metadata, encrypted_column_metadata
+			d.skip(kind)
+			d.fail("expected columns without encryption, found an encrypted one")
 		case 3: // meta_data
 			known = d.expect(kind, typeStruct)
 			d.structure(func(id int64, kind byte) {
@@ -125,7 +129,8 @@ func columnBytes(d *decoder) (from, to int64) {
 		}
 	})
 	from = data
-	if dictionary > 0 && dictionary < data {
+	//guard:row-group-without-pages
+	if dictionary > 0 && (dictionary < data || data == 0) { // a group without rows may have no data page
 		from = dictionary
 	}
 	switch {

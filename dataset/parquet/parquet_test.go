@@ -375,3 +375,56 @@ for i in range(f.num_row_groups):
 		t.Errorf("found\n%sexpected\n%s", found.String(), out)
 	}
 }
+
+// written runs code of Python, which writes a file at sys.argv[1], and returns the file.
+func written(t *testing.T, code string) *parquet.File {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "a.parquet")
+	if out, err := exec.CommandContext(t.Context(), prepared.Python(t), "-c", code, path).CombinedOutput(); err != nil {
+		t.Fatalf("python: %v\n%s", err, out)
+	}
+	data, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return open(data)
+}
+
+// F235: a row group without rows, which pyarrow writes for an empty table, is not taken for damage.
+func TestRowGroupWithoutRows(t *testing.T) {
+	footer, err := written(t, `
+import sys, pyarrow as pa, pyarrow.parquet as pq
+table = pa.table({"id": range(10), "name": ["a"] * 10})
+with pq.ParquetWriter(sys.argv[1], table.schema) as w:
+    for part in (table, table.slice(0, 0), table):
+        w.write_table(part)
+`).Footer()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if footer.Rows != 20 || len(footer.Groups) != 3 || footer.Groups[1].Rows != 0 {
+		t.Errorf("expected groups of 10, 0 and 10 rows, found %+v", footer.Groups)
+	}
+}
+
+// F235: a column that is encrypted is refused, also in a file whose footer is not.
+func TestEncryptedColumnIsRefused(t *testing.T) {
+	_, err := written(t, `
+import base64, sys, pyarrow as pa, pyarrow.parquet as pq, pyarrow.parquet.encryption as pe
+class Keys(pe.KmsClient):
+    def __init__(self, config):
+        super().__init__()
+    def wrap_key(self, key, name):
+        return base64.b64encode(key)
+    def unwrap_key(self, key, name):
+        return base64.b64decode(key)
+table = pa.table({"id": range(10), "name": ["a"] * 10})
+config = pe.EncryptionConfiguration(footer_key="f", column_keys={"c": ["id"]}, plaintext_footer=True)
+properties = pe.CryptoFactory(Keys).file_encryption_properties(pe.KmsConnectionConfig(), config)
+with pq.ParquetWriter(sys.argv[1], table.schema, encryption_properties=properties) as w:
+    w.write_table(table)
+`).Footer()
+	if err == nil || !strings.Contains(err.Error(), "expected columns without encryption") {
+		t.Errorf("expected a refusal, found %v", err)
+	}
+}

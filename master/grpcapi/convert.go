@@ -24,12 +24,15 @@ func tokensOf(in []*pb.Token) []taskqueue.Token {
 
 func tokenToProto(t taskqueue.Token) *pb.Token { return onwire.Token(t) }
 
-// kindsOf ignores kinds that this master does not know.
+// kindsOf returns the kinds that a trainer accepts. Of a kind that this master does not know, there are no tasks.
 func kindsOf(in []pb.TaskKind) (k taskqueue.Kinds) {
 	for _, kind := range in {
 		if kind >= pb.TaskKind_TASK_KIND_TRAINING && kind <= pb.TaskKind_TASK_KIND_PREDICTION {
 			k |= taskqueue.KindsOf(taskqueue.Kind(kind - pb.TaskKind_TASK_KIND_TRAINING))
+			continue
 		}
+		//guard:unknown-kinds-are-no-training
+		k |= taskqueue.OtherKinds
 	}
 	return k
 }

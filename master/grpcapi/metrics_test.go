@@ -9,6 +9,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -179,5 +180,23 @@ func TestReasonOfAnEarlyEnd(t *testing.T) {
 		if end.GetReason() != c.want || c.want != pb.EndTaskSpec_REASON_PASSES_DONE && !strings.Contains(end.GetText(), text) {
 			t.Errorf("%q: found %v, expected %v", text, end, c.want)
 		}
+	}
+}
+
+// A trainer that accepts only an unknown kind receives no tasks. If it accepts training besides, it does.
+func TestUnknownKindsAreNotTraining(t *testing.T) {
+	s := serve(t, 3, master.Config{})
+	p := s.plain(t, 1)
+	for _, kind := range []pb.TaskKind{-1, 0, 4, 99} {
+		ctx, cancel := context.WithTimeout(t.Context(), 300*time.Millisecond)
+		spec, err := p.client.GetTask(ctx, &pb.TrainerInfo{TrainerId: 1, Accepts: []pb.TaskKind{kind}})
+		cancel()
+		if spec.GetTrainingTask() != nil || err == nil && spec.GetWait() == nil {
+			t.Errorf("accepts %v: expected no task, found %v, %v", kind, spec, err)
+		}
+	}
+	spec, err := p.client.GetTask(t.Context(), &pb.TrainerInfo{TrainerId: 1, Accepts: []pb.TaskKind{99, pb.TaskKind_TASK_KIND_TRAINING}})
+	if err != nil || spec.GetTrainingTask() == nil {
+		t.Errorf("expected a training task, found %v, %v", spec, err)
 	}
 }

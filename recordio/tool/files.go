@@ -48,7 +48,7 @@ func expand(ctx context.Context, paths []string) (all []string, err error) {
 // Stat describes a file by its chunks.
 type Stat struct {
 	Path        string `json:"path"`
-	Layout      string `json:"layout"`      // "first", "second" or "fluid" of RecordIO, or "tfrecord"
+	Layout      string `json:"layout"`      // "first", "second" or "fluid" of RecordIO, "tfrecord" or "parquet"
 	Compression string `json:"compression"` // of its chunks, or "mixed"
 	Chunks      int    `json:"chunks"`
 	Records     int64  `json:"records"`
@@ -64,6 +64,9 @@ func StatFiles(ctx context.Context, paths []string) (stats []Stat, err error) {
 			return err
 		}
 		s := Stat{Path: path, Layout: recordio.TFRecord.String(), Compression: tfrecord.None.String(), Chunks: len(chunks), Bytes: f.Size()}
+		if f.Parquet != nil {
+			s.Layout = recordio.Parquet.String()
+		}
 		for i, c := range chunks {
 			s.Records += c.Records
 			switch {

@@ -2,11 +2,14 @@ package tool_test
 
 import (
 	"bytes"
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
 	"strings"
 	"testing"
+
+	"github.com/parquet-go/parquet-go"
 
 	"trainmaster/dataset/tfrecord"
 	"trainmaster/recordio/tool"
@@ -113,5 +116,20 @@ func TestVerifyFindsDamagedTFRecordFile(t *testing.T) {
 	write(t, misnamed, "one")
 	if checks, err := tool.VerifyFiles(t.Context(), []string{misnamed}); err != nil || checks[0].Records != 1 {
 		t.Errorf("a RecordIO file with another name: found %+v, %v", checks, err)
+	}
+}
+
+func TestStatOfAParquetFileWithoutRowGroups(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "empty.parquet")
+	f, err := os.Create(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := errors.Join(parquet.NewGenericWriter[struct{ ID int64 }](f).Close(), f.Close()); err != nil {
+		t.Fatal(err)
+	}
+	stats, err := tool.StatFiles(t.Context(), []string{path})
+	if err != nil || len(stats) != 1 || stats[0].Layout != "parquet" || stats[0].Chunks != 0 {
+		t.Errorf("expected a Parquet file without chunks, found %+v, %v", stats, err)
 	}
 }
