@@ -72,7 +72,7 @@ func (p *process) run(ctx context.Context) error {
 			p.log.WithError(err).WithField("process", p.name).Warn("trainer failed after the end of the job")
 			return nil
 		case permanent(err) || n == 0 && errors.Is(err, errNotExecutable) || n == maxRestarts:
-			return fmt.Errorf("%s: %w%s; see %s", p.name, err, lastWords(p.logPath), p.logPath)
+			return processError{fmt.Errorf("%s: %w%s; see %s", p.name, err, lastWords(p.logPath), p.logPath)}
 		}
 		p.restarts.Add(1)
 		pause := p.restartPause << min(n, pauseDoubles)
@@ -87,6 +87,16 @@ func (p *process) run(ctx context.Context) error {
 		}
 	}
 }
+
+// ErrProcess: a process of a run has failed, and another start of it would fail too.
+var ErrProcess = errors.New("a process of the run has failed")
+
+// processError is an [ErrProcess] with the name of the process and the reason.
+type processError struct{ error }
+
+func (processError) Is(target error) bool { return target == ErrProcess }
+
+func (e processError) Unwrap() error { return e.error }
 
 // seeHelp matches the last line of a usage error of this program. The line before it has the reason.
 var seeHelp = regexp.MustCompile(`^See '.* --help'\.$`)

@@ -133,11 +133,21 @@ func addDaemon(cmd *cobra.Command) {
 	}
 }
 
-// unlessStopped returns the error of a daemon. A daemon that is stopped while it starts has nothing to end: that is no error.
+// unlessStopped returns the error of a daemon. A daemon that is stopped while it starts has nothing to end: that is no error, except in a
+// pod.
 func unlessStopped(ctx context.Context, log *logrus.Entry, err error) error {
 	if ctx.Err() != nil && errors.Is(err, context.Canceled) {
 		log.Info("stopped during the start")
-		return nil
+		return cli.ErrStopped
+	}
+	return err
+}
+
+// orStopped returns cli.ErrStopped if a process has ended without an error after a signal.
+func orStopped(ctx context.Context, err error) error {
+	//guard:stopped-process-in-a-pod
+	if err == nil && ctx.Err() != nil {
+		return cli.ErrStopped
 	}
 	return err
 }

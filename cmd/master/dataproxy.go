@@ -47,7 +47,7 @@ It exits with 0 when a signal stops it.`,
 		if config.Stores, err = openStores(); err != nil {
 			return err
 		}
-		return runDataproxy(cmd.Context(), listen, config, cli.NewLogger(cmd))
+		return orStopped(cmd.Context(), runDataproxy(cmd.Context(), listen, config, cli.NewLogger(cmd)))
 	}
 	return cmd
 }

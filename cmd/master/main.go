@@ -11,6 +11,8 @@
 //	3  the store (etcd) is unreachable, refused us, or has a full disk
 //	4  the job ended without the tasks that are set aside
 //	130  a signal ended the command before it was done
+//
+// With --exit-codes pod: 64 usage, 65 the job failed or is incomplete, 143 a signal ended the process before the end of the job.
 package main
 
 import (
@@ -25,6 +27,9 @@ import (
 	"github.com/spf13/cobra"
 
 	"trainmaster/cmd/internal/cli"
+	"trainmaster/local"
+	"trainmaster/master"
+	"trainmaster/trainer"
 )
 
 func main() {
@@ -47,8 +52,10 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	if err == nil {
 		return cli.ExitOK
 	}
-	code := cli.ExitCode(err)
+	code, pod := cli.ExitCode(err), cli.InPod(cmd, args)
 	switch {
+	case cli.OnlyInPods(err) && !pod:
+		return cli.ExitOK
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		code = cli.ExitInterrupted
 		fmt.Fprintf(stderr, "%s: interrupted\n", cmd.CommandPath())
@@ -57,5 +64,14 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	default:
 		fmt.Fprintf(stderr, "%s: %v\n", cmd.CommandPath(), err)
 	}
+	//guard:exit-codes-of-pods
+	if pod {
+		return cli.PodCode(code, jobFailed(err), ctx.Err() != nil)
+	}
 	return code
+}
+
+// jobFailed reports whether a process ended with err because its job has failed: another start of it would end in the same way.
+func jobFailed(err error) bool {
+	return errors.Is(err, master.ErrJobFailed) || errors.Is(err, trainer.ErrJobFailed) || errors.Is(err, local.ErrProcess)
 }

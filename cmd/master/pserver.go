@@ -63,7 +63,7 @@ from that checkpoint. If it loses its index, it exits with an error, since anoth
 			return cli.SettingErrorf(cmd, "stage-bytes", "expected 0 (the default) or at least %d", wire.MaxPayload)
 		}
 		logger := cli.NewLogger(cmd)
-		return unlessStopped(cmd.Context(), logger.WithField("job", s.etcd.Job), s.run(cmd.Context(), logger))
+		return orStopped(cmd.Context(), unlessStopped(cmd.Context(), logger.WithField("job", s.etcd.Job), s.run(cmd.Context(), logger)))
 	}
 	return cmd
 }

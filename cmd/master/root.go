@@ -51,6 +51,7 @@ that --config names (lease-ttl: 5s). The flag wins over the environment, the env
 	}
 	root.PersistentFlags().String("config", "", "YAML `file` of settings: its keys are flag names")
 	cli.AddLogging(root)
+	cli.AddExitCodes(root)
 	addDaemon(root)
 	root.SetFlagErrorFunc(cli.FlagError)
 	root.PersistentPreRunE = func(cmd *cobra.Command, _ []string) error {

@@ -144,7 +144,7 @@ master or server it continues when that process runs again. One trainer of the j
 		//guard:trainer-stopped-at-its-start
 		if err != nil && cmd.Context().Err() != nil {
 			w.Log.Info("stopped during the start")
-			return nil
+			return cli.ErrStopped
 		}
 		if err != nil {
 			return err
@@ -287,7 +287,7 @@ func trainBy(ctx context.Context, store *etcdstore.Store, w *reference.Worker, a
 
 // runWorker runs a trainer. If no master is left to elect the saver of the model, the exit code is 3: another start may find a master.
 func runWorker(ctx context.Context, w *reference.Worker) error {
-	return saverCode(w.Run(ctx))
+	return orStopped(ctx, saverCode(w.Run(ctx)))
 }
 
 func saverCode(err error) error {

@@ -55,7 +55,7 @@ func (o JobOutcome) String() string {
 }
 
 // LogOutcome logs why a leader or standby stops: the job has ended, or the process was stopped before. It returns an error if the
-// job ended without some of its tasks.
+// job ended without some of its tasks. In a pod, each outcome but the end of a complete job is an error.
 func LogOutcome(ctx context.Context, store *etcdstore.Store, from Location, log *logrus.Entry) error {
 	bounded, cancel := context.WithTimeout(context.WithoutCancel(ctx), OutcomeTimeout)
 	defer cancel()
@@ -63,24 +63,25 @@ func LogOutcome(ctx context.Context, store *etcdstore.Store, from Location, log 
 	switch {
 	case err != nil:
 		log.WithError(err).Warn("stopped; the state of the job is unknown")
-		return nil
+		return cli.ErrOutcomeUnknown
 	case !o.Ended():
 		log.Info("stopped before the end of the job; start it again to continue")
-		return nil
+		//guard:stopped-master-in-a-pod
+		return cli.ErrStopped
 	}
 	log.Infof("done: the job %v", o)
 	return ReportSetAside(bounded, store, o, from, log)
 }
 
-// ReportSetAside logs the set-aside tasks of a job. If there are any, the error has its own exit code.
+// ReportSetAside logs the set-aside tasks of a job that has ended. If there are any, the error has its own exit code.
 func ReportSetAside(ctx context.Context, store *etcdstore.Store, o JobOutcome, from Location, log *logrus.Entry) error {
-	if o.Status != taskqueue.Ended {
-		return nil
+	if o.Status == taskqueue.Failed {
+		return cli.ErrStoppedFailed
 	}
 	setAside, err := local.SetAsideTasks(ctx, store)
 	if err != nil {
 		log.WithError(err).Warn("set-aside tasks unknown")
-		return nil
+		return cli.ErrOutcomeUnknown
 	}
 	for i, d := range setAside {
 		if i == setAsideShown {

@@ -46,6 +46,9 @@ func ExitCode(err error) int {
 	if e, ok := errors.AsType[*ExitError](err); ok {
 		return e.code
 	}
+	if e, ok := errors.AsType[*podError](err); ok {
+		return e.code
+	}
 	return ExitUsage
 }
 
@@ -66,7 +69,7 @@ func markFailures(cmd *cobra.Command) {
 		if err == nil {
 			return nil
 		}
-		if hasCode(err) {
+		if hasCode(err) || OnlyInPods(err) {
 			return err
 		}
 		if isStoreError(err) {

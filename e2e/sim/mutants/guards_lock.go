@@ -87,7 +87,7 @@ var lockGuards = []guard{
 		condition("time.Since(first) >= 0"),
 		"timeout(1) prevents a graceful stop"}},
 	{"F16", "master.TestHungFileSystemDoesNotKeepTheLock", mutant{"end of a term waits for sealing", "detached-time-limit",
-		condition("<-time.After(patience + 1000*time.Hour)"),
+		condition("<-time.After(afterEnd + 1000*time.Hour)"),
 		"a hung file system blocks the release of the lock"}},
 	{"F16", "ledger.TestHungDirectoryShowsInStatusAndLogWhileItHangs", mutant{"hung ledger directory not reported", "ledger-hang-limit",
 		value("$0(1000*time.Hour, $2)"),

@@ -1,0 +1,143 @@
+package e2e
+
+import (
+	"context"
+	"os"
+	"os/exec"
+	"syscall"
+	"testing"
+)
+
+// The exit codes with --exit-codes pod. A panic of Go has exitPanic, which is none of them.
+const (
+	exitPodUsage   = 64
+	exitPodFailed  = 65
+	exitPodStopped = 143
+	exitPanic      = 2
+)
+
+var inPod = []string{"--exit-codes", "pod"}
+
+// F260: a master, a server and a trainer that are evicted end with 143. The Job of the master is not complete then: the next master
+// continues the job, and ends with 0 when all passes are trained.
+func TestEvictedMasterDoesNotCompleteTheJob(t *testing.T) {
+	t.Parallel()
+	const passes = 4
+	j := newJob(t)
+	flags := []string{"--passes", "4", "--ps", "1", "--exit-codes=pod"}
+	first := j.master(flags...)
+	term := j.awaitLeader(0)
+	server := j.server(inPod...)
+	evicted := j.trainer("a", inPod...)
+	remains := j.trainer("b", inPod...)
+	j.awaitMidPass(2)
+	evicted.signal(syscall.SIGTERM)
+	evicted.wantExit(exitPodStopped)
+	first.signal(syscall.SIGTERM)
+	first.wantExit(exitPodStopped)
+	second := j.master(flags...)
+	j.awaitLeader(term)
+	remains.wantExit(0)
+	second.wantExit(0)
+	server.signal(syscall.SIGTERM)
+	server.wantExit(exitPodStopped)
+	j.wantExactlyOnce(passes, tasksPerPass)
+	j.master(flags...).wantExit(0) // a pod of a job that has ended
+}
+
+// A standby that is stopped has not completed the job, and a master that is stopped while it waits for etcd has not either.
+func TestStoppedStandbyInAPodDoesNotCompleteTheJob(t *testing.T) {
+	t.Parallel()
+	j := newJob(t)
+	j.master(inPod...)
+	j.awaitLeader(0)
+	standby := j.master(inPod...)
+	standby.awaitLog("waiting for the lock")
+	standby.signal(syscall.SIGTERM)
+	standby.wantExit(exitPodStopped)
+	for _, args := range [][]string{{"--listen", "127.0.0.1:0"}, {"pserver"}, {"trainer", "--data", "none"}} {
+		p := start(t, "early", j.dir, append(args, "--endpoints", "127.0.0.1:1", "--exit-codes", "pod")...)
+		p.awaitLog("etcd does not answer")
+		p.signal(syscall.SIGTERM)
+		p.wantExit(exitPodStopped)
+	}
+}
+
+// A job that fails, or that ends without the tasks that are set aside, ends the Job of the master: another pod would end so again.
+func TestFailedAndIncompleteJobsInAPod(t *testing.T) {
+	t.Parallel()
+	for name, removed := range map[string]int{"failed": shards, "incomplete": 1} {
+		t.Run(name, func(t *testing.T) {
+			j := newJob(t)
+			flags := []string{"--passes", "2", "--ps", "1", "--task-max-failures", "1", "--exit-codes=pod"}
+			m := j.master(flags...)
+			j.server()
+			trainer := j.trainer("a", inPod...)
+			j.awaitMidPass(1)
+			for _, path := range j.data.Train.Paths[:removed] {
+				if err := os.Remove(path); err != nil {
+					t.Fatal(err)
+				}
+			}
+			want := 0
+			if removed == shards {
+				want = exitPodFailed
+			}
+			m.wantExit(exitPodFailed)
+			trainer.wantExit(want)
+			j.master(flags...).wantExit(exitPodFailed) // the next pod, if there was one
+		})
+	}
+}
+
+// Wrong usage has its own code, also if the command line cannot be read. The environment selects the codes as the flag does.
+func TestUsageErrorsInAPod(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, args := range [][]string{
+		{"--exit-codes", "pod", "--pases", "3"},
+		{"--pases", "3", "--exit-codes=pod"},
+		{"--exit-codes=pod", "--ps", "-1"},
+		{"pserver", "--exit-codes=pod"},
+		{"trainer", "--exit-codes=pod", "--id", "?"},
+		{"run", "--exit-codes=pod", "--trainers", "0"},
+		{"--exit-codes=pod", "nothing"},
+	} {
+		run(t, dir, args...).wants(t, exitPodUsage)
+	}
+	for value, want := range map[string]int{"pod": exitPodUsage, "default": 2, "": 2, "pods": 2} {
+		for _, args := range [][]string{{"--pases", "3"}, {"--ps", "-1"}} {
+			cmd := command(context.Background(), t, dir, args...)
+			cmd.Env = append(cmd.Env, "TRAINMASTER_EXIT_CODES="+value)
+			if got := exitCode(cmd.Run()); got != want {
+				t.Errorf("TRAINMASTER_EXIT_CODES=%s master %v: exit code %d, expected %d", value, args, got, want)
+			}
+		}
+	}
+	run(t, dir, "--exit-codes=default", "--ps", "-1").wants(t, 2)
+}
+
+// A panic of Go ends a process with 2, which is no code of --exit-codes pod. SIGQUIT ends it in the same way.
+func TestPanicInAPodHasACodeOfItsOwn(t *testing.T) {
+	t.Parallel()
+	j := newJob(t)
+	m := j.master(inPod...)
+	j.awaitLeader(0)
+	m.signal(syscall.SIGQUIT)
+	m.wantExit(exitPanic)
+}
+
+// A run in a pod is stopped, and ends with the code of a stop. A run whose trainers cannot run has failed.
+func TestRunInAPod(t *testing.T) {
+	t.Parallel()
+	r := startRun(t, "--passes", "500", "--exit-codes=pod")
+	r.signal(syscall.SIGTERM)
+	r.wantExit(exitPodStopped)
+	failing, err := exec.LookPath("false")
+	if err != nil {
+		t.Fatal(err)
+	}
+	j := newJob(t)
+	run(t, t.TempDir(), "run", "--exit-codes=pod", "--data", j.data.Train.Paths[0], "--", failing).wants(t, exitPodFailed)
+	run(t, t.TempDir(), "run", "--data", j.data.Train.Paths[0], "--", failing).wants(t, 1)
+}
