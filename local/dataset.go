@@ -52,20 +52,12 @@ func (j *Job) prepare(ctx context.Context) (err error) {
 		j.data, err = describe(ctx, j.config.Data)
 		return err
 	}
-	options := convert.Options{
-		Prefix: j.path("data", j.config.Dataset), Shards: digitsShards, RecordsPerChunk: digitsRecords,
-		Compression: recordio.Snappy, HeldOut: heldOut, Seed: splitSeed,
-	}
-	switch j.config.Dataset {
-	case model.Digits:
-		j.data, err = convert.CSV(ctx, bytes.NewReader(testdata.Digits), options)
-		return err
-	case model.Flights:
-		options.Shards, options.RecordsPerChunk, options.LabelAbove = flightsShards, flightsRecords, new(lateAbove)
-		j.data, err = convert.Categorical(ctx, bytes.NewReader(testdata.Flights), options)
+	prefix := j.path("data", j.config.Dataset)
+	if j.config.Dataset != model.MNIST {
+		j.data, err = ConvertSample(ctx, j.config.Dataset, convert.Options{Prefix: prefix})
 		return err
 	}
-	options.Shards, options.RecordsPerChunk, options.HeldOut = mnistShards, mnistRecords, 0
+	options := convert.Options{Prefix: prefix, Shards: mnistShards, RecordsPerChunk: mnistRecords, Compression: recordio.Snappy, Seed: splitSeed}
 	if j.data, err = j.convertMNIST(ctx, "train", options); err != nil {
 		return err
 	}
@@ -73,6 +65,21 @@ func (j *Job) prepare(ctx context.Context) (err error) {
 	test, err := j.convertMNIST(ctx, "t10k", options)
 	j.data.Test = test.Train
 	return err
+}
+
+// Samples are the datasets that the binary contains.
+var Samples = []string{model.Digits, model.Flights}
+
+// ConvertSample writes one of [Samples] as shards to o.Prefix, with the split and the scaling of a run. Other options are set here, except
+// Repeat.
+func ConvertSample(ctx context.Context, name string, o convert.Options) (convert.Result, error) {
+	o.Compression, o.HeldOut, o.Seed = recordio.Snappy, heldOut, splitSeed
+	if name == model.Flights {
+		o.Shards, o.RecordsPerChunk, o.LabelAbove = flightsShards, flightsRecords, new(lateAbove)
+		return convert.Categorical(ctx, bytes.NewReader(testdata.Flights), o)
+	}
+	o.Shards, o.RecordsPerChunk = digitsShards, digitsRecords
+	return convert.CSV(ctx, bytes.NewReader(testdata.Digits), o)
 }
 
 func (j *Job) convertMNIST(ctx context.Context, part string, options convert.Options) (convert.Result, error) {

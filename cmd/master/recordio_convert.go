@@ -4,13 +4,16 @@ import (
 	"fmt"
 	"io"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
 
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/dataset/convert"
 	"trainmaster/dataset/sample"
+	"trainmaster/local"
 	"trainmaster/master"
 	"trainmaster/recordio"
 	"trainmaster/recordio/tool"
@@ -18,7 +21,7 @@ import (
 
 func recordioConvertCommand() *cobra.Command {
 	cmd := &cobra.Command{
-		Use:                   "convert --format FORMAT TABLE PREFIX | --format idx IMAGES LABELS PREFIX",
+		Use:                   "convert {--format NAME TABLE | --format idx IMAGES LABELS | --sample NAME} PREFIX",
 		DisableFlagsInUseLine: true, // the usage line is long without it
 		Short:                 "Convert CSV, JSON lines and idx files to shards",
 		Long: `Convert turns a CSV table, or images and labels in MNIST's idx format, into RecordIO shards
@@ -40,9 +43,14 @@ The samples are permuted by --seed. With --held-out the first part of them goes 
 which training must not open: name the other shards by PREFIX-0*, not by PREFIX-*. Existing shards are kept unless
 --force is given.
 
+With --sample the table is one of those in the program, with the shards, the scaling and the held-out records of
+'master run'. Files that have this content already are kept, so the command can be repeated, also by several processes.
+
 With --shard-format tfrecord the shards are TFRecord files with the same records. Jobs train on them, and other programs can read
 them. A shard has a chunk for each MiB.`,
 		Example: `  master recordio convert --format csv --shards 4 --held-out 0.2 testdata/digits.csv.gz data/digits
+  # the digits that are in the program, as 'master run' trains on them
+  master recordio convert --sample digits data/digits
   # a table with a heading; the column "species" has the label, as a text
   master recordio convert --label species --text-labels --held-out 0.2 iris.csv data/iris
   # the same with lines such as {"width": 1.5, "height": 2, "species": "setosa"}
@@ -73,15 +81,26 @@ them. A shard has a chunk for each MiB.`,
 	cmd.Flags().StringVar(&o.Like, "like", "", "`prefix` of a converted dataset with the labels and the scaling to take")
 	completePrefixes(cmd, "like")
 	shards := cli.AddChoice(cmd, "shard-format", "", "format of the shards", convert.ShardRecordIO, convert.ShardTFRecord)
+	inside := cmd.Flags().String("sample", "", "convert a table that is in the program instead of a file: `digits` or flights")
+	cli.CompleteWords(cmd, "sample", local.Samples)
 	force := cmd.Flags().Bool("force", false, "replace shards that exist")
 	format := cli.AddOutput(cmd)
 	cmd.Args = func(_ *cobra.Command, args []string) error {
+		if *inside != "" {
+			if len(args) != 1 {
+				return cli.UsageErrorf("expected the prefix of the shards with --sample %s, found %d arguments", *inside, len(args))
+			}
+			return nil
+		}
 		if want := map[string]int{"csv": 2, "jsonl": 2, "idx": 3, "categorical": 2}[*input]; len(args) != want {
 			return cli.UsageErrorf("expected %d arguments with --format %s, found %d", want, *input, len(args))
 		}
 		return nil
 	}
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if *inside != "" {
+			return convertSample(cmd, *inside, args[0], *force, *format)
+		}
 		w, err := chunks.options()
 		if err != nil {
 			return err
@@ -153,6 +172,33 @@ func convertTo(cmd *cobra.Command, input string, paths []string, o convert.Optio
 	if err != nil {
 		return err
 	}
+	return printConverted(cmd, result, o, format)
+}
+
+// convertSample converts a table of the program. Other flags than --force and those of the output have no effect on it.
+func convertSample(cmd *cobra.Command, name, prefix string, force bool, format string) error {
+	if !slices.Contains(local.Samples, name) {
+		return cli.SettingErrorf(cmd, "sample", "expected one of %s", strings.Join(local.Samples, ", "))
+	}
+	var other string
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Changed && !slices.Contains([]string{"sample", "force", "output"}, f.Name) && cmd.InheritedFlags().Lookup(f.Name) == nil {
+			other = f.Name
+		}
+	})
+	if other != "" {
+		return cli.UsageErrorf("--%s: expected it without --sample, whose shards are those of master run", other)
+	}
+	o := convert.Options{Prefix: prefix, Repeat: !force}
+	result, err := local.ConvertSample(cmd.Context(), name, o)
+	if err != nil {
+		return err
+	}
+	return printConverted(cmd, result, o, format)
+}
+
+// printConverted prints what was converted.
+func printConverted(cmd *cobra.Command, result convert.Result, o convert.Options, format string) error {
 	fmt.Fprintln(cmd.ErrOrStderr(), aboutDataset(result))
 	remedy := smallerChunks(result.Train.Records)
 	if o.ShardFormat == convert.ShardTFRecord {

@@ -52,6 +52,10 @@ type Options struct {
 
 	lines bool // the input must be JSON lines
 
+	// Repeat keeps files that have the content to write already, for a conversion that may run again or several times at once. A file with
+	// other content is an error.
+	Repeat bool
+
 	// Progress, if set, is called with the number of samples written.
 	Progress func(done, total int)
 }

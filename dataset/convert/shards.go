@@ -1,6 +1,7 @@
 package convert
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 
 	"trainmaster/dataset/sample"
 	"trainmaster/dataset/tfrecord"
@@ -210,6 +212,11 @@ func (c chunkCounter) Write(p []byte) (int, error) {
 
 // publish gives all shards their names.
 func (w *shardWriter) publish() error {
+	if w.options.Repeat {
+		if err := w.dropPublished(); err != nil {
+			return err
+		}
+	}
 	for len(w.pending) > 0 {
 		if err := os.Rename(w.pending[0].temporary, w.pending[0].path); err != nil {
 			return err
@@ -221,6 +228,37 @@ func (w *shardWriter) publish() error {
 		return err
 	}
 	return errors.Join(folder.Sync(), folder.Close())
+}
+
+// dropPublished removes the new files whose content is published. The published files remain as they are, since a job may read them.
+func (w *shardWriter) dropPublished() error {
+	var missing []pendingShard
+	for _, p := range w.pending {
+		published, err := os.ReadFile(p.path)
+		if errors.Is(err, fs.ErrNotExist) {
+			missing = append(missing, p)
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		content, err := os.ReadFile(p.temporary)
+		if err != nil {
+			return err
+		}
+		if !bytes.Equal(content, published) {
+			return fmt.Errorf("%s: expected no file, or the content that this conversion writes, found other content: remove it, or take another prefix", p.path)
+		}
+	}
+	for _, p := range w.pending {
+		if !slices.Contains(missing, p) {
+			if err := os.Remove(p.temporary); err != nil {
+				return err
+			}
+		}
+	}
+	w.pending = missing
+	return nil
 }
 
 // discard removes unpublished files.
