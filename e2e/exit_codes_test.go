@@ -45,7 +45,7 @@ func TestEvictedMasterDoesNotCompleteTheJob(t *testing.T) {
 	j.master(flags...).wantExit(0) // a pod of a job that has ended
 }
 
-// A standby that is stopped has not completed the job, and a master that is stopped while it waits for etcd has not either.
+// A stopped standby has not completed the job. The same applies to processes that are stopped while they wait for etcd.
 func TestStoppedStandbyInAPodDoesNotCompleteTheJob(t *testing.T) {
 	t.Parallel()
 	j := newJob(t)
@@ -63,7 +63,7 @@ func TestStoppedStandbyInAPodDoesNotCompleteTheJob(t *testing.T) {
 	}
 }
 
-// A job that fails, or that ends without the tasks that are set aside, ends the Job of the master: another pod would end so again.
+// A failed or incomplete job ends the Job of the master: another pod would end in the same way.
 func TestFailedAndIncompleteJobsInAPod(t *testing.T) {
 	t.Parallel()
 	for name, removed := range map[string]int{"failed": shards, "incomplete": 1} {

@@ -1,6 +1,7 @@
 package etcdstore
 
 import (
+	"cmp"
 	"context"
 	"crypto/rand"
 	"encoding/json"
@@ -23,9 +24,13 @@ type EmbeddedConfig struct {
 	// Dir holds the data, the log, the lock and what survives a restart.
 	Dir string
 
-	// ClientURL is host:port (or http://host:port) on the loopback interface. Default "127.0.0.1:0": the port of the last run
-	// of this Dir if it is free, else a port that the kernel chooses.
+	// ClientURL is host:port (or http://host:port). Default "127.0.0.1:0": the port of the last run of this Dir if it is free, else a port that
+	// the kernel chooses. Any process that reaches another address than loopback can change the data: there is no authentication.
 	ClientURL string
+
+	// Advertise is host:port that others dial. Default: ClientURL. It is required if ClientURL is no address that can be dialed, as
+	// 0.0.0.0:2379.
+	Advertise string
 
 	// ReadyTimeout bounds the start, recovery included. Default 30 s.
 	ReadyTimeout time.Duration
@@ -56,15 +61,16 @@ type identity struct {
 	ClientAddr   string `json:"client_addr"`   // of the last run
 }
 
-// Embedded is an etcd of one member inside this process, on loopback only.
+// Embedded is an etcd of one member inside this process.
 type Embedded struct {
-	etcd     *embed.Etcd
-	endpoint string
-	lock     *os.File
-	failure  *failure
-	err      chan error
-	watcher  sync.WaitGroup
-	closing  chan struct{} // closed when Close begins
+	etcd       *embed.Etcd
+	endpoint   string
+	advertised string
+	lock       *os.File
+	failure    *failure
+	err        chan error
+	watcher    sync.WaitGroup
+	closing    chan struct{} // closed when Close begins
 }
 
 // IsEmbedded reports whether an embedded etcd ever ran on a directory. A directory that cannot be read is an error.
@@ -184,12 +190,13 @@ func startLocked(ctx context.Context, cfg EmbeddedConfig) (*Embedded, error) {
 	if err != nil {
 		return nil, failed.explain(err)
 	}
-	e := &Embedded{etcd: server, endpoint: "http://" + server.Clients[0].Addr().String(), failure: failed, err: make(chan error, 1), closing: make(chan struct{})}
+	bound := dialable(server.Clients[0].Addr().String())
+	e := &Embedded{etcd: server, endpoint: "http://" + bound, advertised: "http://" + cmp.Or(cfg.Advertise, bound), failure: failed, err: make(chan error, 1), closing: make(chan struct{})}
 	if err := e.ready(ctx, cfg.ReadyTimeout); err != nil {
 		e.stop()
 		return nil, failed.explain(err)
 	}
-	id.ClientAddr = server.Clients[0].Addr().String()
+	id.ClientAddr = bound
 	if err := id.write(cfg.Dir); err != nil {
 		e.stop()
 		return nil, failed.explain(err)
@@ -222,7 +229,8 @@ func (c EmbeddedConfig) listenAddrs(id identity) []string {
 	switch {
 	case c.ClientURL != "" && !strings.HasSuffix(c.ClientURL, ":0"):
 		return []string{strings.TrimPrefix(c.ClientURL, "http://")}
-	case id.ClientAddr != "":
+	//guard:embedded-port-of-loopback
+	case isLoopback(id.ClientAddr): // another address, of a former pod perhaps, may not be of this machine any more
 		return []string{id.ClientAddr, "127.0.0.1:0"}
 	}
 	return []string{"127.0.0.1:0"}
@@ -233,10 +241,15 @@ func (c EmbeddedConfig) options(addr, clusterToken string) (*embed.Config, error
 	if err != nil {
 		return nil, fmt.Errorf("client URL %q: want host:port: %w", addr, err)
 	}
-	if ip := net.ParseIP(host); host != "localhost" && (ip == nil || !ip.IsLoopback()) {
-		return nil, fmt.Errorf("client URL %q: it has no authentication and listens on loopback only, such as 127.0.0.1:0; run an etcd of its own for other machines", addr)
+	ip := net.ParseIP(host)
+	if host != "localhost" && ip == nil {
+		return nil, fmt.Errorf("client URL %q: expected an IP address of this machine and a port, such as 127.0.0.1:2379", addr)
+	}
+	if ip != nil && ip.IsUnspecified() && c.Advertise == "" {
+		return nil, fmt.Errorf("client URL %q: expected an address to advertise, because no process can dial this one", addr)
 	}
 	client := url.URL{Scheme: "http", Host: addr}
+	advertised := url.URL{Scheme: "http", Host: cmp.Or(c.Advertise, addr)}
 	// No process dials the only member's peer port: any free port is suitable.
 	peer := url.URL{Scheme: "http", Host: "127.0.0.1:0"}
 
@@ -244,7 +257,7 @@ func (c EmbeddedConfig) options(addr, clusterToken string) (*embed.Config, error
 	options.Name = "embedded"
 	options.Dir = filepath.Join(c.Dir, embeddedData)
 	options.ListenClientUrls = []url.URL{client}
-	options.AdvertiseClientUrls = []url.URL{client}
+	options.AdvertiseClientUrls = []url.URL{advertised}
 	options.ListenPeerUrls = []url.URL{peer}
 	options.AdvertisePeerUrls = []url.URL{peer}
 	options.InitialCluster = options.InitialClusterFromName(options.Name)
@@ -304,8 +317,27 @@ func (e *Embedded) watch() {
 	close(e.err)
 }
 
-// Endpoint is what goes into Config.Endpoints: http://127.0.0.1:PORT.
+// Endpoint is what goes into Config.Endpoints of processes on this machine: http://127.0.0.1:PORT by default.
 func (e *Embedded) Endpoint() string { return e.endpoint }
+
+// Advertised is what goes into Config.Endpoints of other processes.
+func (e *Embedded) Advertised() string { return e.advertised }
+
+// dialable replaces the address of all interfaces by that of loopback.
+func dialable(bound string) string {
+	host, port, err := net.SplitHostPort(bound)
+	if ip := net.ParseIP(host); err == nil && ip != nil && ip.IsUnspecified() {
+		return net.JoinHostPort("127.0.0.1", port)
+	}
+	return bound
+}
+
+// isLoopback reports whether host:port is on the loopback interface.
+func isLoopback(addr string) bool {
+	host, _, err := net.SplitHostPort(addr)
+	ip := net.ParseIP(host)
+	return err == nil && (host == "localhost" || ip != nil && ip.IsLoopback())
+}
 
 // Err yields the reason if the server ends without Close, for example [ErrDiskFull], and closes when it has ended.
 func (e *Embedded) Err() <-chan error { return e.err }

@@ -11,6 +11,7 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/internal/freeport"
 )
 
 func embedded(t *testing.T, cfg etcdstore.EmbeddedConfig) *etcdstore.Embedded {
@@ -58,6 +59,52 @@ func TestEmbeddedKeepsDataAndPort(t *testing.T) {
 	}
 }
 
+// In a pod, etcd listens on all interfaces. After the move of the directory to another machine, the former address is not used.
+func TestEmbeddedListensForOtherMachines(t *testing.T) {
+	t.Parallel()
+	addr, err := freeport.Addr("127.0.0.2")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	e := embedded(t, etcdstore.EmbeddedConfig{Dir: dir, ClientURL: "0.0.0.0:" + port, Advertise: "etcd.example:" + port, UnsafeNoFsync: true})
+	if e.Endpoint() != "http://127.0.0.1:"+port || e.Advertised() != "http://etcd.example:"+port {
+		t.Errorf("endpoint %s, advertised %s", e.Endpoint(), e.Advertised())
+	}
+	if running, err := etcdstore.RunningEmbedded(dir); err != nil || running != e.Endpoint() {
+		t.Errorf("running at %q, %v", running, err)
+	}
+	job := etcdtest.NewJob(t)
+	for _, endpoint := range []string{addr, e.Endpoint()} {
+		s, err := etcdstore.Open(t.Context(), etcdstore.Config{Endpoints: []string{endpoint}, Job: job})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := s.Close(); err != nil {
+			t.Error(err)
+		}
+	}
+	e.Close()
+	path := filepath.Join(dir, "embedded.json")
+	content, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	moved := strings.Replace(string(content), "127.0.0.1:"+port, "192.0.2.1:"+port, 1) // no address of this machine
+	if err := os.WriteFile(path, []byte(moved), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	e = embedded(t, etcdstore.EmbeddedConfig{Dir: dir, UnsafeNoFsync: true})
+	defer e.Close()
+	if !strings.HasPrefix(e.Endpoint(), "http://127.0.0.1:") {
+		t.Errorf("endpoint %s", e.Endpoint())
+	}
+}
+
 func TestEmbeddedEndsOnce(t *testing.T) {
 	e := embedded(t, etcdstore.EmbeddedConfig{Dir: t.TempDir(), UnsafeNoFsync: true})
 	if !strings.HasPrefix(e.Endpoint(), "http://127.0.0.1:") {
@@ -90,7 +137,8 @@ func TestEmbeddedRefusals(t *testing.T) {
 		"no directory":    {etcdstore.EmbeddedConfig{}, "expected a data directory"},
 		"a file":          {etcdstore.EmbeddedConfig{Dir: file}, "create data directory"},
 		"below a file":    {etcdstore.EmbeddedConfig{Dir: filepath.Join(file, "x")}, "create data directory"},
-		"all interfaces":  {etcdstore.EmbeddedConfig{Dir: t.TempDir(), ClientURL: "0.0.0.0:2379"}, "loopback"},
+		"all interfaces":  {etcdstore.EmbeddedConfig{Dir: t.TempDir(), ClientURL: "0.0.0.0:2379"}, "expected an address to advertise"},
+		"a host name":     {etcdstore.EmbeddedConfig{Dir: t.TempDir(), ClientURL: "etcd.example:2379"}, "expected an IP address"},
 		"no port":         {etcdstore.EmbeddedConfig{Dir: t.TempDir(), ClientURL: "127.0.0.1"}, "host:port"},
 		"a port in use":   {etcdstore.EmbeddedConfig{Dir: t.TempDir(), ClientURL: taken}, "address already in use"},
 		"damaged records": {etcdstore.EmbeddedConfig{Dir: damaged}, "delete it"},

@@ -37,6 +37,7 @@ import (
 type daemonSettings struct {
 	etcd       *etcdstore.Config
 	dataDir    string
+	embedded   embeddedFlags
 	dataProxy  string // proxySelf or host:port
 	listen     string
 	http       string
@@ -70,6 +71,7 @@ func addDaemon(cmd *cobra.Command) {
 	c, q := &s.config, &s.config.Queue
 	flags := cmd.Flags()
 	flags.StringVar(&s.dataDir, "data-dir", "trainmaster-data", "`directory` of the embedded etcd, used when there are no --endpoints")
+	s.embedded.add(cmd)
 	flags.StringVar(&s.listen, "listen", "127.0.0.1:8080", "`host:port` for trainers (net/rpc and gRPC)")
 	flags.StringVar(&s.http, "http", "127.0.0.1:8081", "`host:port` for HTTP (/healthz, /readyz, /metrics); empty: none")
 	flags.StringVar(&c.Advertise, "advertise", "", "`host:port` that trainers dial (default: POD_IP with the port of --listen, else --listen)")
@@ -228,6 +230,9 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 	servers.Sync = s.config.Sync
 	if err := cmp.Or(s.config.Validate(), servers.Validate()); err != nil {
 		return cli.UsageErrorf("--%w", err)
+	}
+	if err := s.embedded.check(cmd, s.etcd.Endpoints); err != nil {
+		return err
 	}
 	etcd := *s.etcd
 	if len(etcd.Endpoints) == 0 {
@@ -469,16 +474,15 @@ func (s *daemonSettings) openStore(ctx context.Context, log *logrus.Entry) (*etc
 	closeEtcd := func() {}
 	config := *s.etcd
 	if len(config.Endpoints) == 0 {
-		etcd, err := admin.StartEmbedded(ctx, s.dataDir)
+		etcd, err := s.embedded.start(ctx, s.dataDir, log)
 		if err != nil {
-			return nil, nil, fmt.Errorf("start the embedded etcd: %w", err)
+			return nil, nil, err
 		}
 		go func() {
 			if err, failed := <-etcd.Err(); failed {
 				s.failed <- admin.EmbeddedError(err)
 			}
 		}()
-		log.WithFields(logrus.Fields{"endpoint": etcd.Endpoint(), "data_dir": s.dataDir}).Info("embedded etcd started")
 		config.Endpoints, config.OwnEtcd, closeEtcd = []string{etcd.Endpoint()}, true, etcd.Close
 	}
 	store, err := s.open(ctx, config, log)

@@ -43,7 +43,7 @@ The samples are permuted by --seed. With --held-out the first part of them goes 
 which training must not open: name the other shards by PREFIX-0*, not by PREFIX-*. Existing shards are kept unless
 --force is given.
 
-With --sample the table is one of those in the program, with the shards, the scaling and the held-out records of
+With --sample the table is in the program, with the shards, the scaling and the held-out records of
 'master run'. Files that have this content already are kept, so the command can be repeated, also by several processes.
 
 With --shard-format tfrecord the shards are TFRecord files with the same records. Jobs train on them, and other programs can read
@@ -175,7 +175,7 @@ func convertTo(cmd *cobra.Command, input string, paths []string, o convert.Optio
 	return printConverted(cmd, result, o, format)
 }
 
-// convertSample converts a table of the program. Other flags than --force and those of the output have no effect on it.
+// convertSample converts a table of the program. Only --force and the flags of the output apply to it.
 func convertSample(cmd *cobra.Command, name, prefix string, force bool, format string) error {
 	if !slices.Contains(local.Samples, name) {
 		return cli.SettingErrorf(cmd, "sample", "expected one of %s", strings.Join(local.Samples, ", "))
@@ -187,7 +187,7 @@ func convertSample(cmd *cobra.Command, name, prefix string, force bool, format s
 		}
 	})
 	if other != "" {
-		return cli.UsageErrorf("--%s: expected it without --sample, whose shards are those of master run", other)
+		return cli.UsageErrorf("--%s: expected it without --sample: the shards are as master run writes them", other)
 	}
 	o := convert.Options{Prefix: prefix, Repeat: !force}
 	result, err := local.ConvertSample(cmd.Context(), name, o)

@@ -52,7 +52,7 @@ type Options struct {
 
 	lines bool // the input must be JSON lines
 
-	// Repeat keeps files that have the content to write already, for a conversion that may run again or several times at once. A file with
+	// Repeat keeps files that have the content to write already, for a conversion that several processes may run. A file with
 	// other content is an error.
 	Repeat bool
 

@@ -12,8 +12,8 @@ import (
 )
 
 // StartEmbedded starts the embedded etcd in a directory, or reports what to do.
-func StartEmbedded(ctx context.Context, dir string) (*etcdstore.Embedded, error) {
-	etcd, err := etcdstore.StartEmbedded(ctx, etcdstore.EmbeddedConfig{Dir: dir})
+func StartEmbedded(ctx context.Context, c etcdstore.EmbeddedConfig) (*etcdstore.Embedded, error) {
+	etcd, err := etcdstore.StartEmbedded(ctx, c)
 	return etcd, EmbeddedError(err)
 }
 

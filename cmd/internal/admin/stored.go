@@ -24,7 +24,7 @@ func (p Location) OpenTarget(ctx context.Context) (*etcdstore.Store, func(), err
 		if err := os.MkdirAll(*p.DataDir, 0o750); err != nil {
 			return nil, nil, cli.UsageErrorf("--data-dir: %w", err)
 		}
-		etcd, err := StartEmbedded(ctx, *p.DataDir)
+		etcd, err := StartEmbedded(ctx, etcdstore.EmbeddedConfig{Dir: *p.DataDir})
 		if err != nil {
 			return nil, nil, err
 		}
