@@ -24,6 +24,12 @@ help: ## list the targets
 build: ## build bin/master, a static binary (needs Go, nothing else)
 	CGO_ENABLED=0 go build -trimpath -buildvcs=$(BUILDVCS) -ldflags "-s -w -X main.version=$(VERSION)" -o bin/master ./cmd/master
 
+IMAGE = localhost/trainmaster
+
+.PHONY: image
+image: build ## write bin/trainmaster.tar, an OCI image of bin/master, without Docker: make image [IMAGE=localhost/trainmaster]
+	go run ./scripts/k8s/mkimg -user 65532 bin/trainmaster.tar $(IMAGE):$(VERSION),$(IMAGE):dev bin/master
+
 .PHONY: run
 run: build ## train on the digits that come with the project: etcd, a master, 2 parameter servers, 3 trainers
 	bin/master run

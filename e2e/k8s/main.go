@@ -217,7 +217,7 @@ func (s *supervisor) loadImage(ctx context.Context) error {
 	program, archive := filepath.Join(work, "master"), filepath.Join(work, "trainmaster.tar")
 	for _, command := range [][]string{
 		{"env", "CGO_ENABLED=0", "go", "build", "-trimpath", "-ldflags", "-s -w", "-o", program, "./cmd/master"},
-		{"go", "run", "./scripts/k8s/mkimg", archive, image, program},
+		{"go", "run", "./scripts/k8s/mkimg", "-user", "65532", archive, image, program},
 		{filepath.Join(s.root, "scripts", "k8s", "ctl.sh"), "load", archive},
 	} {
 		if err := s.command(ctx, command[0], command[1:]...); err != nil {

@@ -1,8 +1,9 @@
 // Command mkimg writes an OCI image archive with one layer around a static program:
 //
-//	mkimg FILE.tar NAME:TAG PROGRAM
+//	mkimg [-user UID] FILE.tar NAME:TAG[,NAME:TAG...] PROGRAM
 //
-// The program is the entry point. The image also has /etc/passwd and empty directories, /tmp among them, and no shell.
+// The program is the entry point. The image also has /etc/passwd and empty directories, /tmp among them, and no shell. The same program gives
+// the same bytes.
 package main
 
 import (
@@ -10,18 +11,25 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/json"
+	"flag"
 	"fmt"
 	"os"
 	"path"
 	"runtime"
+	"strings"
 )
 
 func main() {
-	if len(os.Args) != 4 {
-		fmt.Fprintln(os.Stderr, "usage: mkimg FILE.tar NAME:TAG PROGRAM")
+	flag.Usage = func() {
+		fmt.Fprintln(os.Stderr, "usage: mkimg [-user UID] FILE.tar NAME:TAG[,NAME:TAG...] PROGRAM")
+	}
+	user := flag.String("user", "", "user `id` of the processes (default: root)")
+	flag.Parse()
+	if flag.NArg() != 3 {
+		flag.Usage()
 		os.Exit(2)
 	}
-	if err := write(os.Args[1], os.Args[2], os.Args[3]); err != nil {
+	if err := write(flag.Arg(0), strings.Split(flag.Arg(1), ","), flag.Arg(2), *user); err != nil {
 		fmt.Fprintf(os.Stderr, "mkimg: %v\n", err)
 		os.Exit(1)
 	}
@@ -29,7 +37,8 @@ func main() {
 
 type object = map[string]any
 
-func write(file, name, program string) error {
+// write writes an image with several names.
+func write(file string, names []string, program, user string) error {
 	layer, err := pack(program)
 	if err != nil {
 		return err
@@ -42,7 +51,7 @@ func write(file, name, program string) error {
 	}
 	config, err := blob(object{
 		"architecture": runtime.GOARCH, "os": "linux",
-		"config": object{"Entrypoint": []string{"/" + path.Base(program)}, "WorkingDir": "/"},
+		"config": object{"Entrypoint": []string{"/" + path.Base(program)}, "WorkingDir": "/", "User": user},
 		"rootfs": object{"type": "layers", "diff_ids": []string{digest(layer)}},
 	})
 	if err != nil {
@@ -56,10 +65,14 @@ func write(file, name, program string) error {
 	if err != nil {
 		return err
 	}
-	index, err := json.Marshal(object{"schemaVersion": 2, "manifests": []object{{
-		"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": digest(manifest), "size": len(manifest),
-		"annotations": object{"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name},
-	}}})
+	var manifests []object
+	for _, name := range names {
+		manifests = append(manifests, object{
+			"mediaType": "application/vnd.oci.image.manifest.v1+json", "digest": digest(manifest), "size": len(manifest),
+			"annotations": object{"io.containerd.image.name": name, "org.opencontainers.image.ref.name": name},
+		})
+	}
+	index, err := json.Marshal(object{"schemaVersion": 2, "manifests": manifests})
 	if err != nil {
 		return err
 	}
