@@ -186,6 +186,7 @@ func TestHelpExamples(t *testing.T) {
 		"seq 1000 | master recordio write numbers.rec",
 		"master recordio write --compression snappy --records-per-chunk 100 words.rec /usr/share/dict/words",
 		"master recordio write --per-file --shards 4 --records-per-chunk 20 data/pictures pictures/*.png",
+		"master recordio convert --sample digits data/sample",
 		"master recordio convert --label species --text-labels --held-out 0.2 iris.csv data/iris",
 		"master recordio convert --format jsonl --label species --text-labels iris.jsonl data/flowers",
 		"master recordio convert --shard-format tfrecord --shards 4 testdata/digits.csv.gz data/digits.tfrecord",

@@ -50,7 +50,7 @@ With --shard-format tfrecord the shards are TFRecord files with the same records
 them. A shard has a chunk for each MiB.`,
 		Example: `  master recordio convert --format csv --shards 4 --held-out 0.2 testdata/digits.csv.gz data/digits
   # the digits that are in the program, as 'master run' trains on them
-  master recordio convert --sample digits data/digits
+  master recordio convert --sample digits data/sample
   # a table with a heading; the column "species" has the label, as a text
   master recordio convert --label species --text-labels --held-out 0.2 iris.csv data/iris
   # the same with lines such as {"width": 1.5, "height": 2, "species": "setosa"}
