@@ -10,7 +10,7 @@ import (
 	"golang.org/x/crypto/x509roots/fallback/bundle"
 )
 
-// The image has no certificates of authorities. Those in the program verify the servers of object stores.
+// The image has no certificates of authorities. The certificates in the program verify the servers of object stores.
 func TestCertificatesOfAuthoritiesAreInTheProgram(t *testing.T) {
 	const variable = "TRAINMASTER_TEST_NO_SYSTEM_ROOTS"
 	if os.Getenv(variable) == "" {
