@@ -3,9 +3,7 @@
 package k8s
 
 import (
-	"bytes"
 	"crypto/rand"
-	"errors"
 	"fmt"
 	"os"
 	"os/exec"
@@ -195,39 +193,26 @@ func (e *Env) script(t testing.TB, name string, args ...string) string {
 	return out
 }
 
-// run runs a command in the environment of the cluster. Its output goes to files: a component that the command starts keeps them open.
+// run runs a command in the environment of the cluster.
 func (e *Env) run(stdin, name string, args ...string) (string, error) {
-	var out [2]*os.File
-	for i := range out {
-		file, err := os.CreateTemp(e.Run, "output-")
-		if err != nil {
-			return "", err
-		}
-		defer file.Close()
-		if err := os.Remove(file.Name()); err != nil {
-			return "", err
-		}
-		out[i] = file
-	}
-	cmd := exec.Command(name, args...)
-	cmd.Stdin = strings.NewReader(stdin)
-	cmd.Stdout, cmd.Stderr = out[0], out[1]
-	err := cmd.Run()
-	var text [2]string
-	for i, file := range out {
-		var b bytes.Buffer
-		if _, seekErr := file.Seek(0, 0); seekErr != nil {
-			return "", errors.Join(err, seekErr)
-		}
-		if _, readErr := b.ReadFrom(file); readErr != nil {
-			return "", errors.Join(err, readErr)
-		}
-		text[i] = strings.TrimSuffix(b.String(), "\n")
-	}
+	stdout, err := newOutput(e.Run)
 	if err != nil {
-		return text[0], fmt.Errorf("%s %s: %w: %s", filepath.Base(name), strings.Join(args, " "), err, text[1])
+		return "", err
 	}
-	return text[0], nil
+	defer stdout.Close()
+	stderr, err := newOutput(e.Run)
+	if err != nil {
+		return "", err
+	}
+	defer stderr.Close()
+	cmd := exec.Command(name, args...)
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = strings.NewReader(stdin), stdout.File, stderr.File
+	err = cmd.Run()
+	out := strings.TrimSuffix(stdout.text(), "\n")
+	if err != nil {
+		err = fmt.Errorf("%s %s: %w: %s", filepath.Base(name), strings.Join(args, " "), err, strings.TrimSpace(stderr.text()))
+	}
+	return out, err
 }
 
 // LoseNode kills the kubelet. About 20 s later, the node has the taint unreachable; its containers stay. The fake node stays Ready, without

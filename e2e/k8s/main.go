@@ -3,7 +3,6 @@
 package k8s
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -141,7 +140,7 @@ func (s *supervisor) find() error {
 // nodeNeeds returns the part that this machine lacks for the node, or "".
 func nodeNeeds() string {
 	if runtime.GOOS != "linux" || os.Getuid() != 0 {
-		return "a node of Kubernetes: expected root on Linux"
+		return fmt.Sprintf("a node of Kubernetes: expected root on Linux, found user %d on %s: run the tests as root", os.Getuid(), runtime.GOOS)
 	}
 	for _, program := range []string{"containerd", "runc", "nft", "ip", "nsenter", "unshare", "pgrep", filepath.Join(cmp.Or(os.Getenv("CNI_BIN"), "/usr/lib/cni"), "bridge")} {
 		_, err := exec.LookPath(program)
@@ -172,44 +171,66 @@ func (s *supervisor) start(ctx context.Context) error {
 	return s.script(ctx, "start.sh", words...)
 }
 
-func (s *supervisor) remove() error { return s.script(context.Background(), "stop.sh", "--clean") }
+// remove ends the cluster, if it still exists.
+func (s *supervisor) remove() error {
+	if _, err := os.Stat(s.dir); os.IsNotExist(err) {
+		return nil
+	}
+	return s.script(context.Background(), "stop.sh", "--clean")
+}
 
-// script runs a script of the cluster. It prints the output after a failure, or with -v.
+// script runs a script of the cluster.
 func (s *supervisor) script(ctx context.Context, name string, args ...string) error {
 	return s.command(ctx, filepath.Join(s.root, "scripts", "k8s", name), args...)
 }
 
+// command runs a command in the checkout. With -v, it prints the output.
 func (s *supervisor) command(ctx context.Context, name string, args ...string) error {
 	cmd := exec.CommandContext(ctx, name, args...)
 	cmd.Dir = s.root
 	cmd.Env = append(os.Environ(), runVariable+"="+s.dir, fmt.Sprintf("K8S_OWNER=%d", os.Getpid()))
 	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C ends it through ctx only
-	var said bytes.Buffer
-	out := io.Writer(&said)
-	if testing.Verbose() {
-		out = os.Stderr
-	}
-	// A file, not a pipe: components inherit it, and Run must not wait for them.
-	file, err := os.CreateTemp("", "trainmaster-k8s-output-")
+	out, err := newOutput(s.dir)
 	if err != nil {
 		return err
 	}
-	defer os.Remove(file.Name())
-	defer file.Close()
-	cmd.Stdout, cmd.Stderr = file, file
+	defer out.Close()
+	cmd.Stdout, cmd.Stderr = out.File, out.File
 	err = cmd.Run()
-	if text, readErr := os.ReadFile(file.Name()); readErr == nil {
-		out.Write(text) //nolint:errcheck // for a person
-	}
+	said := out.text()
 	if err != nil {
-		return fmt.Errorf("%s: %w\n%s", filepath.Base(name), err, said.String())
+		return fmt.Errorf("%s: %w\n%s", filepath.Base(name), err, said)
+	}
+	if testing.Verbose() {
+		fmt.Fprint(os.Stderr, said)
 	}
 	return nil
 }
 
+// output takes the output of a command. It is a file, not a pipe: a component of the cluster that the command starts inherits it, and
+// the end of the command must not wait for the end of the component.
+type output struct{ *os.File }
+
+// newOutput makes an output in a directory, without a name.
+func newOutput(dir string) (output, error) {
+	file, err := os.CreateTemp(dir, "output-")
+	if err != nil {
+		return output{}, err
+	}
+	return output{file}, os.Remove(file.Name())
+}
+
+func (o output) text() string {
+	text, err := io.ReadAll(io.NewSectionReader(o.File, 0, 1<<30))
+	if err != nil {
+		return err.Error()
+	}
+	return string(text)
+}
+
 // loadImage builds the program of the tree under test and imports it into the node.
 func (s *supervisor) loadImage(ctx context.Context) error {
-	work, err := os.MkdirTemp("", "trainmaster-k8s-image-")
+	work, err := os.MkdirTemp(s.dir, "image-")
 	if err != nil {
 		return err
 	}
