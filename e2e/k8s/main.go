@@ -3,6 +3,7 @@
 package k8s
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -151,6 +152,9 @@ func nodeNeeds() string {
 			return fmt.Sprintf("a node of Kubernetes: expected the program %s, found none: run `make setup-k8s`", program)
 		}
 	}
+	if out, err := exec.Command("unshare", "--net", "--mount", "true").CombinedOutput(); err != nil {
+		return fmt.Sprintf("a node of Kubernetes: expected the right to make namespaces, found none: %s", bytes.TrimSpace(out))
+	}
 	return ""
 }
 
@@ -250,10 +254,11 @@ func (s *supervisor) loadImage(ctx context.Context) error {
 
 // enter returns the command that runs another one in the network namespace of the cluster.
 func (s *supervisor) enter() []string {
-	if s.tier == none || os.Getuid() != 0 {
+	namespace := filepath.Join(s.dir, "netns")
+	if _, err := os.Stat(namespace); s.tier == none || err != nil {
 		return nil
 	}
-	return []string{"nsenter", "--net=" + filepath.Join(s.dir, "netns"), "--"}
+	return []string{"nsenter", "--net=" + namespace, "--"}
 }
 
 // runTests runs the tests of this program in a child process, below the command prefix, and returns their exit code.

@@ -17,10 +17,10 @@ bin=$(cache_path k8s) images=$(cache_path k8s-images)
 logs=$run/log keys=$run/keys node=$run/node
 cgroup=$(basename "$run") # parent cgroup of all pods
 
-# With root, the cluster has a network namespace of its own, with fixed ports. Without root, only the control plane can run. It
-# listens on loopback, and start.sh selects free ports.
+# With root, the cluster has a network namespace of its own, with fixed ports. Without root, or in a container without the right to make
+# namespaces, only the control plane can run. It listens on loopback, and start.sh selects free ports.
 namespace=$run/netns
-if [ "$(id -u)" -ne 0 ]; then namespace=; fi
+if [ "$(id -u)" -ne 0 ] || ! unshare --net --mount true 2>/dev/null; then namespace=; fi
 port=20100
 if [ -f "$run/port" ]; then port=$(cat "$run/port"); fi
 set_ports() { # first of 10 consecutive ports

@@ -26,7 +26,7 @@ for word in $words; do
 	case $word in
 	control | kwok) ;;
 	node | proxy | dns | relay)
-		if [ -z "$namespace" ]; then echo "start.sh: $word: expected root, found user $(id -un): start control and kwok only" >&2 && exit 2; fi
+		if [ -z "$namespace" ]; then echo "start.sh: $word: expected root with the right to make namespaces, found user $(id -un) without it: start control and kwok only" >&2 && exit 2; fi
 		;;
 	*) echo "start.sh: expected control, kwok, node, proxy, dns, relay or all, found '$word'" >&2 && exit 2 ;;
 	esac
