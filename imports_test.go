@@ -75,7 +75,8 @@ var house = []room{
 	{dir: "master/trainercontrol", may: []string{"taskqueue", "master/component"}},
 	// the application
 	{dir: "master/rounds", may: []string{"taskqueue", "master/store", "master/component", "master/committer", "master/evaluation", "master/evaluation/metric"}},
-	{dir: "master", may: []string{"master/evaluation/metric", "master/trainercontrol", "recordio", "dataset", "taskqueue", "ledger", "master/store", "master/component", "master/committer", "master/pscontrol", "master/election"}},
+	{dir: "master/pods", may: []string{"taskqueue", "master/store", "master/component", "master/committer", "master/podmanager"}},
+	{dir: "master", may: []string{"master/pods", "master/evaluation/metric", "master/trainercontrol", "recordio", "dataset", "taskqueue", "ledger", "master/store", "master/component", "master/committer", "master/pscontrol", "master/election"}},
 	{dir: "ledger/verify", may: []string{"taskqueue", "ledger"}},
 	{dir: "recordio/tool", may: []string{"recordio", "dataset"}},
 	{dir: "internal/usage", pure: true},
@@ -86,6 +87,7 @@ var house = []room{
 	{dir: "etcdstore", may: []string{"taskqueue", "ledger", "etcdstore/fence", "master/store"}},
 	{dir: "master/netrpc", may: []string{"internal/largemsg", "master", "recordio", "dataset", "taskqueue", "master/netrpc/wire"}},
 	{dir: "dataset/proxy", may: []string{"internal/grpcdial", "recordio", "dataset", "dataset/onwire", "internal/grpcserver", "proto"}},
+	{dir: "master/podmanager/kubernetes", may: []string{"master/podmanager"}},
 	{dir: "master/trainerclient", may: []string{"internal/grpcdial", "master/trainercontrol", "taskqueue", "taskqueue/onwire", "proto"}},
 	{dir: "master/grpcapi", may: []string{"master", "master/trainercontrol", "master/evaluation", "master/evaluation/metric", "taskqueue/onwire", "master/pscontrol", "dataset/onwire", "internal/grpcdial", "internal/grpcserver", "internal/largemsg", "taskqueue", "proto"}},
 	{dir: "master/httpapi", may: []string{"master", "ledger"}},

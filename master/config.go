@@ -16,6 +16,7 @@ import (
 	"trainmaster/master/committer"
 	"trainmaster/master/component"
 	"trainmaster/master/evaluation/metric"
+	"trainmaster/master/pods"
 	"trainmaster/master/pscontrol"
 	"trainmaster/master/trainercontrol"
 	"trainmaster/taskqueue"
@@ -34,6 +35,9 @@ type Config struct {
 	Streams *trainercontrol.Streams
 	// Evaluate asks the component of evaluation for a round of the job or, with a name, of a trainer. nil: the job is not evaluated.
 	Evaluate func(ctx context.Context, trainer string) error
+
+	// Pods keeps the pods of the job alive; nil: other programs start its processes. It must be among Components.
+	Pods *pods.Manager
 
 	Job       string // name; default "default"
 	Advertise string // address that trainers dial: host:port

@@ -221,6 +221,27 @@ func (ev *Disconnected) apply(q *Queue) Answer {
 	return Answer{}
 }
 
+// Gone reports that the process of a trainer that has joined does not run any more. Its session ends immediately, without the grace of a lost connection.
+type Gone struct {
+	ID     string
+	Charge bool // the trainer has caused its end: the loss counts against its running task
+}
+
+func (ev *Gone) apply(q *Queue) Answer {
+	if q.HasSession(ev.ID) {
+		t := q.byID[ev.ID]
+		//guard:gone-charges-as-told
+		q.lose(t, ev.Charge)
+	}
+	return Answer{}
+}
+
+// HasSession reports whether a trainer has joined and its session has not ended.
+func (q *Queue) HasSession(id string) bool {
+	t := q.byID[id]
+	return t != nil && !t.gone && !t.plain
+}
+
 // Undelivered returns a task whose answer could not be written to its connection.
 type Undelivered struct {
 	Trainer     Ordinal

@@ -395,6 +395,18 @@ func (n *naive) leave(ev *Leave) {
 	n.forgetGone()
 }
 
+func (n *naive) goneTrainer(ev *Gone) {
+	for i := len(n.trainers) - 1; i >= 0; i-- {
+		if t := &n.trainers[i]; t.id == ev.ID && !t.gone {
+			if !t.plain {
+				n.lose(t, ev.Charge)
+			}
+			break
+		}
+	}
+	n.forgetGone()
+}
+
 func (n *naive) disconnected(ev *Disconnected) {
 	t := n.trainer(ev.Trainer, ev.Incarnation)
 	switch {

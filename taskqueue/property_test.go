@@ -116,6 +116,7 @@ func TestQueueAgainstNaive(t *testing.T) {
 			"heartbeat":    p.heartbeat,
 			"leave":        p.leave,
 			"disconnect":   p.disconnect,
+			"gone":         p.gone,
 			"undelivered":  p.undelivered,
 			"plain":        p.plainAsk,
 			"plain again":  p.plainAsk,
@@ -325,6 +326,12 @@ func (p *pair) disconnect(t *rapid.T) {
 	ev := &Disconnected{c.ordinal, c.incarnation}
 	p.apply(ev)
 	p.n.disconnected(ev)
+}
+
+func (p *pair) gone(t *rapid.T) {
+	ev := &Gone{ID: p.client(t).id, Charge: rapid.Bool().Draw(t, "charge")}
+	p.apply(ev)
+	p.n.goneTrainer(ev)
 }
 
 func (p *pair) undelivered(t *rapid.T) {

@@ -179,6 +179,8 @@ func (s *scenario) run(word string, args []string) string {
 	case "disconnect":
 		c := s.names[args[0]]
 		return s.answer(c, s.q.Apply(s.now, &Disconnected{c.ordinal, c.incarnation}))
+	case "gone":
+		return s.answer(s.names[args[0]], s.q.Apply(s.now, &Gone{ID: args[0], Charge: len(args) > 1 && args[1] == "charge"}))
 	case "save":
 		c := s.names[args[0]]
 		return fmt.Sprintf("granted: %v\n", s.q.Apply(s.now, &SaveModel{c.ordinal, c.incarnation, 60_000}).Granted)

@@ -398,6 +398,7 @@ func FuzzTokens(f *testing.F) {
 			&SaveModel{o, incarnation, Clock(index)},
 			&Disconnected{o, incarnation},
 			&Leave{o, incarnation},
+			&Gone{ID: text, Charge: true},
 			&Tick{},
 		} {
 			q.Apply(q.Clock(), ev)

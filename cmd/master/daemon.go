@@ -47,6 +47,8 @@ type daemonSettings struct {
 	config     master.Config
 	servers    pscontrol.Config // the settings of parameter servers
 	evaluation evaluationFlags
+	pods       podFlags
+	endpoints  []string // of the etcd that is open, for other machines
 	datasets   datasetFlags
 	strategy   string    // path of the strategy file; "": none
 	metrics    io.Writer // of --metrics-out; nil: none
@@ -111,6 +113,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags.IntVar(&s.servers.CheckpointKeep, "checkpoint-keep", 2, "sets of checkpoints to keep (0: the default)")
 	s.evaluation.add(cmd)
 	s.datasets.add(cmd)
+	s.pods.add(cmd)
 	flags.DurationVar(&c.DatasetWatch, "dataset-watch", 10*time.Second, "`time` between two looks for new files of the online datasets of --dataset")
 	addStrategy(cmd, &s.strategy)
 	flags.StringVar(&s.resume, "resume", "", "`directory`, or s3://bucket/prefix, of the checkpoints of a job that etcd has lost: restore data and parameters from the newest set; a restored job continues")
@@ -207,6 +210,9 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 		return cli.SettingErrorf(cmd, "lease-ttl", "expected at least 1s")
 	}
 	if err := s.validateBounds(cmd); err != nil {
+		return err
+	}
+	if err := s.pods.check(cmd, s); err != nil {
 		return err
 	}
 	if err := s.validateDataProxy(cmd); err != nil {
@@ -406,6 +412,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 		Present: store.Servers, Registered: store.RegisteredServers, During: roster.During,
 	}
 	defer client.Close()
+	var err error
 	config := s.config
 	config.LeaseTTL = s.leaseTTL
 	config.Store, config.Log = store, log
@@ -413,6 +420,9 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	servers := s.servers
 	servers.Servers, servers.Registry = client, roster
 	var m *master.Master // the components call it when it leads
+	if config.Pods, err = s.pods.manager(&config, s.endpoints, log); err != nil {
+		return err
+	}
 	s.components(&config, servers, func(ctx context.Context) error { return s.desire(ctx, store, log) }, func() *master.Master { return m })
 	created, err := master.New(config)
 	if err != nil {
@@ -446,6 +456,11 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	}
 	log.WithFields(logrus.Fields{"listen": listener.Addr().String(), "advertise": s.config.Advertise}).Info("serving")
 	err = m.Run(ctx)
+	if config.Pods != nil && ctx.Err() == nil && (err == nil || errors.Is(err, master.ErrJobFailed)) {
+		if err := config.Pods.Clean(ctx); err != nil {
+			log.WithError(err).Error("pods of the ended job not cleaned, delete them with kubectl")
+		}
+	}
 	stop()
 	if serveErr := group.Wait(); err == nil {
 		err = serveErr
@@ -473,6 +488,7 @@ func serveBeats(ctx context.Context, m *master.Master, l net.Listener) error {
 func (s *daemonSettings) openStore(ctx context.Context, log *logrus.Entry) (*etcdstore.Store, func(), error) {
 	closeEtcd := func() {}
 	config := *s.etcd
+	s.endpoints = config.Endpoints
 	if len(config.Endpoints) == 0 {
 		etcd, err := s.embedded.start(ctx, s.dataDir, log)
 		if err != nil {
@@ -483,6 +499,7 @@ func (s *daemonSettings) openStore(ctx context.Context, log *logrus.Entry) (*etc
 				s.failed <- admin.EmbeddedError(err)
 			}
 		}()
+		s.endpoints = []string{etcd.Advertised()}
 		config.Endpoints, config.OwnEtcd, closeEtcd = []string{etcd.Endpoint()}, true, etcd.Close
 	}
 	store, err := s.open(ctx, config, log)

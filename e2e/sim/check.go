@@ -56,6 +56,7 @@ type check struct {
 	segments         segmentBook
 	named            *checkpoint.Set           // checkpoint set that this commit names, or nil
 	epochs           map[uint32]map[sample]int // committed records at the start of each epoch
+	gone             map[string]int            // reports of the end of a trainer, in progress
 	fenced           map[string]bool           // ids whose sessions a leader ends because they did not stop for a cut
 	untrusted        bool                      // answers are being sent without a commit and without a valid lease
 }
@@ -136,7 +137,7 @@ func newCheck(w *world) *check {
 	return &check{
 		world: w, ctx: context.Background(), state: &stored{Snapshot: &taskqueue.Snapshot{}}, terms: map[int64]string{}, begin: map[int64]taskqueue.Clock{}, heard: map[int64]*termState{},
 		verifier: taskqueue.NewVerifier(), tasks: map[taskPosition]*history{}, trained: map[delivery]bool{}, numbered: map[taskqueue.TaskID]taskqueue.Token{}, events: map[uint64][]byte{}, sessions: map[taskqueue.Ordinal]*sessionState{},
-		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{}, charged: map[taskqueue.Ordinal]bool{}, newest: map[taskqueue.Ordinal]*taskqueue.Request{}, fenced: map[string]bool{}, epochs: map[uint32]map[sample]int{}, stepBook: newStepBook(), rounds: newRoundBook(), population: newPopulationBook(),
+		answered: map[request]dispatch{}, sending: map[*lock]*sendState{}, closed: map[taskqueue.Pass]bool{}, joins: map[string]bool{}, charged: map[taskqueue.Ordinal]bool{}, newest: map[taskqueue.Ordinal]*taskqueue.Request{}, fenced: map[string]bool{}, gone: map[string]int{}, epochs: map[uint32]map[sample]int{}, stepBook: newStepBook(), rounds: newRoundBook(), population: newPopulationBook(),
 	}
 }
 
@@ -327,7 +328,7 @@ func (c *check) lost(next *stored, o taskqueue.Ordinal) {
 			return
 		}
 	}
-	if c.fenced[s.id] {
+	if c.fenced[s.id] || c.gone[s.id] > 0 {
 		return
 	}
 	silence := c.world.plan.options.SessionTTL

@@ -434,8 +434,21 @@ func (t *trainer) die() {
 	if c != nil {
 		c.breaks()
 	}
+	if t.chance(0.5) {
+		t.loop.after(t.between(time.Millisecond, 90*time.Millisecond), t.gone)
+	}
 	if !t.habit.silent {
 		t.loop.after(t.between(100*time.Millisecond, 8*time.Second), t.boot)
+	}
+}
+
+// gone reports the end of the process to all masters, as their component for pods does.
+func (t *trainer) gone() {
+	for _, n := range t.world.nodes {
+		if !t.up && n.up {
+			t.world.check.gone[t.name]++ // until the answer, its session may end without the grace period
+			n.put(nil, &taskqueue.Gone{ID: t.name, Charge: t.chance(0.5)}, func(taskqueue.Answer, uint64, error) { t.world.check.gone[t.name]-- })
+		}
 	}
 }
 

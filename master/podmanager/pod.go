@@ -2,6 +2,7 @@ package podmanager
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 )
 
@@ -128,12 +129,24 @@ const maxWords = 256
 func (p Pod) words(reason string) string {
 	said := p.Words
 	if p.Exit != nil && p.Exit.Message != "" {
-		said = p.Exit.Message
+		said = lastLine(p.Exit.Message)
 	}
 	if said = strings.Join(strings.Fields(said), " "); said != "" {
 		reason += ": " + said
 	}
 	return clip(reason)
+}
+
+// lastLine returns the last line of a message, which may be the end of a log. After a usage error of trainmaster it is the line before
+// the hint at the help.
+func lastLine(message string) string {
+	lines := slices.DeleteFunc(strings.Split(message, "\n"), func(l string) bool {
+		return strings.TrimSpace(l) == "" || strings.HasPrefix(l, "See '") && strings.HasSuffix(strings.TrimSpace(l), "--help'.")
+	})
+	if len(lines) == 0 {
+		return ""
+	}
+	return lines[len(lines)-1]
 }
 
 // clip cuts a text to valid UTF-8 of at most maxWords bytes. The end of a message says more than its middle.

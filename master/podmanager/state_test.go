@@ -78,3 +78,10 @@ func TestConfigNamesTheSetting(t *testing.T) {
 		}
 	}
 }
+
+func TestReasonIsTheLastLineOfALog(t *testing.T) {
+	p := podmanager.Pod{Exit: &podmanager.Exit{Code: 64, Message: "starting\n--data: expected a file\nSee 'master trainer --help'.\n\n"}}
+	if _, reason := p.Outcome(); reason != "exit code 64 (usage): --data: expected a file" {
+		t.Errorf("found %q", reason)
+	}
+}

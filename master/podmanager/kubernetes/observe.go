@@ -1,0 +1,77 @@
+package kubernetes
+
+import (
+	"strconv"
+
+	corev1 "k8s.io/api/core/v1"
+
+	"trainmaster/master/podmanager"
+)
+
+// observed returns a pod as the plan sees it. ok is false for a pod whose labels do not name a role, an index and an attempt.
+func observed(pod *corev1.Pod) (p podmanager.Pod, ok bool) {
+	role := podmanager.Role(pod.Labels[RoleLabel])
+	index, err1 := strconv.Atoi(pod.Labels[IndexLabel])
+	attempt, err2 := strconv.Atoi(pod.Labels[AttemptLabel])
+	if role != podmanager.Worker && role != podmanager.Server || err1 != nil || err2 != nil || index < 0 || index >= podmanager.MaxPods || attempt < 0 {
+		return p, false
+	}
+	p = podmanager.Pod{
+		Name: pod.Name, UID: string(pod.UID), Instance: pod.Labels[InstanceLabel], Role: role, Index: index, Attempt: attempt,
+		Phase: podmanager.Phase(pod.Status.Phase), Deleting: pod.DeletionTimestamp != nil,
+	}
+	ready := false
+	for _, c := range pod.Status.Conditions {
+		isTrue := c.Status == corev1.ConditionTrue
+		switch {
+		case c.Type == corev1.DisruptionTarget && isTrue:
+			p.Disruption = said(c.Reason, "")
+		case c.Type == corev1.PodReady:
+			ready = isTrue
+		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse:
+			p.Words = said(c.Reason, c.Message)
+		}
+	}
+	for _, s := range pod.Status.InitContainerStatuses {
+		observeContainer(&p, s, pod.Status.Phase == corev1.PodFailed)
+	}
+	running := false
+	for _, s := range pod.Status.ContainerStatuses {
+		if s.Name == Main {
+			observeContainer(&p, s, true)
+			running = s.State.Running != nil
+		}
+	}
+	if pod.Status.Reason != "" {
+		p.Words = said(pod.Status.Reason, pod.Status.Message)
+	}
+	// The taint of a node that does not answer deletes the pod, and nothing reports the end of its container.
+	//guard:pod-of-a-lost-node
+	if p.Deleting && p.Disruption == "DeletionByTaintManager" && running && !ready {
+		p.Lost = true
+	}
+	return p, true
+}
+
+// observeContainer takes the end of a container, and the message of the cluster about its start.
+func observeContainer(p *podmanager.Pod, s corev1.ContainerStatus, ends bool) {
+	if w := s.State.Waiting; w != nil && w.Reason != "" && w.Reason != "PodInitializing" && w.Reason != "ContainerCreating" {
+		p.Words = said(w.Reason, w.Message)
+	}
+	if t := s.State.Terminated; t != nil && ends && (s.Name == Main || t.ExitCode != 0) {
+		p.Exit = &podmanager.Exit{Code: int(t.ExitCode), Reason: t.Reason, Message: t.Message}
+		if s.Name != Main {
+			p.Exit.Message = said("container "+s.Name, t.Message)
+		}
+	}
+}
+
+func said(reason, message string) string {
+	switch {
+	case message == "":
+		return reason
+	case reason == "":
+		return message
+	}
+	return reason + ": " + message
+}

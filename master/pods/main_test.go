@@ -1,0 +1,9 @@
+package pods_test
+
+import (
+	"testing"
+
+	"trainmaster/etcdstore/etcdtest"
+)
+
+func TestMain(m *testing.M) { etcdtest.Main(m) }

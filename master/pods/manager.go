@@ -1,0 +1,408 @@
+package pods
+
+import (
+	"bytes"
+	"context"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/master/component"
+	"trainmaster/master/podmanager"
+	"trainmaster/master/store"
+	"trainmaster/taskqueue"
+)
+
+// Cluster executes actions and observes pods.
+type Cluster interface {
+	// Watch observes the pods until ctx ends, and calls changed after each change. It retries after all errors.
+	Watch(ctx context.Context, changed func()) error
+	// Pods returns the observed pods. known is false before the first list.
+	Pods() (pods []podmanager.Pod, known bool)
+	// Problem returns why the pods are not observed now; "": they are.
+	Problem() string
+	// Create creates a pod, or returns the pod of an earlier create.
+	Create(ctx context.Context, a podmanager.Action, instance string) (podmanager.Pod, error)
+	// Delete deletes a pod with the UID of the action. Without such a pod it does nothing.
+	Delete(ctx context.Context, a podmanager.Action) error
+	// List reads the pods once.
+	List(ctx context.Context) ([]podmanager.Pod, error)
+	// Note writes an event for users.
+	Note(ctx context.Context, reason, message string, warning bool) error
+}
+
+// Config holds the dependencies and settings of the component.
+type Config struct {
+	Pods    podmanager.Config // without Instance
+	Clean   podmanager.CleanPolicy
+	Cluster Cluster
+	Store   store.Store
+	Log     *logrus.Entry // default: the standard logger
+}
+
+// Manager is the component. Its methods may be called at any time.
+type Manager struct {
+	config Config
+	box    *component.Mailbox
+	state  podmanager.State // as stored
+	stored bool             // state is in the store
+
+	mu         sync.Mutex
+	leads      bool
+	shown      podmanager.State
+	instance   string
+	created    map[string]created // by this leader, and not observed yet
+	inFlight   map[string]bool    // names of pods with a request in progress
+	refused    map[string]refusal // by name
+	relaunches map[Cause]int64
+}
+
+// Cause identifies a count of relaunches.
+type Cause struct {
+	Role    podmanager.Role
+	Outcome string
+}
+
+// created is a pod whose create was answered.
+type created struct {
+	podmanager.Pod
+	at time.Time
+}
+
+type refusal struct {
+	words string
+	until time.Time
+	pause time.Duration
+}
+
+// podsChanged is the effect of an observation.
+type podsChanged struct{}
+
+const onPodsChanged taskqueue.EffectKind = 251
+
+// Key implements [taskqueue.Effect].
+func (podsChanged) Key() taskqueue.EffectKey { return taskqueue.EffectKey{Kind: onPodsChanged} }
+
+const (
+	retryPause   = time.Second
+	longestPause = 30 * time.Second // between two attempts of a refused create
+	checkEvery   = 5 * time.Second  // while a deletion may become overdue
+	maxRequests  = 32               // in progress
+	createdSeen  = 30 * time.Second // a created pod that is not observed for longer is asked for again
+)
+
+// New returns the component.
+func New(config Config) *Manager {
+	if config.Log == nil {
+		config.Log = logrus.NewEntry(logrus.StandardLogger())
+	}
+	return &Manager{config: config, relaunches: map[Cause]int64{}}
+}
+
+// Name implements [component.Component].
+func (m *Manager) Name() string { return "pods" }
+
+// Init implements [component.Component].
+func (m *Manager) Init(context.Context) error { return m.config.Pods.Validate() }
+
+// Prepare reads the state that the previous leader stored.
+func (m *Manager) Prepare(ctx context.Context, t component.Term) error {
+	m.box = t.Effects(taskqueue.OnJobEnded, onPodsChanged)
+	value, _, err := m.config.Store.Value(ctx, podmanager.Key)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", podmanager.Key, err)
+	}
+	m.state, m.stored = podmanager.State{}, value != nil
+	if value != nil {
+		//guard:state-of-pods-continues
+		if m.state, err = podmanager.Decode(value); err != nil {
+			return fmt.Errorf("%w: read %s: %w", taskqueue.ErrDamaged, podmanager.Key, err)
+		}
+	}
+	id := t.JobID()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.instance, m.shown = hex.EncodeToString(id[:]), m.state
+	m.created, m.inFlight, m.refused = map[string]created{}, map[string]bool{}, map[string]refusal{}
+	return nil
+}
+
+// term is the state of one term.
+type term struct {
+	*Manager
+	component.Term
+	known    map[string]podmanager.Pod // pods that were observed in this term
+	requests chan struct{}             // holds a token for each request in progress
+	running  sync.WaitGroup
+}
+
+// Run observes and acts until ctx ends.
+func (m *Manager) Run(ctx context.Context, t component.Term) error {
+	m.lead(true)
+	defer m.lead(false)
+	of := &term{Manager: m, Term: t, known: map[string]podmanager.Pod{}, requests: make(chan struct{}, maxRequests)}
+	defer of.running.Wait()
+	of.running.Go(func() {
+		_ = component.Contain(m.config.Log, m.Name(), func() error { return m.config.Cluster.Watch(ctx, func() { t.Post(podsChanged{}) }) })
+	})
+	for rest := time.Duration(0); ; {
+		t.Clock().Wait(ctx, m.box.Changed(), rest)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		m.box.Take()
+		next, err := of.round(ctx)
+		if rest = next; err != nil && ctx.Err() == nil {
+			m.config.Log.WithError(err).Warn("pods not planned, retrying")
+			rest = retryPause
+		}
+	}
+}
+
+func (m *Manager) lead(leads bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.leads = leads
+}
+
+// round observes, decides, stores and acts. It returns the time until the next round; negative: none is due by time.
+func (t *term) round(ctx context.Context) (rest time.Duration, err error) {
+	pods, known := t.observe()
+	if !known {
+		return -1, nil
+	}
+	seen := podmanager.Observed{Pods: pods}
+	var now taskqueue.Clock
+	var ended []*taskqueue.Gone
+	if err := t.Read(ctx, func(q *taskqueue.Queue) { // after the pods: a worker completes after the end of the job
+		status, _ := q.Status()
+		seen.Over = status == taskqueue.Ended || status == taskqueue.Failed
+		now = q.Clock()
+		for _, p := range pods {
+			if p.Ended() && q.HasSession(p.Name) {
+				ended = append(ended, goneOf(p))
+			}
+		}
+	}); err != nil {
+		return 0, err
+	}
+	//guard:gone-ends-session
+	for _, e := range ended {
+		if _, err := t.Submit(ctx, e); err != nil {
+			return 0, err
+		}
+	}
+	config := t.config.Pods
+	config.Instance = t.instance
+	d := podmanager.Plan(config, t.state, seen, now)
+	if err := t.store(ctx, d, seen.Over); err != nil {
+		return 0, err
+	}
+	t.report(ctx, d.Relaunches)
+	wait := t.act(ctx, d.Actions)
+	for _, p := range pods {
+		if p.Deleting && !p.Ended() {
+			wait = sooner(wait, checkEvery)
+		}
+	}
+	if t.awaits() {
+		wait = sooner(wait, checkEvery)
+	}
+	if d.Rest >= 0 {
+		wait = sooner(wait, d.Rest+100*time.Millisecond) // the job clock advances with ticks
+	}
+	return wait, nil
+}
+
+// awaits reports whether a created pod has not been observed.
+func (t *term) awaits() bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.created) > 0
+}
+
+func sooner(a, b time.Duration) time.Duration {
+	if a < 0 || b < a {
+		return b
+	}
+	return a
+}
+
+// goneOf returns the end of the session of a pod that has ended.
+func goneOf(p podmanager.Pod) *taskqueue.Gone {
+	outcome, _ := p.Outcome()
+	charge := outcome == podmanager.Charged || outcome == podmanager.OutOfMemory || outcome == podmanager.Usage
+	return &taskqueue.Gone{ID: p.Name, Charge: charge}
+}
+
+// observe returns the pods of the cluster, with the pods that have gone in this term and the pods whose creation was answered only.
+func (t *term) observe() (pods []podmanager.Pod, known bool) {
+	pods, known = t.config.Cluster.Pods()
+	if !known {
+		return nil, false
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	seen := map[string]bool{}
+	for _, p := range pods {
+		seen[p.Name] = true
+		t.known[p.Name] = p
+		delete(t.created, p.Name)
+	}
+	now, healthy := t.Clock().Now(), t.config.Cluster.Problem() == ""
+	for _, name := range slices.Sorted(maps.Keys(t.created)) {
+		c := t.created[name]
+		if healthy && now.Sub(c.at) > createdSeen {
+			delete(t.created, name) // it was deleted before it was observed
+			continue
+		}
+		pods = append(pods, c.Pod)
+		seen[name] = true
+	}
+	for _, name := range slices.Sorted(maps.Keys(t.known)) {
+		p := t.known[name]
+		if seen[name] {
+			continue
+		}
+		if t.state.Slot(p.Role, p.Index).Attempt > p.Attempt {
+			delete(t.known, name)
+			continue
+		}
+		p.Gone = true
+		pods = append(pods, p)
+	}
+	return pods, true
+}
+
+// store stores a decision if it changes something.
+func (t *term) store(ctx context.Context, d podmanager.Decision, over bool) error {
+	encoded := d.State.Encode()
+	failure := ""
+	for _, a := range d.Actions {
+		if a.Verb == podmanager.FailJob {
+			failure = a.Reason
+		}
+	}
+	if over || failure == "" && t.stored && bytes.Equal(encoded, t.state.Encode()) {
+		return nil
+	}
+	with := taskqueue.StoreKeys{Writes: []taskqueue.Write{{Key: podmanager.Key, Value: encoded}}}
+	var event taskqueue.Event = &with
+	if failure != "" {
+		event = &taskqueue.EndJob{Failed: true, Reason: failure, With: with}
+	}
+	if a, err := t.Submit(ctx, event); err != nil {
+		return err
+	} else if a.Err != nil {
+		return a.Err
+	}
+	t.state, t.stored = d.State, true
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.shown = d.State
+	return nil
+}
+
+// report logs relaunches, counts them, and writes events.
+func (t *term) report(ctx context.Context, list []podmanager.Relaunch) {
+	for _, r := range list {
+		t.mu.Lock()
+		t.relaunches[Cause{r.Role, r.Outcome.String()}]++
+		t.mu.Unlock()
+		line := t.config.Log.WithFields(logrus.Fields{"pod": r.Name, "outcome": r.Outcome.String(), "reason": r.Reason})
+		reason, message := "PodReplaced", fmt.Sprintf("pod %s: %s", r.Name, r.Reason)
+		switch {
+		case r.Done == podmanager.HasDone:
+			line.Info("pod completed")
+			continue
+		case r.Done == podmanager.GivenUp:
+			line.Error("pod given up")
+			reason = "PodGivenUp"
+		case r.Memory > 0:
+			line.WithField("memory", r.Memory).Warn("pod replaced with more memory")
+			reason, message = "PodMemoryRaised", fmt.Sprintf("%s: the next attempt has %d MiB", message, r.Memory>>20)
+		default:
+			line.Warn("pod replaced")
+		}
+		t.request(func() { _ = t.config.Cluster.Note(ctx, reason, message, true) }) // events are for users only
+	}
+}
+
+// request runs a call to the cluster concurrently with the decisions.
+func (t *term) request(call func()) {
+	t.running.Go(func() {
+		t.requests <- struct{}{}
+		defer func() { <-t.requests }()
+		_ = component.Contain(t.config.Log, t.Name(), func() error { call(); return nil })
+	})
+}
+
+// act begins the requests of actions that are not in progress. It returns the time until a refused create is due; negative: none is.
+func (t *term) act(ctx context.Context, actions []podmanager.Action) (rest time.Duration) {
+	rest = -1
+	now := t.Clock().Now()
+	for _, a := range actions {
+		if a.Verb == podmanager.FailJob {
+			continue
+		}
+		t.mu.Lock()
+		wait := t.refused[a.Name].until.Sub(now)
+		busy := t.inFlight[a.Name]
+		if !busy && wait <= 0 {
+			t.inFlight[a.Name] = true
+		}
+		t.mu.Unlock()
+		switch {
+		case busy:
+		case wait > 0:
+			//guard:refused-create-repeated
+			rest = sooner(rest, wait)
+		default:
+			t.request(func() { t.execute(ctx, a) })
+		}
+	}
+	return rest
+}
+
+// execute makes the request of an action.
+func (t *term) execute(ctx context.Context, a podmanager.Action) {
+	var pod podmanager.Pod
+	var err error
+	if a.Verb == podmanager.Create {
+		pod, err = t.config.Cluster.Create(ctx, a, t.instance)
+	} else {
+		err = t.config.Cluster.Delete(ctx, a)
+	}
+	log := t.config.Log.WithField("pod", a.Name)
+	isNew := false
+	t.mu.Lock()
+	delete(t.inFlight, a.Name)
+	before := t.refused[a.Name]
+	switch {
+	case err == nil:
+		delete(t.refused, a.Name)
+		if a.Verb == podmanager.Create {
+			t.created[a.Name] = created{pod, t.Clock().Now()}
+		}
+	case ctx.Err() == nil:
+		isNew = before.words != err.Error()
+		pause := min(max(retryPause, 2*before.pause), longestPause)
+		t.refused[a.Name] = refusal{err.Error(), t.Clock().Now().Add(pause), pause}
+	}
+	t.mu.Unlock()
+	switch {
+	case err == nil && a.Verb == podmanager.Create:
+		log.Info("pod created")
+	case err == nil:
+		log.WithField("reason", a.Reason).Info("pod deleted")
+	case isNew:
+		log.WithError(err).Warnf("pod not %sd, retrying", a.Verb)
+		_ = t.config.Cluster.Note(ctx, "PodRefused", fmt.Sprintf("pod %s: %v", a.Name, err), true)
+	}
+	t.Post(podsChanged{})
+}

@@ -1,0 +1,127 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"time"
+
+	"trainmaster/master/committer"
+	"trainmaster/master/podmanager"
+)
+
+// Status describes a pod, or an index without a pod.
+type Status struct {
+	Name    string
+	Role    podmanager.Role
+	Index   int
+	Attempt int
+	Phase   string // of the pod or the index
+	Charged int    // relaunches at the cost of the index
+	Memory  int64  // bytes, if it grew
+	Reason  string // message of the cluster, or why the last attempt ended
+}
+
+// Waiting is the phase of an index whose pod does not exist yet.
+const Waiting = "Waiting"
+
+// ErrNotLeading is returned by List on a master that does not lead.
+var ErrNotLeading = committer.ErrNotLeader
+
+// Summary has the pods and the state of their observation.
+type Summary struct {
+	Pods       []Status // by role and index
+	Goals      map[podmanager.Role]int
+	Problem    string // why the pods are not observed now; "": they are
+	Relaunches map[Cause]int64
+}
+
+// Summary returns the pods of the job. Only the leader has them.
+func (m *Manager) Summary() (Summary, error) {
+	pods, _ := m.config.Cluster.Pods()
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.leads {
+		return Summary{}, ErrNotLeading
+	}
+	s := Summary{Problem: m.config.Cluster.Problem(), Relaunches: maps.Clone(m.relaunches), Goals: map[podmanager.Role]int{}}
+	current := map[string]podmanager.Pod{}
+	for _, p := range pods {
+		current[p.Name] = p
+	}
+	for _, role := range []podmanager.Role{podmanager.Server, podmanager.Worker} {
+		count := m.shown.Goals[role].Count
+		s.Goals[role] = count
+		for i := range count {
+			s.Pods = append(s.Pods, m.status(m.shown.Slot(role, i), current))
+		}
+	}
+	return s, nil
+}
+
+func (m *Manager) status(slot podmanager.Slot, pods map[string]podmanager.Pod) Status {
+	s := Status{
+		Name: podmanager.Name(m.config.Pods.Job, slot.Role, slot.Index, slot.Attempt), Role: slot.Role, Index: slot.Index, Attempt: slot.Attempt,
+		Phase: Waiting, Charged: slot.Charged, Memory: slot.Memory, Reason: slot.Reason,
+	}
+	p, exists := pods[s.Name]
+	switch {
+	case slot.Done != podmanager.NotDone:
+		s.Phase = string(slot.Done)
+	case exists:
+		s.Phase = string(p.Phase)
+		if p.Deleting {
+			s.Phase = "Terminating"
+		}
+		if p.Words != "" {
+			s.Reason = p.Words
+		}
+	}
+	if r := m.refused[s.Name]; r.words != "" && slot.Done == podmanager.NotDone {
+		s.Reason = r.words
+	}
+	return s
+}
+
+const (
+	completeTimeout = 30 * time.Second // for workers, after the end of the job
+	cleanTimeout    = time.Minute
+	cleanPoll       = 500 * time.Millisecond
+)
+
+// Clean deletes pods of a job that has ended, as the policy says. Workers get the time to complete first. It returns an error if the cluster does
+// not take the deletes within a minute.
+func (m *Manager) Clean(ctx context.Context) error {
+	if m.config.Clean == podmanager.CleanNone {
+		return nil
+	}
+	ctx, cancel := context.WithTimeoutCause(ctx, completeTimeout+cleanTimeout, fmt.Errorf("the cluster did not take the deletes within %v", completeTimeout+cleanTimeout))
+	defer cancel()
+	clock := time.NewTicker(cleanPoll)
+	defer clock.Stop()
+	var last error
+	for n := 0; ; n++ {
+		pods, err := m.config.Cluster.List(ctx)
+		//guard:workers-complete-before-clean
+		if last = err; err == nil && (time.Duration(n)*cleanPoll >= completeTimeout || !slices.ContainsFunc(pods, func(p podmanager.Pod) bool {
+			return p.Role == podmanager.Worker && !p.Ended() && !p.Deleting && p.Phase == podmanager.Running
+		})) {
+			list := podmanager.Clean(m.config.Clean, pods)
+			for _, a := range list {
+				if err := m.config.Cluster.Delete(ctx, a); err != nil {
+					last = err
+				}
+			}
+			if last == nil {
+				m.config.Log.WithField("deleted", len(list)).Info("pods of the job cleaned")
+				return nil
+			}
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("clean pods: %w: %w", context.Cause(ctx), last)
+		case <-clock.C:
+		}
+	}
+}
