@@ -52,7 +52,7 @@ func TestManifestsHaveFlagsOfThisProgram(t *testing.T) {
 				t.Errorf("%s: %v", path, err)
 			}
 			for _, c := range append(spec.Spec.Template.Spec.InitContainers, spec.Spec.Template.Spec.Containers...) {
-				if strings.HasPrefix(strings.TrimPrefix(c.Image, "localhost/"), "trainmaster") {
+				if strings.HasPrefix(strings.TrimPrefix(c.Image, "localhost/"), "trainmaster") || c.Image == "" && c.Name == "main" {
 					commands++
 					checkCommand(t, path, c)
 				}
@@ -77,7 +77,7 @@ func checkCommand(t *testing.T, path string, c container) {
 		t.Errorf("%s, container %s: %s", path, c.Name, text)
 	}
 	pod := strings.Contains(strings.Join(known, " "), cli.EnvName("exit-codes")) || strings.Contains(strings.Join(c.Args, " "), "--exit-codes=pod")
-	if !pod {
+	if !pod && c.Image != "" { // a patch has no image, and may have no variables
 		t.Errorf("%s, container %s: expected --exit-codes=pod, or its variable", path, c.Name)
 	}
 	lines := [][]string{c.Args}
