@@ -411,7 +411,7 @@ func (c *Cluster) Note(ctx context.Context, reason, message string, warning bool
 		ObjectMeta:     metav1.ObjectMeta{GenerateName: self.target.Name + ".", Namespace: c.config.Namespace},
 		InvolvedObject: self.target, Reason: reason, Message: message, Type: kind, Count: 1, FirstTimestamp: now, LastTimestamp: now,
 		Source: corev1.EventSource{Component: "trainmaster"}, ReportingController: "trainmaster.io/master", ReportingInstance: c.config.Self, Action: reason,
-		EventTime: metav1.MicroTime{Time: now.Time},
+		EventTime: metav1.MicroTime(now),
 	}
 	return c.core.Post().Namespace(c.config.Namespace).Resource("events").Body(event).Do(ctx).Error()
 }
