@@ -352,7 +352,8 @@ func (t *term) act(ctx context.Context, actions []podmanager.Action) (rest time.
 		}
 		t.mu.Lock()
 		wait := t.refused[a.Name].until.Sub(now)
-		busy := t.inFlight[a.Name]
+		_, isMade := t.created[a.Name] // after the observation of this round
+		busy := t.inFlight[a.Name] || a.Verb == podmanager.Create && isMade
 		if !busy && wait <= 0 {
 			t.inFlight[a.Name] = true
 		}

@@ -181,6 +181,7 @@ func TestEndOfAPodEndsItsSessionImmediately(t *testing.T) {
 	store := etcdtest.Store(t)
 	c := newCluster()
 	r, _ := start(t, store, c, workers(2))
+	mastertest.Eventually(t, "two pods", func() bool { return c.has("j-worker-0-0", "j-worker-1-0") })
 	r.Register(2)
 	lost, other := r.Join("j-worker-0-0"), r.Join("j-worker-1-0")
 	task := lost.Take(t)
