@@ -6,6 +6,7 @@ import (
 	"io"
 	"net/http"
 	"net/http/httptest"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -23,10 +24,17 @@ type api struct {
 	version  int
 	pods     map[string]*corev1.Pod
 	watchers map[chan metav1.WatchEvent]bool
+	history  []posted
 	events   []corev1.Event
 	expired  bool // watches are refused with 410 until the next list
 	refuse   int  // status of the next requests; 0: none is refused
 	lists    int
+}
+
+// posted is an event of a version.
+type posted struct {
+	version int
+	event   metav1.WatchEvent
 }
 
 func newAPI(t *testing.T) *api {
@@ -122,7 +130,13 @@ func (a *api) watch(w http.ResponseWriter, r *http.Request) {
 		a.fail(w, http.StatusGone, metav1.StatusReasonExpired, "too old resource version")
 		return
 	}
-	events := make(chan metav1.WatchEvent, 100)
+	events := make(chan metav1.WatchEvent, 1000)
+	from, _ := strconv.Atoi(r.URL.Query().Get("resourceVersion"))
+	for _, p := range a.history { // since the list
+		if p.version > from {
+			events <- p.event
+		}
+	}
 	a.watchers[events] = true
 	a.mu.Unlock()
 	w.Header().Set("Content-Type", "application/json")
@@ -155,9 +169,12 @@ func (a *api) cut() {
 
 func (a *api) post(kind string, object any) {
 	b, _ := json.Marshal(object)
+	e := metav1.WatchEvent{Type: kind}
+	e.Object.Raw = b
+	if kind != "ERROR" {
+		a.history = append(a.history, posted{a.version, e})
+	}
 	for w := range a.watchers {
-		e := metav1.WatchEvent{Type: kind}
-		e.Object.Raw = b
 		w <- e
 	}
 }
