@@ -3,9 +3,12 @@
 package k8s
 
 import (
+	"bytes"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 )
@@ -70,20 +73,126 @@ MORE
 `
 
 // startMaster applies the rights of deploy/base and a master with more arguments.
-func startMaster(t *testing.T, c *Env, ns string, more ...string) {
+func startMaster(t *testing.T, c *Env, ns string, more ...string) (directory string) {
 	t.Helper()
-	directory := c.Directory(t)
+	directory = c.Directory(t)
 	c.Kubectl(t, "-n", ns, "apply", "-k", filepath.Join(c.root, "deploy", "base"))
 	for i, arg := range more {
 		more[i] = fmt.Sprintf("        - %q", arg)
 	}
 	c.Apply(t, ns, strings.NewReplacer("DIRECTORY", directory, "IMAGE", c.Image, "MORE", strings.Join(more, "\n")).Replace(masterJob))
+	return directory
+}
+
+// podsOf returns the names of the pods of a role, with their phases.
+func podsOf(t *testing.T, c *Env, ns, role string) map[string]string {
+	t.Helper()
+	found := map[string]string{}
+	for line := range strings.Lines(c.Kubectl(t, "-n", ns, "get", "pods", "-l", "trainmaster.io/role="+role, "-o", `jsonpath={range .items[*]}{.metadata.name} {.status.phase}{"\n"}{end}`)) {
+		if name, phase, ok := strings.Cut(strings.TrimSpace(line), " "); ok {
+			found[name] = phase
+		}
+	}
+	return found
 }
 
 // awaitPhase waits until a pod has a phase.
 func awaitPhase(t *testing.T, c *Env, ns, pod, phase string) {
 	t.Helper()
 	c.Await(t, time.Minute, ns, "pod/"+pod, "{.status.phase}", phase)
+}
+
+// F276, F280: a worker is killed, another worker and the pod of the master are deleted in the middle of a pass. The job ends, each index has
+// completed once, and the deletion of the Job leaves no pod.
+func TestJobOfPodsOutlivesItsPods(t *testing.T) {
+	t.Parallel()
+	c := Cluster(t)
+	ns := c.Namespace(t)
+	directory := startMaster(t, c, ns, "--workers=3", "--ps=2", "--passes=40", "--checkpoint-every=2s",
+		"--ps-command=master pserver --checkpoint-dir=/job/checkpoints",
+		"--worker-command=master trainer --data '/job/data/digits-0*' --record-delay 3ms")
+	for i := range 3 {
+		awaitPhase(t, c, ns, fmt.Sprintf("digits-worker-%d-0", i), "Running")
+	}
+	killWorker(t, c, ns, "digits-worker-0-0")
+	awaitPhase(t, c, ns, "digits-worker-0-1", "Running")
+	c.Kubectl(t, "-n", ns, "delete", "pod", "digits-worker-1-0", "--wait=false")
+	awaitPhase(t, c, ns, "digits-worker-1-1", "Running")
+	master := c.Kubectl(t, "-n", ns, "get", "pods", "-l", "trainmaster.io/role=master", "-o", "jsonpath={.items[0].metadata.name}")
+	workers := podsOf(t, c, ns, "worker")
+	c.Kubectl(t, "-n", ns, "delete", "pod", master)
+	for name := range workers {
+		if found := podsOf(t, c, ns, "worker"); found[name] == "" {
+			t.Errorf("%s went with the pod of the master", name)
+		}
+	}
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=240s")
+	Until(t, time.Minute, func() error {
+		completed := 0
+		for name, phase := range podsOf(t, c, ns, "worker") {
+			switch {
+			case phase == "Succeeded":
+				completed++
+			case name != "digits-worker-0-0":
+				return fmt.Errorf("%s is %s", name, phase)
+			}
+		}
+		for name, phase := range podsOf(t, c, ns, "ps") { // a server that lost its lease with the master's pod has failed, and keeps its log
+			if phase == "Running" || phase == "Pending" {
+				return fmt.Errorf("%s is %s", name, phase)
+			}
+		}
+		if completed != 3 {
+			return fmt.Errorf("expected 3 completed workers, found %d", completed)
+		}
+		return nil
+	})
+	c.Apply(t, ns, strings.NewReplacer("DIRECTORY", directory, "IMAGE", c.Image).Replace(`
+apiVersion: v1
+kind: Pod
+metadata: {name: verify}
+spec:
+  restartPolicy: Never
+  containers:
+  - {name: main, image: IMAGE, imagePullPolicy: Never, args: [verify, --job=digits, --data-dir=/job/etcd], volumeMounts: [{name: job, mountPath: /job}]}
+  volumes: [{name: job, hostPath: {path: DIRECTORY}}]
+`))
+	awaitPhase(t, c, ns, "verify", "Succeeded")
+	c.Kubectl(t, "-n", ns, "delete", "job", "digits")
+	Until(t, time.Minute, func() error {
+		if left := podsOf(t, c, ns, "worker"); len(left) > 0 {
+			return fmt.Errorf("the deleted Job left %v", left)
+		}
+		return nil
+	})
+}
+
+// killWorker kills the process of a pod by its UID, which is in the cgroup of the process.
+func killWorker(t *testing.T, c *Env, ns, pod string) {
+	t.Helper()
+	uid := strings.ReplaceAll(c.Get(t, ns, "pod/"+pod, "{.metadata.uid}"), "-", "_")
+	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, file := range files {
+		groups, err := os.ReadFile(file)
+		if err != nil || !strings.Contains(strings.ReplaceAll(string(groups), "-", "_"), uid) {
+			continue
+		}
+		var pid int
+		if _, err := fmt.Sscanf(file, "/proc/%d/cgroup", &pid); err != nil {
+			t.Fatal(err)
+		}
+		if command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err != nil || !bytes.HasPrefix(command, []byte("/master\x00")) {
+			continue
+		}
+		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+			t.Fatal(err)
+		}
+		return
+	}
+	t.Fatalf("pod %s: expected a process, found none", pod)
 }
 
 // foreign are the flags of workers that run the test program of the cluster.
@@ -117,4 +226,63 @@ func TestUsageErrorOfAPodFailsTheJob(t *testing.T) {
 	if !strings.Contains(message, "exit code 64 (usage): no such model") {
 		t.Errorf("found %q", message)
 	}
+}
+
+// F278: the refusal of a quota is in the log in the words of the cluster. Other pods continue, and the refused pods follow later.
+func TestPodsThatCannotStartDelayNoOtherPod(t *testing.T) {
+	t.Parallel()
+	c := Cluster(t)
+	ns := c.Namespace(t)
+	c.Apply(t, ns, "apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: two}\nspec: {hard: {pods: '3'}}")
+	startMaster(t, c, ns, append(foreign("sleep 10m"), "--workers=2:4")...)
+	running := func(want int) {
+		t.Helper()
+		Until(t, 2*time.Minute, func() error {
+			found := podsOf(t, c, ns, "worker")
+			for _, phase := range found {
+				if phase != "Running" {
+					return fmt.Errorf("found %v", found)
+				}
+			}
+			if len(found) != want {
+				return fmt.Errorf("expected %d running workers, found %v", want, found)
+			}
+			return nil
+		})
+	}
+	running(2)
+	logs := func(words string) {
+		t.Helper()
+		Until(t, time.Minute, func() error {
+			log, err := c.Try("-n", ns, "logs", "job/digits", "-c", "main")
+			if err == nil && !strings.Contains(log, words) {
+				err = fmt.Errorf("expected %q in the log of the master, found\n%s", words, log)
+			}
+			return err
+		})
+	}
+	logs("exceeded quota")
+	c.Kubectl(t, "-n", ns, "delete", "resourcequota", "two")
+	running(4)
+}
+
+// F277: the API server is down for 30 s, and a worker is killed after it. Not parallel: other tests need the API server.
+func TestJobContinuesWithoutTheAPIServer(t *testing.T) {
+	c := Cluster(t)
+	ns := c.Namespace(t)
+	startMaster(t, c, ns, "--workers=2", "--ps=1", "--passes=60", "--checkpoint-every=5s",
+		"--ps-command=master pserver --checkpoint-dir=/job/checkpoints",
+		"--worker-command=master trainer --data '/job/data/digits-0*' --record-delay 2ms")
+	awaitPhase(t, c, ns, "digits-worker-0-0", "Running")
+	awaitPhase(t, c, ns, "digits-worker-1-0", "Running")
+	master := podsOf(t, c, ns, "master")
+	c.Control(t, "kill", "kube-apiserver")
+	time.Sleep(30 * time.Second) // the outage
+	c.Start(t, "control")
+	killWorker(t, c, ns, "digits-worker-1-0")
+	awaitPhase(t, c, ns, "digits-worker-1-1", "Running")
+	if found := podsOf(t, c, ns, "master"); len(found) != 1 || len(master) != 1 {
+		t.Errorf("the master was replaced: expected %v, found %v", master, found)
+	}
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=240s")
 }
