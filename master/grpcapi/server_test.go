@@ -150,21 +150,23 @@ func (raw) Unmarshal(data mem.BufferSlice, v any) error {
 
 func TestInvalidBytesEndOnlyTheirConnection(t *testing.T) {
 	s := serve(t, 5, master.Config{})
-	send := func(message []byte) error {
+	send := func(method string, message []byte) error {
 		var reply []byte
-		return s.conn.Invoke(t.Context(), pb.Admin_Status_FullMethodName, message, &reply, grpc.ForceCodecV2(raw{}))
+		return s.conn.Invoke(t.Context(), method, message, &reply, grpc.ForceCodecV2(raw{}))
 	}
 	for name, message := range map[string][]byte{
 		"a field that ends early": {0x0a, 0x7f, 'x'},
 		"no message at all":       bytes.Repeat([]byte{0xff}, 100),
 		"invalid UTF-8":           {0x0a, 0x02, 0xc3, 0x28},
 	} {
-		if err := send(message); status.Code(err) != codes.Internal {
+		if err := send(pb.Admin_Status_FullMethodName, message); status.Code(err) != codes.Internal {
 			t.Errorf("%s: %v", name, err)
 		}
 	}
-	if err := send(make([]byte, 5<<20)); status.Code(err) != codes.ResourceExhausted {
-		t.Errorf("5 MiB: %v", err)
+	for _, method := range []string{pb.Admin_Status_FullMethodName, pb.Coordinator_ReportDataset_FullMethodName, pb.Coordinator_PushResult_FullMethodName} {
+		if err := send(method, make([]byte, 5<<20)); status.Code(err) != codes.ResourceExhausted { // the last two take large messages
+			t.Errorf("%s of 5 MiB: %v", method, err)
+		}
 	}
 	if err := s.conn.Invoke(t.Context(), "/trainmaster.v1.Admin/Explode", &emptypb.Empty{}, &emptypb.Empty{}); status.Code(err) != codes.Unimplemented {
 		t.Errorf("unknown method: %v", err)

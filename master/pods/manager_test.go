@@ -165,6 +165,7 @@ func TestNextLeaderCreatesNoPodTwice(t *testing.T) {
 	}
 	c.set("j-worker-1-1", ended(1)) // beyond the limit that the first leader has charged
 	next, _ := standBy(t, store, c, workers(2))
+	mastertest.Eventually(t, "the end of the job", next.Ended)
 	if err := next.Wait(); !errors.Is(err, master.ErrJobFailed) || !strings.Contains(err.Error(), "j-worker-1-1 gave up after 2 charged relaunches: exit code 1: the last words") {
 		t.Errorf("expected the end of the job, found %v", err)
 	}
