@@ -1,7 +1,6 @@
 package main
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -82,7 +81,7 @@ func (f *embeddedFlags) start(ctx context.Context, dir string, log *logrus.Entry
 		fields["advertise"] = etcd.Advertised()
 	}
 	log.WithFields(fields).Info("embedded etcd started")
-	if host, _, err := net.SplitHostPort(cmp.Or(f.listen, "127.0.0.1:0")); err != nil || !net.ParseIP(host).IsLoopback() {
+	if f.listen != "" && !isLoopback(f.listen) {
 		//guard:warning-of-open-etcd
 		log.WithField("etcd_listen", f.listen).Warn("the embedded etcd has no TLS and no authentication: each process that reaches this port can change the job; restrict the port, for example by a NetworkPolicy")
 	}

@@ -52,7 +52,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	if err == nil {
 		return cli.ExitOK
 	}
-	code, pod := cli.ExitCode(err), cli.InPod(cmd, args)
+	code, pod := cli.ExitCode(err), cli.UsesPodCodes(cmd, args)
 	switch {
 	case cli.OnlyInPods(err) && !pod:
 		return cli.ExitOK

@@ -245,7 +245,7 @@ func (p *podFlags) manager(config *master.Config, endpoints []string, log *logru
 	return pods.New(pods.Config{Pods: p.plan, Clean: podmanager.CleanPolicy(*p.clean), Cluster: cluster, Store: config.Store, Log: log}), nil
 }
 
-// isLoopback reports whether an endpoint is an address of this machine only.
+// isLoopback reports whether an endpoint, host:port or a URL, is an address of this machine only.
 func isLoopback(endpoint string) bool {
 	host := endpoint
 	if u, err := url.Parse(endpoint); err == nil && u.Host != "" {

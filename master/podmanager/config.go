@@ -23,7 +23,7 @@ type Group struct {
 	Memory int64 // limit of the container in bytes; 0: none
 }
 
-// MaxPods is the maximum number of pods of a role: the state of all of them is one value of etcd.
+// MaxPods is the maximum number of pods of a job: the state of all of them is one value of etcd, which takes 1.5 MiB.
 const MaxPods = 2000
 
 // Validate names the first field with a value that makes no sense.
@@ -35,6 +35,9 @@ func (c Config) Validate() error {
 		return fmt.Errorf("workers: expected MIN from 1 to MAX, found %d:%d", c.Workers.Min, c.Workers.Count)
 	case c.Servers.Count < 0 || c.Servers.Count > MaxPods:
 		return fmt.Errorf("ps: expected 0 to %d, found %d", MaxPods, c.Servers.Count)
+	//guard:pods-fit-a-value
+	case c.Workers.Count+c.Servers.Count > MaxPods:
+		return fmt.Errorf("workers: expected at most %d pods with the parameter servers, found %d", MaxPods, c.Workers.Count+c.Servers.Count)
 	case c.MaxRelaunch < 0:
 		return fmt.Errorf("max-relaunch: expected 0 or more, found %d", c.MaxRelaunch)
 	case !(c.OOMFactor >= 1 && c.OOMFactor <= 100):

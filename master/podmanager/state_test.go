@@ -85,3 +85,30 @@ func TestReasonIsTheLastLineOfALog(t *testing.T) {
 		t.Errorf("found %q", reason)
 	}
 }
+
+// F283: the state of the most pods, all given up with long reasons, is smaller than the largest value of etcd.
+func TestStateOfAllPodsFitsAValue(t *testing.T) {
+	config := podmanager.Config{Workers: podmanager.Group{Count: podmanager.MaxPods, Min: 1}, MaxRelaunch: 3, OOMFactor: 1.5}
+	if err := config.Validate(); err != nil {
+		t.Fatal(err)
+	}
+	config.Servers.Count = 1
+	if err := config.Validate(); err == nil || !strings.Contains(err.Error(), "expected at most 2000 pods with the parameter servers, found 2001") {
+		t.Errorf("one pod more: found %v", err)
+	}
+	s := podmanager.State{Goals: map[podmanager.Role]podmanager.Goal{podmanager.Worker: {Given: podmanager.MaxPods, Count: podmanager.MaxPods}}}
+	for i := range podmanager.MaxPods {
+		s.Slots = append(s.Slots, podmanager.Slot{
+			Role: podmanager.Worker, Index: i, Attempt: 1000, Charged: 4, Row: 1000, Memory: 1 << 40, After: 1 << 40, Done: podmanager.GivenUp,
+			Reason: strings.Repeat("cannot open \"/data\": ", 13)[:256],
+		})
+	}
+	b := s.Encode()
+	const most = 1 << 20 // etcd accepts requests of 1.5 MiB, which have the state of the queue and the ledger too
+	if len(b) > most {
+		t.Errorf("expected at most %d bytes, found %d", most, len(b))
+	}
+	if _, err := podmanager.Decode(b); err != nil {
+		t.Error(err)
+	}
+}

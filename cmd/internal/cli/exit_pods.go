@@ -29,9 +29,9 @@ func AddExitCodes(root *cobra.Command) {
 	CompleteWords(root, exitCodesFlag, codes.allowed)
 }
 
-// InPod reports whether --exit-codes is pod. cmd may have failed before its flags or settings were read: then the arguments of the
+// UsesPodCodes reports whether --exit-codes is pod. cmd may have failed before its flags or settings were read: then the arguments of the
 // process and the environment count.
-func InPod(cmd *cobra.Command, args []string) bool {
+func UsesPodCodes(cmd *cobra.Command, args []string) bool {
 	if f := cmd.Root().PersistentFlags().Lookup(exitCodesFlag); f != nil && f.Changed {
 		return f.Value.String() == exitCodesPod
 	}
