@@ -39,6 +39,8 @@ var notRun = map[string]string{
 	"master status --data-dir trainmaster-data":                                                                                       "TestDataDirLeadsToJob of cmd/master",
 	"master status --dir trainmaster-run/003":                                                                                         "TestLeaderOfRunUnderWay of cmd/master",
 	"master trainer --endpoints 127.0.0.1:2379 --data 'data/digits-0*' --own-model":                                                   "TestPopulationOfKilledProcesses",
+	"master pods": "TestPodsThatCannotStartDelayNoOtherPod of e2e/k8s",
+	"master pods -o json | jq '.pods[] | select(.phase != \"Running\") | {name, phase, reason}'": "TestPodsThatCannotStartDelayNoOtherPod of e2e/k8s",
 	"master evaluations":                "TestEvaluationOfARun",
 	"master trainers evaluate worker-3": "TestTrainerIsEvaluatedOnCommand",
 	"master evaluations --data-dir trainmaster-run/001 -o json | jq '.[].figures.accuracy'":          "TestEvaluationOfARun",

@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sync/errgroup"
 
+	"trainmaster/master/pods"
 	"trainmaster/master/pscontrol"
 	"trainmaster/taskqueue"
 )
@@ -34,6 +35,17 @@ func (m *Master) Evaluate(ctx context.Context, trainer string) error {
 		return ErrNoEvaluation
 	}
 	return m.config.Evaluate(ctx, trainer)
+}
+
+// ErrNoPods is returned by Pods for a job whose master creates no pods.
+var ErrNoPods = errors.New("the master of the job creates no pods: expected --workers of its master")
+
+// Pods returns the pods of the job.
+func (m *Master) Pods() (pods.Summary, error) {
+	if m.config.Pods == nil {
+		return pods.Summary{}, ErrNoPods
+	}
+	return m.config.Pods.Summary()
 }
 
 // Drain lets a trainer finish its tasks and then leave.

@@ -37,6 +37,7 @@ func TestReferenceNamesEveryField(t *testing.T) {
 		{"`master queues -o json`", []any{view.Queues{}}},
 		{"`master queues --literal -o json`", []any{view.LiteralQueues{}}},
 		{"`master trainers -o json`", []any{view.Trainer{}}},
+		{"`master pods -o json`", []any{view.Pods{}}},
 		{"`master tasks -o json`", []any{view.Task{}}},
 		{"`master tasks --of-record -o json`", []any{verify.Trace{}}},
 		{"`master verify -o json`", []any{taskqueue.PassReport{}}},

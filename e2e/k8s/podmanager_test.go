@@ -5,6 +5,8 @@ package k8s
 import (
 	"bytes"
 	"fmt"
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -56,6 +58,7 @@ spec:
         - --job=digits
         - --exit-codes=pod
         - --listen=0.0.0.0:8080
+        - --http=0.0.0.0:8081
         - --data-dir=/job/etcd
         - --etcd-listen=0.0.0.0:2379
         - --etcd-advertise=master:2379
@@ -118,7 +121,7 @@ func TestJobOfPodsOutlivesItsPods(t *testing.T) {
 	awaitPhase(t, c, ns, "digits-worker-0-1", "Running")
 	c.Kubectl(t, "-n", ns, "delete", "pod", "digits-worker-1-0", "--wait=false")
 	awaitPhase(t, c, ns, "digits-worker-1-1", "Running")
-	master := c.Kubectl(t, "-n", ns, "get", "pods", "-l", "trainmaster.io/role=master", "-o", "jsonpath={.items[0].metadata.name}")
+	master := masterOf(t, c, ns)
 	workers := podsOf(t, c, ns, "worker")
 	c.Kubectl(t, "-n", ns, "delete", "pod", master)
 	for name := range workers {
@@ -165,6 +168,27 @@ spec:
 		}
 		return nil
 	})
+}
+
+// masterOf returns the name of the pod of the master.
+func masterOf(t *testing.T, c *Env, ns string) string {
+	t.Helper()
+	return c.Kubectl(t, "-n", ns, "get", "pods", "-l", "trainmaster.io/role=master", "-o", "jsonpath={.items[0].metadata.name}")
+}
+
+// scrape returns the metrics of a master.
+func scrape(t *testing.T, ip string) string {
+	t.Helper()
+	reply, err := http.Get("http://" + ip + ":8081/metrics")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer reply.Body.Close()
+	text, err := io.ReadAll(reply.Body)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(text)
 }
 
 // killWorker kills the process of a pod by its UID, which is in the cgroup of the process.
@@ -262,6 +286,18 @@ func TestPodsThatCannotStartDelayNoOtherPod(t *testing.T) {
 		})
 	}
 	logs("exceeded quota")
+	list := c.Kubectl(t, "-n", ns, "exec", "job/digits", "-c", "main", "--", "/master", "pods", "--addr", "127.0.0.1:8080")
+	if n := strings.Count(list, " Running "); n != 2 || strings.Count(list, " Waiting ") != 2 || !strings.Contains(list, "exceeded quota: two") {
+		t.Errorf("expected two pods that run and two that wait with the reason, found\n%s", list)
+	}
+	metrics := scrape(t, c.Get(t, ns, "pod/"+masterOf(t, c, ns), "{.status.podIP}"))
+	for _, line := range []string{
+		`trainmaster_pods{phase="Running",role="worker"} 2`, `trainmaster_pods{phase="Waiting",role="worker"} 2`, `trainmaster_kube_requests_total{code="201",verb="post"} `,
+	} {
+		if !strings.Contains(metrics, line) {
+			t.Errorf("expected %q, found\n%s", line, metrics)
+		}
+	}
 	c.Kubectl(t, "-n", ns, "delete", "resourcequota", "two")
 	running(4)
 }

@@ -270,6 +270,25 @@ func (a *admin) ListTrainers(ctx context.Context, req *pb.ListTrainersRequest) (
 	return &pb.ListTrainersReply{Trainers: p.entries, NextPageToken: p.next()}, nil
 }
 
+// ListPods lists the pods.
+func (a *admin) ListPods(_ context.Context, req *pb.ListPodsRequest) (*pb.ListPodsReply, error) {
+	if err := a.names(req.GetJob()); err != nil {
+		return nil, err
+	}
+	s, err := a.master.Pods()
+	if err != nil {
+		return nil, err
+	}
+	reply := &pb.ListPodsReply{Problem: strings.ToValidUTF8(s.Problem, "\uFFFD")}
+	for _, p := range s.Pods {
+		reply.Pods = append(reply.Pods, &pb.PodEntry{
+			Name: p.Name, Role: string(p.Role), Index: uint32(p.Index), Attempt: uint32(p.Attempt), Phase: p.Phase,
+			Charged: uint32(p.Charged), Memory: p.Memory, Reason: strings.ToValidUTF8(p.Reason, "\uFFFD"),
+		})
+	}
+	return reply, nil
+}
+
 func (a *admin) trainer(t *taskqueue.TrainerOverview) *pb.TrainerEntry {
 	entry := &pb.TrainerEntry{
 		Id: t.ID, Ordinal: uint32(t.Ordinal), Incarnation: t.Incarnation, Address: strings.ToValidUTF8(t.Address, "\uFFFD"), Joined: t.Joined, Draining: t.Draining,

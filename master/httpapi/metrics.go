@@ -30,6 +30,9 @@ var (
 	descKept     = desc("ledger_sealed_bytes", "Size of the sealed ledger that is kept.")
 	descUnsealed = desc("ledger_seal_failures_total", "Attempts of this process to seal the ledger that failed. Entries stay in etcd.")
 	descHangs    = desc("ledger_hang_seconds", "How long the ledger's directory has not answered; 0 while an access takes less than 10 s. Entries stay in etcd.")
+	descPods     = desc("pods", "Pods that the master creates, by phase.", "role", "phase")
+	descPodEnds  = desc("pod_ends_total", "Ends of pods that this process has handled, by outcome.", "role", "outcome")
+	descKube     = desc("kube_requests_total", "Requests of this process to the Kubernetes API; the code 0 is no answer.", "verb", "code")
 	descQuota    = desc("store_quota_bytes", "Size at which etcd stops taking writes; 0 when it does not say.")
 )
 
@@ -46,7 +49,7 @@ type collector struct {
 
 // Describe lists the metrics, whether or not this master leads.
 func (c *collector) Describe(out chan<- *prometheus.Desc) {
-	for _, d := range []*prometheus.Desc{descLeading, descWarm, descCommits, descRefused, descTasks, descPass, descCounted, descTrainers, descSealed, descKept, descUnsealed, descHangs, descStore, descQuota} {
+	for _, d := range []*prometheus.Desc{descLeading, descWarm, descCommits, descRefused, descTasks, descPass, descCounted, descTrainers, descSealed, descKept, descUnsealed, descHangs, descStore, descQuota, descPods, descPodEnds, descKube} {
 		out <- d
 	}
 }
@@ -72,6 +75,7 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 	if err != nil {
 		return // not the leader
 	}
+	c.collectPods(out)
 	out <- prometheus.MustNewConstMetric(descCommits, prometheus.CounterValue, float64(s.Commits))
 	out <- prometheus.MustNewConstMetric(descRefused, prometheus.CounterValue, float64(s.Refused))
 	gauge(descCounted, float64(s.Commit))
@@ -87,6 +91,27 @@ func (c *collector) Collect(out chan<- prometheus.Metric) {
 		for state, n := range map[string]int{"todo": d.Todo, "pending": d.Pending, "retry": d.Retry, "done": d.Done, "set_aside": d.SetAside} {
 			gauge(descTasks, float64(n), set, state)
 		}
+	}
+}
+
+// collectPods has the metrics of pods, on a master that creates them.
+func (c *collector) collectPods(out chan<- prometheus.Metric) {
+	s, err := c.master.Pods()
+	if err != nil {
+		return
+	}
+	phases := map[[2]string]int{}
+	for _, p := range s.Pods {
+		phases[[2]string{string(p.Role), p.Phase}]++
+	}
+	for labels, n := range phases {
+		out <- prometheus.MustNewConstMetric(descPods, prometheus.GaugeValue, float64(n), labels[:]...)
+	}
+	for cause, n := range s.Relaunches {
+		out <- prometheus.MustNewConstMetric(descPodEnds, prometheus.CounterValue, float64(n), string(cause.Role), cause.Outcome)
+	}
+	for r, n := range s.Requests {
+		out <- prometheus.MustNewConstMetric(descKube, prometheus.CounterValue, float64(n), r.Verb, strconv.Itoa(r.Code))
 	}
 }
 

@@ -58,6 +58,12 @@ const (
 	Failed    Phase = "Failed"
 )
 
+// Request is a kind of requests to the cluster.
+type Request struct {
+	Verb string // of HTTP in lower case, or watch
+	Code int    // of the answer; 0: none
+}
+
 // Exit is the end of a container.
 type Exit struct {
 	Code    int

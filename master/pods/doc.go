@@ -10,5 +10,5 @@
 //
 // # Failure
 //
-// An error of the cluster never ends the term. A refused create is repeated with a pause, and its reason is in the status.
+// An error of the cluster never ends the term. A refused create is repeated with a pause, and its reason is in the summary.
 package pods

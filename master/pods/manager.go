@@ -32,6 +32,8 @@ type Cluster interface {
 	Delete(ctx context.Context, a podmanager.Action) error
 	// List reads the pods once.
 	List(ctx context.Context) ([]podmanager.Pod, error)
+	// Requests returns how many requests were made.
+	Requests() map[podmanager.Request]int64
 	// Note writes an event for users.
 	Note(ctx context.Context, reason, message string, warning bool) error
 }

@@ -60,6 +60,10 @@ func (c *cluster) Pods() (list []podmanager.Pod, known bool) {
 
 func (c *cluster) Problem() string { return "" }
 
+func (c *cluster) Requests() map[podmanager.Request]int64 {
+	return map[podmanager.Request]int64{{Verb: "post", Code: 201}: 2}
+}
+
 func (c *cluster) List(context.Context) ([]podmanager.Pod, error) {
 	list, _ := c.Pods()
 	return list, c.down

@@ -26,34 +26,29 @@ type Status struct {
 // Waiting is the phase of an index whose pod does not exist yet.
 const Waiting = "Waiting"
 
-// ErrNotLeading is returned by List on a master that does not lead.
-var ErrNotLeading = committer.ErrNotLeader
-
 // Summary has the pods and the state of their observation.
 type Summary struct {
 	Pods       []Status // by role and index
-	Goals      map[podmanager.Role]int
-	Problem    string // why the pods are not observed now; "": they are
+	Problem    string   // why the pods are not observed now; "": they are
 	Relaunches map[Cause]int64
+	Requests   map[podmanager.Request]int64 // of this process to the API
 }
 
-// Summary returns the pods of the job. Only the leader has them.
+// Summary returns the pods of the job. Only the leader has them: the error of other masters is [committer.ErrNotLeader].
 func (m *Manager) Summary() (Summary, error) {
 	pods, _ := m.config.Cluster.Pods()
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.leads {
-		return Summary{}, ErrNotLeading
+		return Summary{}, committer.ErrNotLeader
 	}
-	s := Summary{Problem: m.config.Cluster.Problem(), Relaunches: maps.Clone(m.relaunches), Goals: map[podmanager.Role]int{}}
+	s := Summary{Problem: m.config.Cluster.Problem(), Relaunches: maps.Clone(m.relaunches), Requests: m.config.Cluster.Requests()}
 	current := map[string]podmanager.Pod{}
 	for _, p := range pods {
 		current[p.Name] = p
 	}
 	for _, role := range []podmanager.Role{podmanager.Server, podmanager.Worker} {
-		count := m.shown.Goals[role].Count
-		s.Goals[role] = count
-		for i := range count {
+		for i := range m.shown.Goals[role].Count {
 			s.Pods = append(s.Pods, m.status(m.shown.Slot(role, i), current))
 		}
 	}

@@ -110,6 +110,16 @@ func AskTasks(ctx context.Context, l *Leader, state string) ([]view.Task, error)
 	}
 }
 
+// AskPods requests the pods of the job.
+func AskPods(ctx context.Context, l *Leader) (v view.Pods, err error) {
+	err = l.Ask(ctx, func(ctx context.Context, client pb.AdminClient) error {
+		reply, err := client.ListPods(ctx, &pb.ListPodsRequest{Job: l.Job})
+		v = view.NewPods(reply)
+		return err
+	})
+	return v, err
+}
+
 // AskTrainers requests the trainers of the job. If it fails between two pages, it returns the trainers of the pages before.
 func AskTrainers(ctx context.Context, l *Leader) ([]view.Trainer, error) {
 	list := []view.Trainer{}

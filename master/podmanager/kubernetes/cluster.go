@@ -36,13 +36,7 @@ type Cluster struct {
 	deadline map[string]time.Time // UID -> time at which a deletion is overdue
 	listed   bool
 	problem  string
-	requests map[Request]int64
-}
-
-// Request is a kind of requests to the API.
-type Request struct {
-	Verb string
-	Code int // 0: no answer
+	requests map[podmanager.Request]int64
 }
 
 const (
@@ -63,7 +57,7 @@ func New(config Config) (*Cluster, error) {
 		return nil, err
 	}
 	metav1.AddToGroupVersion(scheme, schemaV1)
-	c := &Cluster{config: config, codec: runtime.NewParameterCodec(scheme), pods: map[string]podmanager.Pod{}, deadline: map[string]time.Time{}, requests: map[Request]int64{}}
+	c := &Cluster{config: config, codec: runtime.NewParameterCodec(scheme), pods: map[string]podmanager.Pod{}, deadline: map[string]time.Time{}, requests: map[podmanager.Request]int64{}}
 	api := rest.CopyConfig(config.API)
 	api.APIPath, api.GroupVersion = "/api", &schemaV1
 	api.NegotiatedSerializer = serializer.NewCodecFactory(scheme).WithoutConversion()
@@ -83,11 +77,11 @@ var schemaV1 = corev1.SchemeGroupVersion
 func (c *Cluster) count(verb string, code int) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	c.requests[Request{verb, code}]++
+	c.requests[podmanager.Request{Verb: verb, Code: code}]++
 }
 
 // Requests returns the number of requests by kind.
-func (c *Cluster) Requests() map[Request]int64 {
+func (c *Cluster) Requests() map[podmanager.Request]int64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return maps.Clone(c.requests)

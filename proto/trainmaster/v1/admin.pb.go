@@ -2207,6 +2207,209 @@ func (x *TrainerEntry) GetLoss() float64 {
 	return 0
 }
 
+type ListPodsRequest struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Job           string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPodsRequest) Reset() {
+	*x = ListPodsRequest{}
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPodsRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPodsRequest) ProtoMessage() {}
+
+func (x *ListPodsRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPodsRequest.ProtoReflect.Descriptor instead.
+func (*ListPodsRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{23}
+}
+
+func (x *ListPodsRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+type ListPodsReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Pods  []*PodEntry            `protobuf:"bytes,1,rep,name=pods,proto3" json:"pods,omitempty"`
+	// Why the pods are not observed now; empty: they are.
+	Problem       string `protobuf:"bytes,2,opt,name=problem,proto3" json:"problem,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ListPodsReply) Reset() {
+	*x = ListPodsReply{}
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ListPodsReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ListPodsReply) ProtoMessage() {}
+
+func (x *ListPodsReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ListPodsReply.ProtoReflect.Descriptor instead.
+func (*ListPodsReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{24}
+}
+
+func (x *ListPodsReply) GetPods() []*PodEntry {
+	if x != nil {
+		return x.Pods
+	}
+	return nil
+}
+
+func (x *ListPodsReply) GetProblem() string {
+	if x != nil {
+		return x.Problem
+	}
+	return ""
+}
+
+// PodEntry describes the newest attempt of an index.
+type PodEntry struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Name  string                 `protobuf:"bytes,1,opt,name=name,proto3" json:"name,omitempty"`
+	// worker or ps.
+	Role    string `protobuf:"bytes,2,opt,name=role,proto3" json:"role,omitempty"`
+	Index   uint32 `protobuf:"varint,3,opt,name=index,proto3" json:"index,omitempty"`
+	Attempt uint32 `protobuf:"varint,4,opt,name=attempt,proto3" json:"attempt,omitempty"`
+	// Phase of the pod, or Waiting (it does not exist yet), Terminating, completed, given-up.
+	Phase string `protobuf:"bytes,5,opt,name=phase,proto3" json:"phase,omitempty"`
+	// Relaunches that count against --max-relaunch.
+	Charged uint32 `protobuf:"varint,6,opt,name=charged,proto3" json:"charged,omitempty"`
+	// Bytes, after a pod ran out of memory; 0: as configured.
+	Memory int64 `protobuf:"varint,7,opt,name=memory,proto3" json:"memory,omitempty"`
+	// Message of the cluster, or why the previous attempt ended.
+	Reason        string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodEntry) Reset() {
+	*x = PodEntry{}
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodEntry) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodEntry) ProtoMessage() {}
+
+func (x *PodEntry) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodEntry.ProtoReflect.Descriptor instead.
+func (*PodEntry) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{25}
+}
+
+func (x *PodEntry) GetName() string {
+	if x != nil {
+		return x.Name
+	}
+	return ""
+}
+
+func (x *PodEntry) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *PodEntry) GetIndex() uint32 {
+	if x != nil {
+		return x.Index
+	}
+	return 0
+}
+
+func (x *PodEntry) GetAttempt() uint32 {
+	if x != nil {
+		return x.Attempt
+	}
+	return 0
+}
+
+func (x *PodEntry) GetPhase() string {
+	if x != nil {
+		return x.Phase
+	}
+	return ""
+}
+
+func (x *PodEntry) GetCharged() uint32 {
+	if x != nil {
+		return x.Charged
+	}
+	return 0
+}
+
+func (x *PodEntry) GetMemory() int64 {
+	if x != nil {
+		return x.Memory
+	}
+	return 0
+}
+
+func (x *PodEntry) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type DrainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -2218,7 +2421,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2230,7 +2433,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2243,7 +2446,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{23}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *DrainRequest) GetJob() string {
@@ -2268,7 +2471,7 @@ type DrainReply struct {
 
 func (x *DrainReply) Reset() {
 	*x = DrainReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2280,7 +2483,7 @@ func (x *DrainReply) String() string {
 func (*DrainReply) ProtoMessage() {}
 
 func (x *DrainReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2293,7 +2496,7 @@ func (x *DrainReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainReply.ProtoReflect.Descriptor instead.
 func (*DrainReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{24}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 type StopTasksRequest struct {
@@ -2307,7 +2510,7 @@ type StopTasksRequest struct {
 
 func (x *StopTasksRequest) Reset() {
 	*x = StopTasksRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2319,7 +2522,7 @@ func (x *StopTasksRequest) String() string {
 func (*StopTasksRequest) ProtoMessage() {}
 
 func (x *StopTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2332,7 +2535,7 @@ func (x *StopTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopTasksRequest.ProtoReflect.Descriptor instead.
 func (*StopTasksRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{25}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *StopTasksRequest) GetJob() string {
@@ -2359,7 +2562,7 @@ type StopTasksReply struct {
 
 func (x *StopTasksReply) Reset() {
 	*x = StopTasksReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2371,7 +2574,7 @@ func (x *StopTasksReply) String() string {
 func (*StopTasksReply) ProtoMessage() {}
 
 func (x *StopTasksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2384,7 +2587,7 @@ func (x *StopTasksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopTasksReply.ProtoReflect.Descriptor instead.
 func (*StopTasksReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StopTasksReply) GetTaskIds() []int64 {
@@ -2405,7 +2608,7 @@ type EvaluateRequest struct {
 
 func (x *EvaluateRequest) Reset() {
 	*x = EvaluateRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2417,7 +2620,7 @@ func (x *EvaluateRequest) String() string {
 func (*EvaluateRequest) ProtoMessage() {}
 
 func (x *EvaluateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2430,7 +2633,7 @@ func (x *EvaluateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluateRequest.ProtoReflect.Descriptor instead.
 func (*EvaluateRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *EvaluateRequest) GetJob() string {
@@ -2455,7 +2658,7 @@ type EvaluateReply struct {
 
 func (x *EvaluateReply) Reset() {
 	*x = EvaluateReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2467,7 +2670,7 @@ func (x *EvaluateReply) String() string {
 func (*EvaluateReply) ProtoMessage() {}
 
 func (x *EvaluateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2480,7 +2683,7 @@ func (x *EvaluateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluateReply.ProtoReflect.Descriptor instead.
 func (*EvaluateReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 type PauseRequest struct {
@@ -2494,7 +2697,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2506,7 +2709,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2519,7 +2722,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 func (x *PauseRequest) GetJob() string {
@@ -2544,7 +2747,7 @@ type PauseReply struct {
 
 func (x *PauseReply) Reset() {
 	*x = PauseReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2556,7 +2759,7 @@ func (x *PauseReply) String() string {
 func (*PauseReply) ProtoMessage() {}
 
 func (x *PauseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2569,7 +2772,7 @@ func (x *PauseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseReply.ProtoReflect.Descriptor instead.
 func (*PauseReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 type ResumeRequest struct {
@@ -2581,7 +2784,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2593,7 +2796,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2606,7 +2809,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 func (x *ResumeRequest) GetJob() string {
@@ -2624,7 +2827,7 @@ type ResumeReply struct {
 
 func (x *ResumeReply) Reset() {
 	*x = ResumeReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2636,7 +2839,7 @@ func (x *ResumeReply) String() string {
 func (*ResumeReply) ProtoMessage() {}
 
 func (x *ResumeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2649,7 +2852,7 @@ func (x *ResumeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeReply.ProtoReflect.Descriptor instead.
 func (*ResumeReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 type RetryTaskRequest struct {
@@ -2667,7 +2870,7 @@ type RetryTaskRequest struct {
 
 func (x *RetryTaskRequest) Reset() {
 	*x = RetryTaskRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2679,7 +2882,7 @@ func (x *RetryTaskRequest) String() string {
 func (*RetryTaskRequest) ProtoMessage() {}
 
 func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2692,7 +2895,7 @@ func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskRequest.ProtoReflect.Descriptor instead.
 func (*RetryTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *RetryTaskRequest) GetJob() string {
@@ -2761,7 +2964,7 @@ type RetryTaskReply struct {
 
 func (x *RetryTaskReply) Reset() {
 	*x = RetryTaskReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2773,7 +2976,7 @@ func (x *RetryTaskReply) String() string {
 func (*RetryTaskReply) ProtoMessage() {}
 
 func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2786,7 +2989,7 @@ func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskReply.ProtoReflect.Descriptor instead.
 func (*RetryTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RetryTaskReply) GetRetried() uint64 {
@@ -2807,7 +3010,7 @@ type DropTaskRequest struct {
 
 func (x *DropTaskRequest) Reset() {
 	*x = DropTaskRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2819,7 +3022,7 @@ func (x *DropTaskRequest) String() string {
 func (*DropTaskRequest) ProtoMessage() {}
 
 func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2832,7 +3035,7 @@ func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskRequest.ProtoReflect.Descriptor instead.
 func (*DropTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *DropTaskRequest) GetJob() string {
@@ -2864,7 +3067,7 @@ type DropTaskReply struct {
 
 func (x *DropTaskReply) Reset() {
 	*x = DropTaskReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2876,7 +3079,7 @@ func (x *DropTaskReply) String() string {
 func (*DropTaskReply) ProtoMessage() {}
 
 func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2889,7 +3092,7 @@ func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskReply.ProtoReflect.Descriptor instead.
 func (*DropTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 type ScaleRequest struct {
@@ -2903,7 +3106,7 @@ type ScaleRequest struct {
 
 func (x *ScaleRequest) Reset() {
 	*x = ScaleRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2915,7 +3118,7 @@ func (x *ScaleRequest) String() string {
 func (*ScaleRequest) ProtoMessage() {}
 
 func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2928,7 +3131,7 @@ func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleRequest.ProtoReflect.Descriptor instead.
 func (*ScaleRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *ScaleRequest) GetJob() string {
@@ -2970,7 +3173,7 @@ type ScaleReply struct {
 
 func (x *ScaleReply) Reset() {
 	*x = ScaleReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2982,7 +3185,7 @@ func (x *ScaleReply) String() string {
 func (*ScaleReply) ProtoMessage() {}
 
 func (x *ScaleReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2995,7 +3198,7 @@ func (x *ScaleReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleReply.ProtoReflect.Descriptor instead.
 func (*ScaleReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ScaleReply) GetParameterServers() uint32 {
@@ -3082,7 +3285,7 @@ type SetJobRequest struct {
 
 func (x *SetJobRequest) Reset() {
 	*x = SetJobRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3094,7 +3297,7 @@ func (x *SetJobRequest) String() string {
 func (*SetJobRequest) ProtoMessage() {}
 
 func (x *SetJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3107,7 +3310,7 @@ func (x *SetJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetJobRequest.ProtoReflect.Descriptor instead.
 func (*SetJobRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *SetJobRequest) GetJob() string {
@@ -3141,7 +3344,7 @@ type SetJobReply struct {
 
 func (x *SetJobReply) Reset() {
 	*x = SetJobReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3153,7 +3356,7 @@ func (x *SetJobReply) String() string {
 func (*SetJobReply) ProtoMessage() {}
 
 func (x *SetJobReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3166,7 +3369,7 @@ func (x *SetJobReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetJobReply.ProtoReflect.Descriptor instead.
 func (*SetJobReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *SetJobReply) GetLearningRate() *LearningRate {
@@ -3189,7 +3392,7 @@ type AppendDatasetRequest struct {
 
 func (x *AppendDatasetRequest) Reset() {
 	*x = AppendDatasetRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[41]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3201,7 +3404,7 @@ func (x *AppendDatasetRequest) String() string {
 func (*AppendDatasetRequest) ProtoMessage() {}
 
 func (x *AppendDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[41]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3214,7 +3417,7 @@ func (x *AppendDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendDatasetRequest.ProtoReflect.Descriptor instead.
 func (*AppendDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *AppendDatasetRequest) GetJob() string {
@@ -3254,7 +3457,7 @@ type AppendDatasetReply struct {
 
 func (x *AppendDatasetReply) Reset() {
 	*x = AppendDatasetReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[42]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3266,7 +3469,7 @@ func (x *AppendDatasetReply) String() string {
 func (*AppendDatasetReply) ProtoMessage() {}
 
 func (x *AppendDatasetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[42]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3279,7 +3482,7 @@ func (x *AppendDatasetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendDatasetReply.ProtoReflect.Descriptor instead.
 func (*AppendDatasetReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *AppendDatasetReply) GetFiles() uint64 {
@@ -3321,7 +3524,7 @@ type CloseDatasetRequest struct {
 
 func (x *CloseDatasetRequest) Reset() {
 	*x = CloseDatasetRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[43]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3333,7 +3536,7 @@ func (x *CloseDatasetRequest) String() string {
 func (*CloseDatasetRequest) ProtoMessage() {}
 
 func (x *CloseDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[43]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3346,7 +3549,7 @@ func (x *CloseDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseDatasetRequest.ProtoReflect.Descriptor instead.
 func (*CloseDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *CloseDatasetRequest) GetJob() string {
@@ -3373,7 +3576,7 @@ type CloseDatasetReply struct {
 
 func (x *CloseDatasetReply) Reset() {
 	*x = CloseDatasetReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[44]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3385,7 +3588,7 @@ func (x *CloseDatasetReply) String() string {
 func (*CloseDatasetReply) ProtoMessage() {}
 
 func (x *CloseDatasetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[44]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3398,7 +3601,7 @@ func (x *CloseDatasetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseDatasetReply.ProtoReflect.Descriptor instead.
 func (*CloseDatasetReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *CloseDatasetReply) GetTasks() uint64 {
@@ -3612,7 +3815,21 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x12records_per_second\x18\n" +
 	" \x01(\x01R\x10recordsPerSecond\x12\x17\n" +
 	"\x04loss\x18\v \x01(\x01H\x00R\x04loss\x88\x01\x01B\a\n" +
-	"\x05_loss\":\n" +
+	"\x05_loss\"#\n" +
+	"\x0fListPodsRequest\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"W\n" +
+	"\rListPodsReply\x12,\n" +
+	"\x04pods\x18\x01 \x03(\v2\x18.trainmaster.v1.PodEntryR\x04pods\x12\x18\n" +
+	"\aproblem\x18\x02 \x01(\tR\aproblem\"\xc2\x01\n" +
+	"\bPodEntry\x12\x12\n" +
+	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
+	"\x04role\x18\x02 \x01(\tR\x04role\x12\x14\n" +
+	"\x05index\x18\x03 \x01(\rR\x05index\x12\x18\n" +
+	"\aattempt\x18\x04 \x01(\rR\aattempt\x12\x14\n" +
+	"\x05phase\x18\x05 \x01(\tR\x05phase\x12\x18\n" +
+	"\acharged\x18\x06 \x01(\rR\acharged\x12\x16\n" +
+	"\x06memory\x18\a \x01(\x03R\x06memory\x12\x16\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\":\n" +
 	"\fDrainRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\atrainer\x18\x02 \x01(\tR\atrainer\"\f\n" +
@@ -3702,11 +3919,12 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12TASK_STATE_PENDING\x10\x01\x12\x14\n" +
 	"\x10TASK_STATE_RETRY\x10\x02\x12\x18\n" +
-	"\x14TASK_STATE_SET_ASIDE\x10\x032\xb2\b\n" +
+	"\x14TASK_STATE_SET_ASIDE\x10\x032\xfe\b\n" +
 	"\x05Admin\x12D\n" +
 	"\x06Status\x12\x1d.trainmaster.v1.StatusRequest\x1a\x1b.trainmaster.v1.StatusReply\x12M\n" +
 	"\tListTasks\x12 .trainmaster.v1.ListTasksRequest\x1a\x1e.trainmaster.v1.ListTasksReply\x12V\n" +
-	"\fListTrainers\x12#.trainmaster.v1.ListTrainersRequest\x1a!.trainmaster.v1.ListTrainersReply\x12A\n" +
+	"\fListTrainers\x12#.trainmaster.v1.ListTrainersRequest\x1a!.trainmaster.v1.ListTrainersReply\x12J\n" +
+	"\bListPods\x12\x1f.trainmaster.v1.ListPodsRequest\x1a\x1d.trainmaster.v1.ListPodsReply\x12A\n" +
 	"\x05Drain\x12\x1c.trainmaster.v1.DrainRequest\x1a\x1a.trainmaster.v1.DrainReply\x12M\n" +
 	"\tStopTasks\x12 .trainmaster.v1.StopTasksRequest\x1a\x1e.trainmaster.v1.StopTasksReply\x12A\n" +
 	"\x05Pause\x12\x1c.trainmaster.v1.PauseRequest\x1a\x1a.trainmaster.v1.PauseReply\x12D\n" +
@@ -3732,7 +3950,7 @@ func file_trainmaster_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_trainmaster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
+var file_trainmaster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
 var file_trainmaster_v1_admin_proto_goTypes = []any{
 	(JobStatus)(0),               // 0: trainmaster.v1.JobStatus
 	(TaskState)(0),               // 1: trainmaster.v1.TaskState
@@ -3759,31 +3977,34 @@ var file_trainmaster_v1_admin_proto_goTypes = []any{
 	(*ListTrainersRequest)(nil),  // 22: trainmaster.v1.ListTrainersRequest
 	(*ListTrainersReply)(nil),    // 23: trainmaster.v1.ListTrainersReply
 	(*TrainerEntry)(nil),         // 24: trainmaster.v1.TrainerEntry
-	(*DrainRequest)(nil),         // 25: trainmaster.v1.DrainRequest
-	(*DrainReply)(nil),           // 26: trainmaster.v1.DrainReply
-	(*StopTasksRequest)(nil),     // 27: trainmaster.v1.StopTasksRequest
-	(*StopTasksReply)(nil),       // 28: trainmaster.v1.StopTasksReply
-	(*EvaluateRequest)(nil),      // 29: trainmaster.v1.EvaluateRequest
-	(*EvaluateReply)(nil),        // 30: trainmaster.v1.EvaluateReply
-	(*PauseRequest)(nil),         // 31: trainmaster.v1.PauseRequest
-	(*PauseReply)(nil),           // 32: trainmaster.v1.PauseReply
-	(*ResumeRequest)(nil),        // 33: trainmaster.v1.ResumeRequest
-	(*ResumeReply)(nil),          // 34: trainmaster.v1.ResumeReply
-	(*RetryTaskRequest)(nil),     // 35: trainmaster.v1.RetryTaskRequest
-	(*RetryTaskReply)(nil),       // 36: trainmaster.v1.RetryTaskReply
-	(*DropTaskRequest)(nil),      // 37: trainmaster.v1.DropTaskRequest
-	(*DropTaskReply)(nil),        // 38: trainmaster.v1.DropTaskReply
-	(*ScaleRequest)(nil),         // 39: trainmaster.v1.ScaleRequest
-	(*ScaleReply)(nil),           // 40: trainmaster.v1.ScaleReply
-	(*SetJobRequest)(nil),        // 41: trainmaster.v1.SetJobRequest
-	(*SetJobReply)(nil),          // 42: trainmaster.v1.SetJobReply
-	(*AppendDatasetRequest)(nil), // 43: trainmaster.v1.AppendDatasetRequest
-	(*AppendDatasetReply)(nil),   // 44: trainmaster.v1.AppendDatasetReply
-	(*CloseDatasetRequest)(nil),  // 45: trainmaster.v1.CloseDatasetRequest
-	(*CloseDatasetReply)(nil),    // 46: trainmaster.v1.CloseDatasetReply
-	nil,                          // 47: trainmaster.v1.PopulationMember.ValuesEntry
-	nil,                          // 48: trainmaster.v1.SetJobRequest.WeightsEntry
-	(TaskKind)(0),                // 49: trainmaster.v1.TaskKind
+	(*ListPodsRequest)(nil),      // 25: trainmaster.v1.ListPodsRequest
+	(*ListPodsReply)(nil),        // 26: trainmaster.v1.ListPodsReply
+	(*PodEntry)(nil),             // 27: trainmaster.v1.PodEntry
+	(*DrainRequest)(nil),         // 28: trainmaster.v1.DrainRequest
+	(*DrainReply)(nil),           // 29: trainmaster.v1.DrainReply
+	(*StopTasksRequest)(nil),     // 30: trainmaster.v1.StopTasksRequest
+	(*StopTasksReply)(nil),       // 31: trainmaster.v1.StopTasksReply
+	(*EvaluateRequest)(nil),      // 32: trainmaster.v1.EvaluateRequest
+	(*EvaluateReply)(nil),        // 33: trainmaster.v1.EvaluateReply
+	(*PauseRequest)(nil),         // 34: trainmaster.v1.PauseRequest
+	(*PauseReply)(nil),           // 35: trainmaster.v1.PauseReply
+	(*ResumeRequest)(nil),        // 36: trainmaster.v1.ResumeRequest
+	(*ResumeReply)(nil),          // 37: trainmaster.v1.ResumeReply
+	(*RetryTaskRequest)(nil),     // 38: trainmaster.v1.RetryTaskRequest
+	(*RetryTaskReply)(nil),       // 39: trainmaster.v1.RetryTaskReply
+	(*DropTaskRequest)(nil),      // 40: trainmaster.v1.DropTaskRequest
+	(*DropTaskReply)(nil),        // 41: trainmaster.v1.DropTaskReply
+	(*ScaleRequest)(nil),         // 42: trainmaster.v1.ScaleRequest
+	(*ScaleReply)(nil),           // 43: trainmaster.v1.ScaleReply
+	(*SetJobRequest)(nil),        // 44: trainmaster.v1.SetJobRequest
+	(*SetJobReply)(nil),          // 45: trainmaster.v1.SetJobReply
+	(*AppendDatasetRequest)(nil), // 46: trainmaster.v1.AppendDatasetRequest
+	(*AppendDatasetReply)(nil),   // 47: trainmaster.v1.AppendDatasetReply
+	(*CloseDatasetRequest)(nil),  // 48: trainmaster.v1.CloseDatasetRequest
+	(*CloseDatasetReply)(nil),    // 49: trainmaster.v1.CloseDatasetReply
+	nil,                          // 50: trainmaster.v1.PopulationMember.ValuesEntry
+	nil,                          // 51: trainmaster.v1.SetJobRequest.WeightsEntry
+	(TaskKind)(0),                // 52: trainmaster.v1.TaskKind
 }
 var file_trainmaster_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: trainmaster.v1.StatusReply.status:type_name -> trainmaster.v1.JobStatus
@@ -3801,48 +4022,51 @@ var file_trainmaster_v1_admin_proto_depIdxs = []int32{
 	6,  // 12: trainmaster.v1.StrategyStatus.decisions:type_name -> trainmaster.v1.StrategyDecision
 	8,  // 13: trainmaster.v1.PopulationStatus.members:type_name -> trainmaster.v1.PopulationMember
 	9,  // 14: trainmaster.v1.PopulationStatus.decisions:type_name -> trainmaster.v1.PopulationDecision
-	47, // 15: trainmaster.v1.PopulationMember.values:type_name -> trainmaster.v1.PopulationMember.ValuesEntry
-	49, // 16: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
+	50, // 15: trainmaster.v1.PopulationMember.values:type_name -> trainmaster.v1.PopulationMember.ValuesEntry
+	52, // 16: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
 	1,  // 17: trainmaster.v1.ListTasksRequest.states:type_name -> trainmaster.v1.TaskState
 	20, // 18: trainmaster.v1.ListTasksReply.tasks:type_name -> trainmaster.v1.TaskEntry
 	1,  // 19: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
 	21, // 20: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
 	24, // 21: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
-	48, // 22: trainmaster.v1.SetJobRequest.weights:type_name -> trainmaster.v1.SetJobRequest.WeightsEntry
-	10, // 23: trainmaster.v1.SetJobReply.learning_rate:type_name -> trainmaster.v1.LearningRate
-	2,  // 24: trainmaster.v1.Admin.Status:input_type -> trainmaster.v1.StatusRequest
-	18, // 25: trainmaster.v1.Admin.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
-	22, // 26: trainmaster.v1.Admin.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
-	25, // 27: trainmaster.v1.Admin.Drain:input_type -> trainmaster.v1.DrainRequest
-	27, // 28: trainmaster.v1.Admin.StopTasks:input_type -> trainmaster.v1.StopTasksRequest
-	31, // 29: trainmaster.v1.Admin.Pause:input_type -> trainmaster.v1.PauseRequest
-	33, // 30: trainmaster.v1.Admin.Resume:input_type -> trainmaster.v1.ResumeRequest
-	35, // 31: trainmaster.v1.Admin.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
-	39, // 32: trainmaster.v1.Admin.Scale:input_type -> trainmaster.v1.ScaleRequest
-	29, // 33: trainmaster.v1.Admin.Evaluate:input_type -> trainmaster.v1.EvaluateRequest
-	37, // 34: trainmaster.v1.Admin.DropTask:input_type -> trainmaster.v1.DropTaskRequest
-	41, // 35: trainmaster.v1.Admin.SetJob:input_type -> trainmaster.v1.SetJobRequest
-	43, // 36: trainmaster.v1.Admin.AppendDataset:input_type -> trainmaster.v1.AppendDatasetRequest
-	45, // 37: trainmaster.v1.Admin.CloseDataset:input_type -> trainmaster.v1.CloseDatasetRequest
-	3,  // 38: trainmaster.v1.Admin.Status:output_type -> trainmaster.v1.StatusReply
-	19, // 39: trainmaster.v1.Admin.ListTasks:output_type -> trainmaster.v1.ListTasksReply
-	23, // 40: trainmaster.v1.Admin.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
-	26, // 41: trainmaster.v1.Admin.Drain:output_type -> trainmaster.v1.DrainReply
-	28, // 42: trainmaster.v1.Admin.StopTasks:output_type -> trainmaster.v1.StopTasksReply
-	32, // 43: trainmaster.v1.Admin.Pause:output_type -> trainmaster.v1.PauseReply
-	34, // 44: trainmaster.v1.Admin.Resume:output_type -> trainmaster.v1.ResumeReply
-	36, // 45: trainmaster.v1.Admin.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
-	40, // 46: trainmaster.v1.Admin.Scale:output_type -> trainmaster.v1.ScaleReply
-	30, // 47: trainmaster.v1.Admin.Evaluate:output_type -> trainmaster.v1.EvaluateReply
-	38, // 48: trainmaster.v1.Admin.DropTask:output_type -> trainmaster.v1.DropTaskReply
-	42, // 49: trainmaster.v1.Admin.SetJob:output_type -> trainmaster.v1.SetJobReply
-	44, // 50: trainmaster.v1.Admin.AppendDataset:output_type -> trainmaster.v1.AppendDatasetReply
-	46, // 51: trainmaster.v1.Admin.CloseDataset:output_type -> trainmaster.v1.CloseDatasetReply
-	38, // [38:52] is the sub-list for method output_type
-	24, // [24:38] is the sub-list for method input_type
-	24, // [24:24] is the sub-list for extension type_name
-	24, // [24:24] is the sub-list for extension extendee
-	0,  // [0:24] is the sub-list for field type_name
+	27, // 22: trainmaster.v1.ListPodsReply.pods:type_name -> trainmaster.v1.PodEntry
+	51, // 23: trainmaster.v1.SetJobRequest.weights:type_name -> trainmaster.v1.SetJobRequest.WeightsEntry
+	10, // 24: trainmaster.v1.SetJobReply.learning_rate:type_name -> trainmaster.v1.LearningRate
+	2,  // 25: trainmaster.v1.Admin.Status:input_type -> trainmaster.v1.StatusRequest
+	18, // 26: trainmaster.v1.Admin.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
+	22, // 27: trainmaster.v1.Admin.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
+	25, // 28: trainmaster.v1.Admin.ListPods:input_type -> trainmaster.v1.ListPodsRequest
+	28, // 29: trainmaster.v1.Admin.Drain:input_type -> trainmaster.v1.DrainRequest
+	30, // 30: trainmaster.v1.Admin.StopTasks:input_type -> trainmaster.v1.StopTasksRequest
+	34, // 31: trainmaster.v1.Admin.Pause:input_type -> trainmaster.v1.PauseRequest
+	36, // 32: trainmaster.v1.Admin.Resume:input_type -> trainmaster.v1.ResumeRequest
+	38, // 33: trainmaster.v1.Admin.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
+	42, // 34: trainmaster.v1.Admin.Scale:input_type -> trainmaster.v1.ScaleRequest
+	32, // 35: trainmaster.v1.Admin.Evaluate:input_type -> trainmaster.v1.EvaluateRequest
+	40, // 36: trainmaster.v1.Admin.DropTask:input_type -> trainmaster.v1.DropTaskRequest
+	44, // 37: trainmaster.v1.Admin.SetJob:input_type -> trainmaster.v1.SetJobRequest
+	46, // 38: trainmaster.v1.Admin.AppendDataset:input_type -> trainmaster.v1.AppendDatasetRequest
+	48, // 39: trainmaster.v1.Admin.CloseDataset:input_type -> trainmaster.v1.CloseDatasetRequest
+	3,  // 40: trainmaster.v1.Admin.Status:output_type -> trainmaster.v1.StatusReply
+	19, // 41: trainmaster.v1.Admin.ListTasks:output_type -> trainmaster.v1.ListTasksReply
+	23, // 42: trainmaster.v1.Admin.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
+	26, // 43: trainmaster.v1.Admin.ListPods:output_type -> trainmaster.v1.ListPodsReply
+	29, // 44: trainmaster.v1.Admin.Drain:output_type -> trainmaster.v1.DrainReply
+	31, // 45: trainmaster.v1.Admin.StopTasks:output_type -> trainmaster.v1.StopTasksReply
+	35, // 46: trainmaster.v1.Admin.Pause:output_type -> trainmaster.v1.PauseReply
+	37, // 47: trainmaster.v1.Admin.Resume:output_type -> trainmaster.v1.ResumeReply
+	39, // 48: trainmaster.v1.Admin.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
+	43, // 49: trainmaster.v1.Admin.Scale:output_type -> trainmaster.v1.ScaleReply
+	33, // 50: trainmaster.v1.Admin.Evaluate:output_type -> trainmaster.v1.EvaluateReply
+	41, // 51: trainmaster.v1.Admin.DropTask:output_type -> trainmaster.v1.DropTaskReply
+	45, // 52: trainmaster.v1.Admin.SetJob:output_type -> trainmaster.v1.SetJobReply
+	47, // 53: trainmaster.v1.Admin.AppendDataset:output_type -> trainmaster.v1.AppendDatasetReply
+	49, // 54: trainmaster.v1.Admin.CloseDataset:output_type -> trainmaster.v1.CloseDatasetReply
+	40, // [40:55] is the sub-list for method output_type
+	25, // [25:40] is the sub-list for method input_type
+	25, // [25:25] is the sub-list for extension type_name
+	25, // [25:25] is the sub-list for extension extendee
+	0,  // [0:25] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_admin_proto_init() }
@@ -3854,18 +4078,18 @@ func file_trainmaster_v1_admin_proto_init() {
 	file_trainmaster_v1_admin_proto_msgTypes[6].OneofWrappers = []any{}
 	file_trainmaster_v1_admin_proto_msgTypes[15].OneofWrappers = []any{}
 	file_trainmaster_v1_admin_proto_msgTypes[22].OneofWrappers = []any{}
-	file_trainmaster_v1_admin_proto_msgTypes[33].OneofWrappers = []any{
+	file_trainmaster_v1_admin_proto_msgTypes[36].OneofWrappers = []any{
 		(*RetryTaskRequest_Index)(nil),
 		(*RetryTaskRequest_All)(nil),
 	}
-	file_trainmaster_v1_admin_proto_msgTypes[39].OneofWrappers = []any{}
+	file_trainmaster_v1_admin_proto_msgTypes[42].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_admin_proto_rawDesc), len(file_trainmaster_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   47,
+			NumMessages:   50,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

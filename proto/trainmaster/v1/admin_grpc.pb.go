@@ -22,6 +22,7 @@ const (
 	Admin_Status_FullMethodName        = "/trainmaster.v1.Admin/Status"
 	Admin_ListTasks_FullMethodName     = "/trainmaster.v1.Admin/ListTasks"
 	Admin_ListTrainers_FullMethodName  = "/trainmaster.v1.Admin/ListTrainers"
+	Admin_ListPods_FullMethodName      = "/trainmaster.v1.Admin/ListPods"
 	Admin_Drain_FullMethodName         = "/trainmaster.v1.Admin/Drain"
 	Admin_StopTasks_FullMethodName     = "/trainmaster.v1.Admin/StopTasks"
 	Admin_Pause_FullMethodName         = "/trainmaster.v1.Admin/Pause"
@@ -51,6 +52,8 @@ type AdminClient interface {
 	ListTasks(ctx context.Context, in *ListTasksRequest, opts ...grpc.CallOption) (*ListTasksReply, error)
 	// ListTrainers lists the sessions, by ordinal.
 	ListTrainers(ctx context.Context, in *ListTrainersRequest, opts ...grpc.CallOption) (*ListTrainersReply, error)
+	// ListPods lists the pods of the job, by role and index, in a job whose master creates pods. In other jobs the reason is NO_PODS.
+	ListPods(ctx context.Context, in *ListPodsRequest, opts ...grpc.CallOption) (*ListPodsReply, error)
 	// Drain stops the dispatch to a trainer, which finishes its running task and leaves. Other trainers continue. A trainer that
 	// joins again is not drained.
 	Drain(ctx context.Context, in *DrainRequest, opts ...grpc.CallOption) (*DrainReply, error)
@@ -114,6 +117,16 @@ func (c *adminClient) ListTrainers(ctx context.Context, in *ListTrainersRequest,
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(ListTrainersReply)
 	err := c.cc.Invoke(ctx, Admin_ListTrainers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
+func (c *adminClient) ListPods(ctx context.Context, in *ListPodsRequest, opts ...grpc.CallOption) (*ListPodsReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ListPodsReply)
+	err := c.cc.Invoke(ctx, Admin_ListPods_FullMethodName, in, out, cOpts...)
 	if err != nil {
 		return nil, err
 	}
@@ -246,6 +259,8 @@ type AdminServer interface {
 	ListTasks(context.Context, *ListTasksRequest) (*ListTasksReply, error)
 	// ListTrainers lists the sessions, by ordinal.
 	ListTrainers(context.Context, *ListTrainersRequest) (*ListTrainersReply, error)
+	// ListPods lists the pods of the job, by role and index, in a job whose master creates pods. In other jobs the reason is NO_PODS.
+	ListPods(context.Context, *ListPodsRequest) (*ListPodsReply, error)
 	// Drain stops the dispatch to a trainer, which finishes its running task and leaves. Other trainers continue. A trainer that
 	// joins again is not drained.
 	Drain(context.Context, *DrainRequest) (*DrainReply, error)
@@ -293,6 +308,9 @@ func (UnimplementedAdminServer) ListTasks(context.Context, *ListTasksRequest) (*
 }
 func (UnimplementedAdminServer) ListTrainers(context.Context, *ListTrainersRequest) (*ListTrainersReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method ListTrainers not implemented")
+}
+func (UnimplementedAdminServer) ListPods(context.Context, *ListPodsRequest) (*ListPodsReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method ListPods not implemented")
 }
 func (UnimplementedAdminServer) Drain(context.Context, *DrainRequest) (*DrainReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Drain not implemented")
@@ -398,6 +416,24 @@ func _Admin_ListTrainers_Handler(srv interface{}, ctx context.Context, dec func(
 	}
 	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
 		return srv.(AdminServer).ListTrainers(ctx, req.(*ListTrainersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
+func _Admin_ListPods_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ListPodsRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).ListPods(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_ListPods_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).ListPods(ctx, req.(*ListPodsRequest))
 	}
 	return interceptor(ctx, in, info, handler)
 }
@@ -618,6 +654,10 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "ListTrainers",
 			Handler:    _Admin_ListTrainers_Handler,
+		},
+		{
+			MethodName: "ListPods",
+			Handler:    _Admin_ListPods_Handler,
 		},
 		{
 			MethodName: "Drain",
