@@ -83,6 +83,9 @@ func TestAdmin(t *testing.T) {
 	if s := j.awaitStatus("paused", func(*pb.StatusReply) bool { return true }); s.Status != pb.JobStatus_JOB_STATUS_PAUSED || s.Datasets[0].Cursor != 0 {
 		t.Fatalf("expected a paused job without a dispatched task, found %v", s)
 	}
+	for _, p := range trainers { // they have read the description of the dataset
+		p.awaitLog("optimizer chosen")
+	}
 	repair := corrupt(t, j.data.Train.Paths[0])
 	operator("the job is running", "resume")
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -35,6 +36,8 @@ type Load struct {
 	loops    errgroup.Group
 	phase    atomic.Int32
 	took     []Latencies // by trainer; written by its loop until that ends
+	counted  sync.Once
+	first    chan struct{} // closed with the first op that counts
 }
 
 const (
@@ -46,7 +49,7 @@ const (
 // Start lets all trainers join and get a first task, and then work until Measure has
 // ended, or Leave is called.
 func Start(ctx context.Context, trainers []Trainer) (*Load, error) {
-	l := &Load{trainers: trainers, took: make([]Latencies, len(trainers))}
+	l := &Load{trainers: trainers, took: make([]Latencies, len(trainers)), first: make(chan struct{})}
 	var joins errgroup.Group
 	for i, t := range trainers {
 		joins.Go(func() error {
@@ -87,12 +90,16 @@ func (l *Load) loop(ctx context.Context, t Trainer, took *Latencies) error {
 		ended := time.Now()
 		if counted && phase == measuring {
 			took.Add(ended.Sub(began))
+			l.counted.Do(func() { close(l.first) })
 		}
 		began = ended
 	}
 }
 
-// Measure counts ops for the given length and stops the loops. It calls ended when the count ends; some ops are then in progress.
+// firstWithin is the time for the first op of a measurement whose length has passed.
+const firstWithin = 30 * time.Second
+
+// Measure counts ops for the given length, or until the first op if that takes longer, and stops the loops. It calls ended when the count ends; some ops are then in progress.
 // Afterwards, only Leave may be called.
 func (l *Load) Measure(ctx context.Context, length time.Duration, ended func()) (Result, error) {
 	began := time.Now()
@@ -101,6 +108,11 @@ func (l *Load) Measure(ctx context.Context, length time.Duration, ended func()) 
 	defer timer.Stop()
 	select {
 	case <-timer.C:
+		select {
+		case <-l.first:
+		case <-time.After(firstWithin):
+		case <-ctx.Done():
+		}
 	case <-ctx.Done():
 	}
 	l.phase.Store(over)
@@ -117,7 +129,7 @@ func (l *Load) Measure(ctx context.Context, length time.Duration, ended func()) 
 		ops += len(took)
 	}
 	if ops == 0 {
-		return Result{}, errors.New("no task was finished: the measurement is too short")
+		return Result{}, fmt.Errorf("no task was finished within %v", elapsed.Round(time.Millisecond))
 	}
 	quantiles := Quantiles(l.took, 0.5, 0.99)
 	return Result{Ops: ops, Elapsed: elapsed, P50: quantiles[0], P99: quantiles[1]}, nil
