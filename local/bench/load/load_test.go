@@ -33,7 +33,7 @@ func TestMeasurementHasAnOp(t *testing.T) {
 	}
 	go func() {
 		for t.Context().Err() == nil {
-			time.Sleep(50 * time.Millisecond)
+			time.Sleep(50 * time.Millisecond) // paces the tasks; the test waits for counts, not for this time
 			select {
 			case s.release <- struct{}{}:
 			default:
