@@ -63,6 +63,11 @@ type Config struct {
 
 	Linger time.Duration // how long a finished job waits for its trainers to learn its end; default 30 s
 
+	// NoTasks refuses datasets and trainers: a component ends the job.
+	NoTasks bool
+	// NoTrainingService refuses requests over the gRPC service Coordinator.
+	NoTrainingService bool
+
 	AcceptCluster bool // continue with a state that another etcd cluster wrote
 	NoLedger      bool // do not write the ledger; nothing can be verified then
 }
@@ -174,6 +179,9 @@ func (c Config) Settings() map[string]string {
 	s := map[string]string{"deterministic": deterministic, "pass-mode": mode, "shuffle": fmt.Sprint(c.Shuffle), "seed": fmt.Sprint(c.Seed), "commit-mode": commit, "update-mode": update}
 	//guard:datasets-are-job-settings
 	s["datasets"] = c.datasetSetting()
+	if c.NoTasks {
+		s["tasks"] = "none"
+	}
 	if c.ChunksPerTask != 0 {
 		s["chunks-per-task"] = fmt.Sprint(c.ChunksPerTask)
 	}

@@ -223,5 +223,8 @@ func (m *Master) Leading() bool {
 	return t != nil && t.announced.Load()
 }
 
+// HasTrainingService reports whether the master serves the gRPC service Coordinator.
+func (m *Master) HasTrainingService() bool { return !m.config.NoTrainingService }
+
 // Job returns the name of the job.
 func (m *Master) Job() string { return m.config.Job }

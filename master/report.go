@@ -47,7 +47,7 @@ func (m *Master) trainingSet() taskqueue.SetSpec {
 // ReportSet registers the files that match names (paths and globs) as a dataset of the job. The same dataset again succeeds without a
 // scan. Another dataset with the same name is an error with the difference.
 func (m *Master) ReportSet(ctx context.Context, spec taskqueue.SetSpec, names []string) error {
-	t, err := m.leading()
+	t, err := m.dispatching()
 	if err != nil {
 		return err
 	}

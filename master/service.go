@@ -62,6 +62,18 @@ type Joining struct {
 	Peer    string // address of its connection, "ip:port"
 }
 
+// ErrNoTasks is returned for requests of trainers and for datasets if the job has no tasks.
+var ErrNoTasks = errors.New("the job has no tasks")
+
+// dispatching returns the term of a leader that dispatches tasks.
+func (m *Master) dispatching() (*term, error) {
+	//guard:job-without-tasks-refuses-trainers
+	if m.config.NoTasks {
+		return nil, fmt.Errorf("%w: its master has no task manager (--need-task-manager=false)", ErrNoTasks)
+	}
+	return m.leading()
+}
+
 // Join begins a session of a trainer without an address for commands.
 func (m *Master) Join(ctx context.Context, id, address string) (Session, error) {
 	return m.JoinAs(ctx, Joining{ID: id, Address: address})
@@ -69,7 +81,7 @@ func (m *Master) Join(ctx context.Context, id, address string) (Session, error) 
 
 // JoinAs begins a session.
 func (m *Master) JoinAs(ctx context.Context, who Joining) (Session, error) {
-	t, err := m.leading()
+	t, err := m.dispatching()
 	if err != nil {
 		return Session{}, err
 	}
@@ -155,7 +167,7 @@ func (m *Master) Fail(ctx context.Context, o taskqueue.Ordinal, incarnation uint
 
 // PlainAsk does the same as Next for a connection that did not join.
 func (m *Master) PlainAsk(ctx context.Context, r *taskqueue.PlainAsk) (Reply, error) {
-	t, err := m.leading()
+	t, err := m.dispatching()
 	if err != nil {
 		return Reply{}, err
 	}

@@ -20,7 +20,7 @@ func (s *daemonSettings) components(config *master.Config, servers pscontrol.Con
 	if config.Pods != nil {
 		config.Components = append(config.Components, config.Pods)
 	}
-	if s.ps > 0 {
+	if s.ps > 0 && s.parts.tasks {
 		s.control(config, servers)
 	}
 	if len(s.evaluation.data) > 0 {

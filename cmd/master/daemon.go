@@ -48,6 +48,7 @@ type daemonSettings struct {
 	servers    pscontrol.Config // the settings of parameter servers
 	evaluation evaluationFlags
 	pods       podFlags
+	parts      combination
 	endpoints  []string // of the etcd that is open, for other machines
 	datasets   datasetFlags
 	strategy   string    // path of the strategy file; "": none
@@ -114,6 +115,7 @@ func addDaemon(cmd *cobra.Command) {
 	s.evaluation.add(cmd)
 	s.datasets.add(cmd)
 	s.pods.add(cmd)
+	s.parts.add(cmd)
 	flags.DurationVar(&c.DatasetWatch, "dataset-watch", 10*time.Second, "`time` between two looks for new files of the online datasets of --dataset")
 	addStrategy(cmd, &s.strategy)
 	flags.StringVar(&s.resume, "resume", "", "`directory`, or s3://bucket/prefix, of the checkpoints of a job that etcd has lost: restore data and parameters from the newest set; a restored job continues")
@@ -215,6 +217,10 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 	if err := s.pods.check(cmd, s); err != nil {
 		return err
 	}
+	if err := s.parts.check(cmd, s); err != nil {
+		return err
+	}
+	s.parts.apply(&s.config, &s.pods)
 	if err := s.validateDataProxy(cmd); err != nil {
 		return err
 	}
@@ -354,6 +360,9 @@ func (s *daemonSettings) run(ctx context.Context, log *logrus.Entry) (err error)
 // them: it would lead the job without their checkpoints and rollbacks. The servers start when the key exists, so it is written only
 // after the job has begun: each server then knows its job instance.
 func (s *daemonSettings) desire(ctx context.Context, store *etcdstore.Store, log *logrus.Entry) error {
+	if !s.parts.tasks { // servers of other programs: they do not register
+		return nil
+	}
 	if s.ps == 0 {
 		switch desired, _, err := store.Value(ctx, "/ps_desired"); {
 		case err != nil:

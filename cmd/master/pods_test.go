@@ -10,6 +10,17 @@ import (
 	"trainmaster/cmd/internal/cli"
 )
 
+// writeKubeconfig writes a configuration of a cluster that does not answer, and returns its path.
+func writeKubeconfig(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "kubeconfig")
+	text := `{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}], clusters: [{name: a, cluster: {server: "http://127.0.0.1:1"}}], users: [{name: a, user: {}}]}`
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
 // Each of these is refused at the start, before anything is opened.
 func TestBadPodFlagsAreNamed(t *testing.T) {
 	dir := t.TempDir()
@@ -20,7 +31,7 @@ func TestBadPodFlagsAreNamed(t *testing.T) {
 		}
 		return path
 	}
-	kubeconfig := write("kubeconfig", `{apiVersion: v1, kind: Config, current-context: a, contexts: [{name: a, context: {cluster: a, user: a}}], clusters: [{name: a, cluster: {server: "http://127.0.0.1:1"}}], users: [{name: a, user: {}}]}`)
+	kubeconfig := writeKubeconfig(t)
 	unknown := write("unknown.yaml", "spec: {containers: [{name: main, imag: x}]}")
 	for _, c := range []struct {
 		args, want string

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -62,8 +63,6 @@ spec:
         - --data-dir=/job/etcd
         - --etcd-listen=0.0.0.0:2379
         - --etcd-advertise=master:2379
-        - --worker-template=/etc/template/pod.yaml
-        - --ps-template=/etc/template/pod.yaml
 MORE
         env:
         - {name: POD_NAME, valueFrom: {fieldRef: {fieldPath: metadata.name}}}
@@ -78,6 +77,9 @@ MORE
 // startMaster applies the rights of deploy/base and a master with more arguments.
 func startMaster(t *testing.T, c *Env, ns string, more ...string) (directory string) {
 	t.Helper()
+	if !slices.Contains(more, "--need-pod-manager=false") {
+		more = append(more, "--worker-template=/etc/template/pod.yaml", "--ps-template=/etc/template/pod.yaml")
+	}
 	directory = c.Directory(t)
 	c.Kubectl(t, "-n", ns, "apply", "-k", filepath.Join(c.root, "deploy", "base"))
 	for i, arg := range more {
@@ -150,6 +152,19 @@ func TestJobOfPodsOutlivesItsPods(t *testing.T) {
 		}
 		return nil
 	})
+	verifyJob(t, c, ns, directory)
+	c.Kubectl(t, "-n", ns, "delete", "job", "digits")
+	Until(t, time.Minute, func() error {
+		if left := podsOf(t, c, ns, "worker"); len(left) > 0 {
+			return fmt.Errorf("the deleted Job left %v", left)
+		}
+		return nil
+	})
+}
+
+// verifyJob runs master verify on the directory of a job that has ended.
+func verifyJob(t *testing.T, c *Env, ns, directory string) {
+	t.Helper()
 	c.Apply(t, ns, strings.NewReplacer("DIRECTORY", directory, "IMAGE", c.Image).Replace(`
 apiVersion: v1
 kind: Pod
@@ -161,13 +176,6 @@ spec:
   volumes: [{name: job, hostPath: {path: DIRECTORY}}]
 `))
 	awaitPhase(t, c, ns, "verify", "Succeeded")
-	c.Kubectl(t, "-n", ns, "delete", "job", "digits")
-	Until(t, time.Minute, func() error {
-		if left := podsOf(t, c, ns, "worker"); len(left) > 0 {
-			return fmt.Errorf("the deleted Job left %v", left)
-		}
-		return nil
-	})
 }
 
 // masterOf returns the name of the pod of the master.

@@ -65,6 +65,7 @@ var table = slices.Concat(grpcserver.Table{
 	{Is: taskqueue.ErrNotEvaluation, Code: codes.InvalidArgument, Reason: "NOT_EVALUATION"},
 	{Is: taskqueue.ErrBadSetting, Code: codes.InvalidArgument, Reason: "BAD_SETTING"},
 	{Is: taskqueue.ErrTooManyRates, Code: codes.ResourceExhausted, Reason: "TOO_MANY_LEARNING_RATES"},
+	{Is: master.ErrNoTasks, Code: codes.FailedPrecondition, Reason: "NO_TASKS"},
 	{Is: master.ErrNoPods, Code: codes.FailedPrecondition, Reason: "NO_PODS"},
 	{Is: master.ErrNoEvaluation, Code: codes.FailedPrecondition, Reason: "NOT_EVALUATED"},
 	{Is: taskqueue.ErrBadMetrics, Code: codes.InvalidArgument, Reason: "BAD_METRICS"},

@@ -67,8 +67,13 @@ func New(m *master.Master, log *logrus.Entry, proxies ...DataProxy) *Server {
 		proxy.Register(s.grpc)
 	}
 	pb.RegisterAdminServer(s.grpc, &admin{master: m, speed: &s.speed, began: time.Now()})
-	pb.RegisterCoordinatorServer(s.grpc, &coordinator{master: m, log: log, dataProxy: proxy.Addr, streams: &conns.ending})
-	s.health = newHealthService(m, pb.Admin_ServiceDesc.ServiceName, pb.Coordinator_ServiceDesc.ServiceName)
+	services := []string{pb.Admin_ServiceDesc.ServiceName}
+	//guard:training-service-chosen
+	if m.HasTrainingService() {
+		pb.RegisterCoordinatorServer(s.grpc, &coordinator{master: m, log: log, dataProxy: proxy.Addr, streams: &conns.ending})
+		services = append(services, pb.Coordinator_ServiceDesc.ServiceName)
+	}
+	s.health = newHealthService(m, services...)
 	healthpb.RegisterHealthServer(s.grpc, s.health)
 	return s
 }

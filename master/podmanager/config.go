@@ -14,6 +14,9 @@ type Config struct {
 	MaxRelaunch int     // charged relaunches of an index, beyond which it is given up
 	OOMFactor   float64 // memory of the next attempt after an attempt that ran out of memory
 	MaxMemory   int64   // of a pod in bytes; 0: 4 times the configured memory
+
+	// NoTasks ends the job when all workers have completed, except workers that are given up.
+	NoTasks bool
 }
 
 // Group has the settings of the pods of one role.

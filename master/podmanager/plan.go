@@ -20,12 +20,13 @@ type Verb uint8
 
 // The verbs.
 const (
-	Create  Verb = iota
-	Delete       // with the UID
-	FailJob      // the job cannot continue
+	Create      Verb = iota
+	Delete           // with the UID
+	FailJob          // the job cannot continue
+	CompleteJob      // all workers of a job without tasks have completed
 )
 
-func (v Verb) String() string { return [...]string{"create", "delete", "fail-job"}[v] }
+func (v Verb) String() string { return [...]string{"create", "delete", "fail-job", "complete-job"}[v] }
 
 // Action is one step towards the goal.
 type Action struct {
@@ -36,8 +37,11 @@ type Action struct {
 	Index   int
 	Attempt int
 	Memory  int64  // of a pod to create; 0: as configured
-	Reason  string // of a delete, or why the job fails
+	Reason  string // of a delete, or of the end of the job
 }
+
+// EndsJob reports whether the action is the end of the job.
+func (a Action) EndsJob() bool { return a.Verb == FailJob || a.Verb == CompleteJob }
 
 // Relaunch is a decision to replace a pod, or not.
 type Relaunch struct {
@@ -82,9 +86,13 @@ func Plan(c Config, stored State, seen Observed, now taskqueue.Clock) Decision {
 	for _, r := range roles {
 		p.role(r)
 	}
+	left, completed := p.ends(Worker)
 	//guard:fewer-than-min-fails
 	if reason := p.hopeless(); reason != "" {
 		p.Actions = append(p.Actions, Action{Verb: FailJob, Reason: reason})
+	} else if p.config.NoTasks && left > 0 && completed == left {
+		//guard:workers-complete-the-job
+		p.Actions = []Action{{Verb: CompleteJob, Reason: fmt.Sprintf("%d workers have completed", completed)}}
 	}
 	slices.SortStableFunc(p.Actions, func(a, b Action) int { return cmp.Compare(rank(a), rank(b)) })
 	return p.Decision
@@ -92,10 +100,10 @@ func Plan(c Config, stored State, seen Observed, now taskqueue.Clock) Decision {
 
 // rank puts the end of the job first, and deletes before creates, which may need their quota.
 func rank(a Action) int {
-	switch a.Verb {
-	case FailJob:
+	switch {
+	case a.EndsJob():
 		return 0
-	case Delete:
+	case a.Verb == Delete:
 		return 1
 	}
 	return 2
@@ -265,26 +273,43 @@ func (p *planner) hopeless() string {
 	}
 	for _, r := range roles {
 		count := p.State.Goals[r].Count
-		left, active, last := count, count, Slot{}
-		for _, s := range p.State.Slots {
-			if s.Role != r || s.Index >= count || s.Done == NotDone {
-				continue
-			}
-			active--
-			if s.Done == GivenUp {
-				left, last = left-1, s
-			}
-		}
+		left, completed := p.ends(r)
 		least := min(p.config.group(r).Min, count)
 		switch {
-		case last.Done == GivenUp && left < least:
+		case left < least:
+			last := p.lastGivenUp(r)
 			return clip(fmt.Sprintf("%d of %d %s pods are left, expected %d at least; %s gave up after %d charged relaunches: %s",
 				left, count, r, least, Name(p.config.Job, r, last.Index, last.Attempt), last.Charged, last.Reason))
-		case count > 0 && active == 0:
-			return fmt.Sprintf("no %s pod is left: expected the job to end first, found %d completed and %d given up", r, left, count-left)
+		case count > 0 && completed == left && !(p.config.NoTasks && r == Worker):
+			return fmt.Sprintf("no %s pod is left: expected the job to end first, found %d completed and %d given up", r, completed, count-left)
 		}
 	}
 	return ""
+}
+
+// ends counts the wanted indexes of a role: left are not given up, and completed is a part of left.
+func (p *planner) ends(r Role) (left, completed int) {
+	left = p.State.Goals[r].Count
+	for _, s := range p.State.Slots {
+		switch {
+		case s.Role != r || s.Index >= p.State.Goals[r].Count:
+		case s.Done == GivenUp:
+			left--
+		case s.Done == HasDone:
+			completed++
+		}
+	}
+	return left, completed
+}
+
+// lastGivenUp returns the wanted index with the highest number that is given up.
+func (p *planner) lastGivenUp(r Role) (last Slot) {
+	for _, s := range p.State.Slots {
+		if s.Role == r && s.Index < p.State.Goals[r].Count && s.Done == GivenUp {
+			last = s
+		}
+	}
+	return last
 }
 
 // CleanPolicy says which pods are deleted at the end of a job.

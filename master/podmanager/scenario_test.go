@@ -157,6 +157,8 @@ func (s *scene) set(words []string) error {
 			s.config.Workers.Memory = int64(number(value)) << 20
 		case "max-memory":
 			s.config.MaxMemory = int64(number(value)) << 20
+		case "no-tasks":
+			s.config.NoTasks = true
 		case "max-relaunch":
 			s.config.MaxRelaunch = number(value)
 		default:

@@ -284,19 +284,14 @@ func (t *term) observe() (pods []podmanager.Pod, known bool) {
 // store stores a decision if it changes something.
 func (t *term) store(ctx context.Context, d podmanager.Decision, over bool) error {
 	encoded := d.State.Encode()
-	failure := ""
-	for _, a := range d.Actions {
-		if a.Verb == podmanager.FailJob {
-			failure = a.Reason
-		}
-	}
-	if over || failure == "" && t.stored && bytes.Equal(encoded, t.state.Encode()) {
+	end := slices.IndexFunc(d.Actions, podmanager.Action.EndsJob)
+	if over || end < 0 && t.stored && bytes.Equal(encoded, t.state.Encode()) {
 		return nil
 	}
 	with := taskqueue.StoreKeys{Writes: []taskqueue.Write{{Key: podmanager.Key, Value: encoded}}}
 	var event taskqueue.Event = &with
-	if failure != "" {
-		event = &taskqueue.EndJob{Failed: true, Reason: failure, With: with}
+	if end >= 0 {
+		event = &taskqueue.EndJob{Failed: d.Actions[end].Verb == podmanager.FailJob, Reason: d.Actions[end].Reason, With: with}
 	}
 	if a, err := t.Submit(ctx, event); err != nil {
 		return err
@@ -349,7 +344,7 @@ func (t *term) act(ctx context.Context, actions []podmanager.Action) (rest time.
 	rest = -1
 	now := t.Clock().Now()
 	for _, a := range actions {
-		if a.Verb == podmanager.FailJob {
+		if a.EndsJob() {
 			continue
 		}
 		t.mu.Lock()

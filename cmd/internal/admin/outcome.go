@@ -47,11 +47,15 @@ func (o JobOutcome) Ended() bool { return o.Status == taskqueue.Ended || o.Statu
 
 // String formats the outcome as the end of a sentence about the job.
 func (o JobOutcome) String() string {
-	passes := cli.Counted(int(o.passes), "pass")
-	if o.Status == taskqueue.Failed {
+	switch failed := o.Status == taskqueue.Failed; {
+	case failed && o.passes == 0: // before its dataset, or without tasks
+		return view.WithReason("failed", o.reason)
+	case failed:
 		return view.WithReason(fmt.Sprintf("failed in pass %d", o.passes), o.reason)
+	case o.passes == 0:
+		return view.WithReason("ended", o.reason)
 	}
-	return view.WithReason("ended after "+passes, o.reason)
+	return view.WithReason("ended after "+cli.Counted(int(o.passes), "pass"), o.reason)
 }
 
 // LogOutcome logs why a leader or standby stops: the job has ended, or the process was stopped before. It returns an error if the

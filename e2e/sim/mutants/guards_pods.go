@@ -68,4 +68,13 @@ var podGuards = []guard{
 	{"F282", "master/pods.TestCleanDeletesServersAfterWorkersHaveCompleted", mutant{"pods cleaned while workers run", "workers-complete-before-clean",
 		text("!slices.ContainsFunc(", "true || !slices.ContainsFunc("),
 		"workers lose the parameter servers while they save the model"}},
+	{"F345", "master/podmanager.TestPlansAreAsTheirScenariosSay", mutant{"completed workers do not end a job without tasks", "workers-complete-the-job",
+		remove(),
+		"the master of a job without tasks waits without end"}},
+	{"F345", "master/grpcapi.TestJobWithoutTasksRefusesTrainers", mutant{"job without tasks accepts trainers", "job-without-tasks-refuses-trainers",
+		condition("$ && false"),
+		"a trainer waits without end for tasks that do not exist"}},
+	{"F346", "master/grpcapi.TestMasterWithoutTheTrainingService", mutant{"training service always served", "training-service-chosen",
+		condition("true || $"),
+		"--need-training-service=false has no effect"}},
 }
