@@ -18,6 +18,7 @@ import (
 	"trainmaster/master/evaluation/metric"
 	"trainmaster/master/pods"
 	"trainmaster/master/pscontrol"
+	"trainmaster/master/ring"
 	"trainmaster/master/trainercontrol"
 	"trainmaster/taskqueue"
 )
@@ -38,6 +39,9 @@ type Config struct {
 
 	// Pods keeps the pods of the job alive; nil: other programs start its processes. It must be among Components.
 	Pods *pods.Manager
+
+	// Ring keeps the ring of the job; nil: the job has none. It must be among Components.
+	Ring *ring.Ring
 
 	Job       string // name; default "default"
 	Advertise string // address that trainers dial: host:port

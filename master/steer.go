@@ -9,6 +9,7 @@ import (
 
 	"trainmaster/master/pods"
 	"trainmaster/master/pscontrol"
+	"trainmaster/master/ring"
 	"trainmaster/taskqueue"
 )
 
@@ -39,6 +40,17 @@ func (m *Master) Evaluate(ctx context.Context, trainer string) error {
 
 // ErrNoPods is returned by Pods for a job whose master creates no pods.
 var ErrNoPods = errors.New("the master of the job creates no pods: expected --workers of its master")
+
+// ErrNoRing is returned by Ring for a job without a ring.
+var ErrNoRing = errors.New("the job has no ring: expected --ring of its master")
+
+// Ring returns the ring of the job.
+func (m *Master) Ring() (*ring.Ring, error) {
+	if m.config.Ring == nil {
+		return nil, ErrNoRing
+	}
+	return m.config.Ring, nil
+}
 
 // Pods returns the pods of the job.
 func (m *Master) Pods() (pods.Summary, error) {

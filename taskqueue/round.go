@@ -11,6 +11,9 @@ import (
 // PodsKey has the state of the pods of a job. The queue does not read it.
 const PodsKey = "/pods"
 
+// RingKey has the ring of a job. The queue does not read it.
+const RingKey = "/ring"
+
 // The keys of evaluation rounds.
 const (
 	EvaluationKey = "/evaluation"       // the decisions about rounds. The queue does not read them

@@ -17,6 +17,9 @@ func (s *daemonSettings) components(config *master.Config, servers pscontrol.Con
 	config.Streams = &trainercontrol.Streams{}
 	control := trainercontrol.Config{Trainers: trainerclient.Client{DataProxy: s.proxyAddr()}, Streams: config.Streams, Log: config.Log}
 	config.Components = []component.Component{desiredServers{desire}, trainercontrol.New(control)}
+	if config.Ring != nil {
+		config.Components = append(config.Components, config.Ring)
+	}
 	if config.Pods != nil {
 		config.Components = append(config.Components, config.Pods)
 	}

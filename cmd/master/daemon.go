@@ -49,6 +49,7 @@ type daemonSettings struct {
 	evaluation evaluationFlags
 	pods       podFlags
 	parts      combination
+	ring       ringFlags
 	endpoints  []string // of the etcd that is open, for other machines
 	datasets   datasetFlags
 	strategy   string    // path of the strategy file; "": none
@@ -116,6 +117,7 @@ func addDaemon(cmd *cobra.Command) {
 	s.datasets.add(cmd)
 	s.pods.add(cmd)
 	s.parts.add(cmd)
+	s.ring.add(cmd)
 	flags.DurationVar(&c.DatasetWatch, "dataset-watch", 10*time.Second, "`time` between two looks for new files of the online datasets of --dataset")
 	addStrategy(cmd, &s.strategy)
 	flags.StringVar(&s.resume, "resume", "", "`directory`, or s3://bucket/prefix, of the checkpoints of a job that etcd has lost: restore data and parameters from the newest set; a restored job continues")
@@ -221,6 +223,9 @@ func (s *daemonSettings) validate(cmd *cobra.Command) error {
 		return err
 	}
 	s.parts.apply(&s.config, &s.pods)
+	if err := s.ring.check(cmd, s); err != nil {
+		return err
+	}
 	if err := s.validateDataProxy(cmd); err != nil {
 		return err
 	}
@@ -429,6 +434,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	servers := s.servers
 	servers.Servers, servers.Registry = client, roster
 	var m *master.Master // the components call it when it leads
+	config.Ring = s.ring.component(&config)
 	if config.Pods, err = s.pods.manager(&config, s.endpoints, log); err != nil {
 		return err
 	}

@@ -59,6 +59,9 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 	case ctx.Err() != nil && errors.Is(err, context.Canceled):
 		code = cli.ExitInterrupted
 		fmt.Fprintf(stderr, "%s: interrupted\n", cmd.CommandPath())
+	case cli.OfCommand(err):
+		fmt.Fprintf(stderr, "%s: %v\n", cmd.CommandPath(), err)
+		return code
 	case code == cli.ExitUsage:
 		fmt.Fprintf(stderr, "%s: %v\nSee '%s --help'.\n", cmd.CommandPath(), cli.OneLine(err), cmd.CommandPath())
 	default:

@@ -242,7 +242,11 @@ func (p *podFlags) manager(config *master.Config, endpoints []string, log *logru
 	if err != nil {
 		return nil, err
 	}
-	return pods.New(pods.Config{Pods: p.plan, Clean: podmanager.CleanPolicy(*p.clean), Cluster: cluster, Store: config.Store, Log: log}), nil
+	settings := pods.Config{Pods: p.plan, Clean: podmanager.CleanPolicy(*p.clean), Cluster: cluster, Store: config.Store, Log: log}
+	if config.Ring != nil {
+		settings.Ended = config.Ring.Ended
+	}
+	return pods.New(settings), nil
 }
 
 // isLoopback reports whether an endpoint, host:port or a URL, is an address of this machine only.

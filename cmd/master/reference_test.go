@@ -38,6 +38,7 @@ func TestReferenceNamesEveryField(t *testing.T) {
 		{"`master queues --literal -o json`", []any{view.LiteralQueues{}}},
 		{"`master trainers -o json`", []any{view.Trainer{}}},
 		{"`master pods -o json`", []any{view.Pods{}}},
+		{"`master ring -o json`", []any{view.Ring{}}},
 		{"`master tasks -o json`", []any{view.Task{}}},
 		{"`master tasks --of-record -o json`", []any{verify.Trace{}}},
 		{"`master verify -o json`", []any{taskqueue.PassReport{}}},

@@ -11,6 +11,7 @@ import (
 	"trainmaster/master"
 	"trainmaster/master/evaluation"
 	"trainmaster/master/pscontrol"
+	"trainmaster/master/ring"
 	"trainmaster/taskqueue"
 )
 
@@ -66,6 +67,13 @@ var table = slices.Concat(grpcserver.Table{
 	{Is: taskqueue.ErrBadSetting, Code: codes.InvalidArgument, Reason: "BAD_SETTING"},
 	{Is: taskqueue.ErrTooManyRates, Code: codes.ResourceExhausted, Reason: "TOO_MANY_LEARNING_RATES"},
 	{Is: master.ErrNoTasks, Code: codes.FailedPrecondition, Reason: "NO_TASKS"},
+	{Is: master.ErrNoRing, Code: codes.FailedPrecondition, Reason: "NO_RING"},
+	{Is: ring.ErrBad, Code: codes.InvalidArgument, Reason: "BAD_ARGUMENT"},
+	{Is: ring.ErrClosed, Code: codes.FailedPrecondition, Reason: "RING_CLOSED"},
+	{Is: ring.ErrUnknown, Code: codes.FailedPrecondition, Reason: "NOT_A_MEMBER"},
+	{Is: ring.ErrReplaced, Code: codes.FailedPrecondition, Reason: "REPLACED"},
+	{Is: ring.ErrOld, Code: codes.FailedPrecondition, Reason: "OLD_GENERATION"},
+	{Is: ring.ErrFull, Code: codes.ResourceExhausted, Reason: "TOO_MANY_MEMBERS"},
 	{Is: master.ErrNoPods, Code: codes.FailedPrecondition, Reason: "NO_PODS"},
 	{Is: master.ErrNoEvaluation, Code: codes.FailedPrecondition, Reason: "NOT_EVALUATED"},
 	{Is: taskqueue.ErrBadMetrics, Code: codes.InvalidArgument, Reason: "BAD_METRICS"},

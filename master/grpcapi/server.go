@@ -67,7 +67,8 @@ func New(m *master.Master, log *logrus.Entry, proxies ...DataProxy) *Server {
 		proxy.Register(s.grpc)
 	}
 	pb.RegisterAdminServer(s.grpc, &admin{master: m, speed: &s.speed, began: time.Now()})
-	services := []string{pb.Admin_ServiceDesc.ServiceName}
+	pb.RegisterRendezvousServer(s.grpc, &rendezvousService{master: m})
+	services := []string{pb.Admin_ServiceDesc.ServiceName, pb.Rendezvous_ServiceDesc.ServiceName}
 	//guard:training-service-chosen
 	if m.HasTrainingService() {
 		pb.RegisterCoordinatorServer(s.grpc, &coordinator{master: m, log: log, dataProxy: proxy.Addr, streams: &conns.ending})

@@ -44,7 +44,9 @@ type Config struct {
 	Clean   podmanager.CleanPolicy
 	Cluster Cluster
 	Store   store.Store
-	Log     *logrus.Entry // default: the standard logger
+	// Ended is called, repeatedly, for each pod that has ended, before its end is stored; nil: nothing is called.
+	Ended func(name, reason string)
+	Log   *logrus.Entry // default: the standard logger
 }
 
 // Manager is the component. Its methods may be called at any time.
@@ -192,6 +194,14 @@ func (t *term) round(ctx context.Context) (rest time.Duration, err error) {
 		}
 	}); err != nil {
 		return 0, err
+	}
+	if t.config.Ended != nil {
+		for _, p := range pods {
+			if p.Ended() {
+				_, reason := p.Outcome()
+				t.config.Ended(p.Name, reason)
+			}
+		}
 	}
 	//guard:gone-ends-session
 	for _, e := range ended {

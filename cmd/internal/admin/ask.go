@@ -120,6 +120,20 @@ func AskPods(ctx context.Context, l *Leader) (v view.Pods, err error) {
 	return v, err
 }
 
+// AskRing requests the ring of the job.
+func AskRing(ctx context.Context, l *Leader) (v view.Ring, err error) {
+	err = l.Ask(ctx, func(ctx context.Context, _ pb.AdminClient) error {
+		stream, err := pb.NewRendezvousClient(l.conn).Watch(ctx, &pb.RingWatchRequest{Job: l.Job})
+		if err != nil {
+			return err
+		}
+		u, err := stream.Recv()
+		v = view.NewRing(u)
+		return err
+	})
+	return v, err
+}
+
 // AskTrainers requests the trainers of the job. If it fails between two pages, it returns the trainers of the pages before.
 func AskTrainers(ctx context.Context, l *Leader) ([]view.Trainer, error) {
 	list := []view.Trainer{}

@@ -35,6 +35,16 @@ func (e *ExitError) Unwrap() error { return e.err }
 // ExitWith returns err with an exit code.
 func ExitWith(code int, err error) error { return &ExitError{code, err} }
 
+// CommandError is the end of a command that a process ran for the user. Its exit code is the code of the process, also with --exit-codes pod.
+type CommandError struct {
+	Code int
+	Err  error
+}
+
+func (e *CommandError) Error() string { return e.Err.Error() }
+
+func (e *CommandError) Unwrap() error { return e.Err }
+
 // UsageErrorf returns a [usage.Error]: an error of the user's command line or settings: exit code 2.
 func UsageErrorf(format string, args ...any) error {
 	return usage.Errorf(format, args...)
@@ -43,6 +53,9 @@ func UsageErrorf(format string, args ...any) error {
 // ExitCode returns the exit code of err. An error without a code comes from cobra, before a command ran: it is a usage error, since
 // markFailures gives all errors of commands a code.
 func ExitCode(err error) int {
+	if e, ok := errors.AsType[*CommandError](err); ok {
+		return e.Code
+	}
 	if e, ok := errors.AsType[*ExitError](err); ok {
 		return e.code
 	}
@@ -52,10 +65,16 @@ func ExitCode(err error) int {
 	return ExitUsage
 }
 
-// hasCode reports whether err is an [ExitError] or a usage error.
+// OfCommand reports whether err is a [CommandError].
+func OfCommand(err error) bool {
+	_, ok := errors.AsType[*CommandError](err)
+	return ok
+}
+
+// hasCode reports whether err is an [ExitError], a [CommandError] or a usage error.
 func hasCode(err error) bool {
 	_, ok := errors.AsType[*ExitError](err)
-	return ok || usage.Is(err)
+	return ok || OfCommand(err) || usage.Is(err)
 }
 
 // markFailures gives the errors of a command an exit code, unless they have one: ExitStore if etcd is the cause, else ExitFailed.

@@ -1,0 +1,100 @@
+package main
+
+import (
+	"io"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"trainmaster/cmd/internal/admin"
+	"trainmaster/cmd/internal/cli"
+	"trainmaster/cmd/internal/view"
+	"trainmaster/master"
+	"trainmaster/master/rendezvous"
+	"trainmaster/master/ring"
+)
+
+// ringFlags are the flags about the ring.
+type ringFlags struct {
+	members string
+	config  rendezvous.Config
+	enabled bool // the master has the component
+}
+
+func (r *ringFlags) add(cmd *cobra.Command) {
+	flags := cmd.Flags()
+	flags.StringVar(&r.members, "ring", "", "number of members `N` of the ring, or MIN:MAX: master worker joins it in each pod or on each machine (default: --workers with --distribution-strategy allreduce, else the job has no ring)")
+	flags.DurationVar(&r.config.Window, "ring-window", 5*time.Second, "`time` that the ring waits for more members, up to MAX, before it forms with them")
+}
+
+// check reads the flags. The ring of an all-reduce has the members of --workers by default.
+func (r *ringFlags) check(cmd *cobra.Command, s *daemonSettings) error {
+	members := r.members
+	if members == "" && s.parts.distribution == allReduce {
+		if members = s.pods.workers; members == "" {
+			return cli.SettingErrorf(cmd, "distribution-strategy", "expected --ring with the number of members, or --workers")
+		}
+	}
+	r.enabled = members != ""
+	if !r.enabled {
+		if cmd.Flags().Changed("ring-window") {
+			return cli.SettingErrorf(cmd, "ring-window", "expected --ring with the number of members")
+		}
+		return nil
+	}
+	low, high, elastic := strings.Cut(members, ":")
+	if !elastic {
+		high = low
+	}
+	var err error
+	if r.config.Min, err = strconv.Atoi(low); err == nil {
+		r.config.Max, err = strconv.Atoi(high)
+	}
+	switch {
+	case err != nil, r.config.Min < 1, r.config.Max > rendezvous.MaxMembers:
+		return cli.SettingErrorf(cmd, "ring", "expected N or MIN:MAX with numbers from 1 to %d", rendezvous.MaxMembers)
+	case r.config.Min > r.config.Max:
+		return cli.SettingErrorf(cmd, "ring", "expected MIN:MAX with MIN at most MAX, found MIN %d and MAX %d", r.config.Min, r.config.Max)
+	case r.config.Window < 0 || r.config.Window > time.Hour:
+		return cli.SettingErrorf(cmd, "ring-window", "expected 0 to 1h")
+	}
+	return nil
+}
+
+// component returns the component; nil: the job has no ring.
+func (r *ringFlags) component(config *master.Config) *ring.Ring {
+	if !r.enabled {
+		return nil
+	}
+	return ring.New(ring.Config{Rendezvous: r.config, Store: config.Store, Log: config.Log})
+}
+
+func ringCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "ring",
+		Short: "Show the ring of a job",
+		Long: `Ring shows the current generation of the ring, as the leader reports it: its members by rank, why it was formed, and the members
+that wait or are parked. docs/rendezvous.md describes the states.`,
+		Example: `  master ring
+  # the members in rank order
+  master ring -o json | jq -r '.members[] | "\(.rank) \(.id)"'`,
+		Args: cobra.NoArgs,
+	}
+	_, open := admin.AddLeaderFlags(cmd)
+	format := cli.AddOutput(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		l, err := open(cmd.Context())
+		if err != nil {
+			return err
+		}
+		defer l.Close()
+		v, err := admin.AskRing(cmd.Context(), l)
+		if err != nil {
+			return err
+		}
+		return cli.Render(cmd.OutOrStdout(), *format, v, func(w io.Writer) { view.RingTable(w, v) })
+	}
+	return cmd
+}

@@ -1,0 +1,40 @@
+package main
+
+import (
+	"strings"
+	"testing"
+
+	"trainmaster/cmd/internal/cli"
+)
+
+func TestBadRingFlagsAreNamed(t *testing.T) {
+	for _, c := range []struct{ args, want string }{
+		{"--ring 0", "--ring from the command line: expected N or MIN:MAX with numbers from 1 to 1000"},
+		{"--ring 4:2", "expected MIN:MAX with MIN at most MAX, found MIN 4 and MAX 2"},
+		{"--ring 2:x", "expected N or MIN:MAX"},
+		{"--ring 1:1001", "expected N or MIN:MAX"},
+		{"--ring 2 --ring-window 2h", "--ring-window from the command line: expected 0 to 1h"},
+		{"--ring-window 1s", "expected --ring with the number of members"},
+		{"--distribution-strategy allreduce", "expected --ring with the number of members, or --workers"},
+		{"worker --addr 127.0.0.1:1 python3", "expected the command after --"},
+		{"worker -- /bin/true", "expected --endpoints of etcd, or --addr of the master"},
+		{"worker --addr x -- /bin/true", "--addr from the command line: expected host:port"},
+		{"worker --addr 127.0.0.1:1 --processes 0 -- /bin/true", "expected 1 to 1024"},
+		{"worker --addr 127.0.0.1:1 --ports 0 -- /bin/true", "expected at most 16 ports from 1 to 65535"},
+		{"worker --addr 127.0.0.1:1 --servers x -- /bin/true", "--servers from the command line: expected host:port of each"},
+		{"worker --addr 127.0.0.1:1 -- /no/such/program", "expected a program in PATH, or a path to an executable file"},
+	} {
+		t.Run(c.args, func(t *testing.T) {
+			root := rootCommand()
+			args := strings.Split(c.args, " ")
+			if args[0] != "worker" {
+				args = append(args, "--data-dir", t.TempDir())
+			}
+			root.SetArgs(args)
+			err := root.ExecuteContext(t.Context())
+			if err == nil || !strings.Contains(err.Error(), c.want) || cli.ExitCode(err) != cli.ExitUsage {
+				t.Errorf("expected exit code 2 and %q, found %v", c.want, err)
+			}
+		})
+	}
+}

@@ -1,0 +1,86 @@
+package worker
+
+import (
+	"encoding/json"
+	"fmt"
+	"net"
+	"strconv"
+
+	pb "trainmaster/proto/trainmaster/v1"
+)
+
+// maxTFConfig is the maximum size of TF_CONFIG. The kernel takes 128 KiB for a variable.
+const maxTFConfig = 64 << 10
+
+// place is what the environment of a process depends on.
+type place struct {
+	generation  *pb.RingGeneration
+	self        int // index in the members
+	job         string
+	maxRestarts int
+	servers     []string // parameter servers of another framework, host:port
+}
+
+// environment returns the variables of the process with the given number in its member.
+func (p place) environment(local int) ([]string, error) {
+	host, port, err := net.SplitHostPort(p.generation.Coordinator)
+	if err != nil {
+		return nil, fmt.Errorf("coordinator of generation %d: expected host:port, found %q", p.generation.Number, p.generation.Coordinator)
+	}
+	me := p.generation.Members[p.self]
+	first, world, crossing, cross := 0, 0, 0, 0
+	for i, m := range p.generation.Members {
+		if i < p.self {
+			first += int(m.Processes)
+		}
+		if int(m.Processes) > local { // it has a process with this local rank
+			if i < p.self {
+				cross++
+			}
+			crossing++
+		}
+		world += int(m.Processes)
+	}
+	rank := first + local
+	own := net.JoinHostPort(me.Host, strconv.Itoa(int(me.Ports[(p.generation.Number+uint64(local))%uint64(len(me.Ports))])))
+	config, err := tfConfig(rank, own, p.servers)
+	if err != nil {
+		return nil, err
+	}
+	text := strconv.Itoa
+	return []string{
+		// PyTorch, as torchrun sets them.
+		"RANK=" + text(rank), "WORLD_SIZE=" + text(world),
+		"LOCAL_RANK=" + text(local), "LOCAL_WORLD_SIZE=" + text(int(me.Processes)),
+		"GROUP_RANK=" + text(p.self), "GROUP_WORLD_SIZE=" + text(len(p.generation.Members)),
+		"ROLE_NAME=default", "ROLE_RANK=" + text(rank), "ROLE_WORLD_SIZE=" + text(world),
+		"MASTER_ADDR=" + host, "MASTER_PORT=" + port,
+		"TORCHELASTIC_RESTART_COUNT=" + strconv.FormatUint(p.generation.Number-1, 10), "TORCHELASTIC_MAX_RESTARTS=" + text(p.maxRestarts),
+		"TORCHELASTIC_RUN_ID=" + p.job, "TORCHELASTIC_USE_AGENT_STORE=False",
+		// Horovod.
+		"HOROVOD_RANK=" + text(rank), "HOROVOD_SIZE=" + text(world),
+		"HOROVOD_LOCAL_RANK=" + text(local), "HOROVOD_LOCAL_SIZE=" + text(int(me.Processes)),
+		"HOROVOD_CROSS_RANK=" + text(cross), "HOROVOD_CROSS_SIZE=" + text(crossing),
+		"HOROVOD_HOSTNAME=" + me.Host,
+		// JAX.
+		"JAX_COORDINATOR_ADDRESS=" + p.generation.Coordinator, "JAX_NUM_PROCESSES=" + text(world), "JAX_PROCESS_ID=" + text(rank),
+		"TF_CONFIG=" + config,
+	}, nil
+}
+
+// tfConfig returns a sparse TF_CONFIG: a worker and the parameter servers.
+func tfConfig(rank int, own string, servers []string) (string, error) {
+	cluster := map[string]any{"worker": map[string]string{strconv.Itoa(rank): own}}
+	if len(servers) > 0 {
+		cluster["ps"] = servers
+	}
+	b, err := json.Marshal(map[string]any{"cluster": cluster, "task": map[string]any{"type": "worker", "index": rank}})
+	if err != nil {
+		return "", err
+	}
+	//guard:tf-config-limit
+	if len(b) > maxTFConfig {
+		return "", fmt.Errorf("TF_CONFIG: expected at most %d bytes, found %d: name fewer --servers", maxTFConfig, len(b))
+	}
+	return string(b), nil
+}

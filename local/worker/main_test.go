@@ -1,0 +1,9 @@
+package worker
+
+import (
+	"testing"
+
+	"trainmaster/etcdstore/etcdtest"
+)
+
+func TestMain(m *testing.M) { etcdtest.Main(m) }

@@ -1,0 +1,9 @@
+package ring_test
+
+import (
+	"testing"
+
+	"trainmaster/etcdstore/etcdtest"
+)
+
+func TestMain(m *testing.M) { etcdtest.Main(m) }

@@ -1,0 +1,229 @@
+package ring
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/master/component"
+	"trainmaster/master/rendezvous"
+	"trainmaster/master/store"
+	"trainmaster/taskqueue"
+)
+
+// Config holds the dependencies and settings of the component.
+type Config struct {
+	Rendezvous rendezvous.Config
+	Store      store.Store
+	Log        *logrus.Entry // default: the standard logger
+}
+
+// Ring is the component. Its methods may be called at any time.
+type Ring struct {
+	config Config
+	box    *component.Mailbox
+
+	mu      sync.Mutex
+	term    component.Term // nil: this master does not lead
+	state   rendezvous.State
+	waiting string          // why there is no generation
+	open    map[*Watch]bool // streams
+	changed chan struct{}   // closes at the next change, and at the end of the term
+}
+
+// ringChanged is the effect of a call.
+type ringChanged struct{}
+
+const onRingChanged taskqueue.EffectKind = 250
+
+// Key implements [taskqueue.Effect].
+func (ringChanged) Key() taskqueue.EffectKey { return taskqueue.EffectKey{Kind: onRingChanged} }
+
+const retryPause = time.Second
+
+// New returns the component.
+func New(config Config) *Ring {
+	if config.Log == nil {
+		config.Log = logrus.NewEntry(logrus.StandardLogger())
+	}
+	return &Ring{config: config, changed: make(chan struct{})}
+}
+
+// Name implements [component.Component].
+func (r *Ring) Name() string { return "ring" }
+
+// Init implements [component.Component].
+func (r *Ring) Init(context.Context) error { return r.config.Rendezvous.Validate() }
+
+// Prepare reads the ring that the previous leader stored.
+func (r *Ring) Prepare(ctx context.Context, t component.Term) error {
+	r.box = t.Effects(taskqueue.OnJobEnded, onRingChanged)
+	value, _, err := r.config.Store.Value(ctx, rendezvous.Key)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", rendezvous.Key, err)
+	}
+	var stored rendezvous.Ring
+	if value != nil {
+		if stored, err = rendezvous.Decode(value); err != nil {
+			return fmt.Errorf("%w: read %s: %w", taskqueue.ErrDamaged, rendezvous.Key, err)
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state, r.waiting, r.open = rendezvous.Begin(stored, t.Clock().Now()), "", map[*Watch]bool{}
+	return nil
+}
+
+// drainTimeout is the time that members of a closed ring have to learn it before the term ends.
+const drainTimeout = 5 * time.Second
+
+// Run decides until ctx ends.
+func (r *Ring) Run(ctx context.Context, t component.Term) error {
+	r.lead(t)
+	defer r.lead(nil)
+	defer r.drain(ctx, t)
+	for rest := time.Duration(0); ; {
+		t.Clock().Wait(ctx, r.box.Changed(), rest)
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		r.box.Take()
+		next, err := r.round(ctx, t)
+		if rest = next; err != nil && ctx.Err() == nil {
+			r.config.Log.WithError(err).Warn("ring not stored, retrying")
+			rest = retryPause
+		}
+	}
+}
+
+// drain waits until the members of a closed ring know it.
+func (r *Ring) drain(ctx context.Context, t component.Term) {
+	bounded, cancel := t.Clock().WithTimeout(context.WithoutCancel(ctx), drainTimeout)
+	defer cancel()
+	for bounded.Err() == nil {
+		r.mu.Lock()
+		isClosed, members, changed := r.state.Ring.Closed != "", len(r.state.Present), r.changed
+		r.mu.Unlock()
+		if !isClosed || members == 0 {
+			return
+		}
+		t.Clock().Wait(bounded, changed, -1)
+	}
+}
+
+// lead begins or ends the term for the calls.
+func (r *Ring) lead(t component.Term) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.term = t
+	r.broadcastLocked()
+}
+
+// broadcastLocked wakes the calls that wait for a change.
+func (r *Ring) broadcastLocked() {
+	close(r.changed)
+	r.changed = make(chan struct{})
+}
+
+// round decides and stores. It returns the time until the next round; negative: none is due by time.
+func (r *Ring) round(ctx context.Context, t component.Term) (rest time.Duration, err error) {
+	over, hasData := "", false
+	if err := t.Read(ctx, func(q *taskqueue.Queue) {
+		_, hasData = q.SetDigest(0)
+		if status, reason := q.Status(); status == taskqueue.Ended || status == taskqueue.Failed {
+			over = "the job has " + map[bool]string{true: "failed", false: "ended"}[status == taskqueue.Failed]
+			if reason != "" {
+				over += ": " + reason
+			}
+		}
+	}); err != nil {
+		return 0, err
+	}
+	r.mu.Lock()
+	if over != "" && r.state.Close == "" {
+		r.state.Close = rendezvous.Clip(over)
+	}
+	before := r.state.Ring
+	d := rendezvous.Decide(t.Clock().Now(), r.state, r.config.Rendezvous)
+	r.mu.Unlock()
+	value := d.Ring.Encode()
+	isNew := !bytes.Equal(value, before.Encode())
+	//guard:ring-stored-first
+	if isNew && over == "" { // the end of the job is stored already
+		a, err := t.Submit(ctx, &taskqueue.StoreKeys{Writes: []taskqueue.Write{{Key: rendezvous.Key, Value: value}}})
+		if err := cmp.Or(err, a.Err); err != nil {
+			return 0, err
+		}
+	}
+	r.adopt(d, isNew, before)
+	//guard:closed-ring-ends-job
+	if d.Ring.Closed != "" && over == "" && !hasData {
+		a, err := t.Submit(ctx, &taskqueue.EndJob{Reason: "the ring is closed: " + d.Ring.Closed})
+		return d.Rest, cmp.Or(err, a.Err)
+	}
+	return d.Rest, nil
+}
+
+// adopt applies a decision that is stored.
+func (r *Ring) adopt(d rendezvous.Decision, isNew bool, before rendezvous.Ring) {
+	for _, l := range d.Lost {
+		r.config.Log.WithFields(logrus.Fields{"member": l.ID, "reason": l.Reason}).Info("member removed from the ring")
+	}
+	if isNew {
+		line := r.config.Log.WithFields(logrus.Fields{"generation": d.Ring.Number, "members": len(d.Ring.Members), "reason": d.Reason})
+		switch {
+		case d.Ring.Closed != "":
+			line.Info("ring closed")
+		case d.Ring.Number != before.Number:
+			line.Info("ring formed")
+		case d.Ring.Ended != "":
+			line.Warn("ring ended, waiting for members")
+		}
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.state.Adopt(d)
+	if isNew || len(d.Lost) > 0 || r.waiting != d.Waiting {
+		r.waiting = d.Waiting
+		r.broadcastLocked()
+	}
+}
+
+// event changes the state and asks for a decision. It returns the term, and the channel that closes at the next change.
+func (r *Ring) event(change func(s *rendezvous.State, now time.Time) error) (changed <-chan struct{}, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.term == nil {
+		return nil, errNotLeader
+	}
+	if err := change(&r.state, r.term.Clock().Now()); err != nil {
+		return nil, err
+	}
+	r.term.Post(ringChanged{})
+	return r.changed, nil
+}
+
+// until waits until a condition holds for the stored ring.
+func (r *Ring) until(ctx context.Context, holds func(rendezvous.State) bool) error {
+	for {
+		r.mu.Lock()
+		leads, ok, changed := r.term != nil, holds(r.state), r.changed
+		r.mu.Unlock()
+		switch {
+		case !leads:
+			return errNotLeader
+		case ok:
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		}
+	}
+}

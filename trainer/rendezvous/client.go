@@ -1,0 +1,344 @@
+// Package rendezvous is the client of the service Rendezvous for a member of a ring.
+//
+// # Use
+//
+// Run keeps the member in the ring, at each leader. Updates are level-triggered: Update returns the newest state, and Changed has a token
+// when there is another one. Report, Leave and Close are repeated at the next leader until one has answered.
+//
+// # Failure
+//
+// Without a leader, the newest state stays: a member continues its generation. Run returns an error only if the member cannot take part.
+package rendezvous
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/keepalive"
+	"google.golang.org/grpc/status"
+
+	"trainmaster/internal/grpcdial"
+	pb "trainmaster/proto/trainmaster/v1"
+	"trainmaster/trainer"
+)
+
+// The periods of a member.
+const (
+	joinEvery   = 5 * time.Second
+	retryPause  = 100 * time.Millisecond
+	longPause   = 2 * time.Second
+	callTimeout = 15 * time.Second
+)
+
+// Errors of members.
+var (
+	ErrReplaced = errors.New("another process has joined with the id of this member: give each member an id of its own")
+	ErrClosed   = errors.New("the ring is closed")
+	// ErrOldGeneration is returned for a report about a generation that is not the current one.
+	ErrOldGeneration = errors.New("another generation is current")
+)
+
+// Client is a member. The fields must not be changed after the first call.
+type Client struct {
+	Locate trainer.Locator
+	Job    string         // "": whichever the master leads
+	Member *pb.RingMember // without an instance: Run chooses one
+	Log    *logrus.Entry
+
+	once    sync.Once
+	changed chan struct{}
+	leaving chan struct{} // closes when the member leaves
+	leave   sync.Once
+	runs    sync.WaitGroup
+	mu      sync.Mutex
+	update  *pb.RingUpdate
+	reply   *pb.RingJoinReply
+	addr    string
+	conn    *grpc.ClientConn
+}
+
+func (c *Client) prepare() {
+	c.once.Do(func() {
+		c.changed, c.leaving = make(chan struct{}, 1), make(chan struct{})
+		if c.Log == nil {
+			c.Log = logrus.NewEntry(logrus.StandardLogger())
+		}
+		if c.Member.Instance == "" {
+			c.Member.Instance = rand.Text()
+		}
+	})
+}
+
+// Changed returns a channel that has a token when Update returns another state.
+func (c *Client) Changed() <-chan struct{} {
+	c.prepare()
+	return c.changed
+}
+
+// Update returns the newest state; nil: none has arrived.
+func (c *Client) Update() *pb.RingUpdate {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.update
+}
+
+// JobOf returns the name and the id of the job; "": the member has not joined.
+func (c *Client) JobOf() (name string, id []byte) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reply.GetJob(), c.reply.GetJobId()
+}
+
+// Run keeps the member in the ring until ctx ends, the member leaves, or the ring is closed, which are no errors except for ctx. It returns ErrReplaced if another process has
+// its id, and io.EOF or trainer.ErrJobFailed if the job has ended without a master.
+func (c *Client) Run(ctx context.Context) error {
+	c.prepare()
+	c.runs.Add(1)
+	defer c.runs.Done()
+	defer c.Disconnect()
+	outer := ctx
+	ctx, cancel := context.WithCancel(outer)
+	defer cancel()
+	go func() {
+		select {
+		case <-c.leaving:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	pause := retryPause
+	for said := ""; ; {
+		began := time.Now()
+		err := c.attend(ctx)
+		switch {
+		case outer.Err() != nil:
+			return context.Cause(outer)
+		case ctx.Err() != nil, err == nil, errors.Is(err, ErrClosed):
+			return nil
+		case final(err):
+			return err
+		}
+		if time.Since(began) > longPause {
+			pause = retryPause
+		}
+		if text := err.Error(); text != said && pause > 4*retryPause { // a failover takes less
+			c.Log.WithError(err).Warn("no connection to the ring, retrying")
+			said = text
+		}
+		sleep(ctx, pause)
+		pause = min(2*pause, longPause)
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) {
+	select {
+	case <-ctx.Done():
+	case <-time.After(d):
+	}
+}
+
+// final reports whether another attempt is of no use.
+func final(err error) bool {
+	if errors.Is(err, ErrReplaced) || errors.Is(err, io.EOF) || errors.Is(err, trainer.ErrJobFailed) {
+		return true
+	}
+	switch status.Code(err) {
+	case codes.InvalidArgument, codes.Unimplemented:
+		return true
+	}
+	return reasonOf(err) == "NO_RING" || reasonOf(err) == "OTHER_JOB"
+}
+
+// service returns the client of the current leader.
+func (c *Client) service(ctx context.Context) (client pb.RendezvousClient, moved <-chan struct{}, err error) {
+	addr, moved, err := c.Locate.Leader(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn == nil || c.addr != addr {
+		if c.conn != nil {
+			_ = c.conn.Close() // it is only ever closed already
+		}
+		c.conn, err = grpcdial.OpenStatic(addr, grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: retryPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: longPause}, MinConnectTimeout: longPause}))
+		if err != nil {
+			c.conn = nil
+			return nil, nil, fmt.Errorf("address of the master: %w", err)
+		}
+		c.addr = addr
+	}
+	return pb.NewRendezvousClient(c.conn), moved, nil
+}
+
+// Disconnect closes the connection.
+func (c *Client) Disconnect() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.conn != nil {
+		_ = c.conn.Close() // it is only ever closed already
+		c.conn = nil
+	}
+}
+
+// attend takes part at one leader. It returns nil when the ring is closed.
+func (c *Client) attend(ctx context.Context) error {
+	client, moved, err := c.service(ctx)
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var joins sync.WaitGroup
+	defer joins.Wait()
+	defer cancel()
+	join := func() error {
+		bounded, cancel := context.WithTimeout(ctx, callTimeout)
+		defer cancel()
+		reply, err := client.Join(bounded, &pb.RingJoinRequest{Job: c.Job, Member: c.Member})
+		if err != nil {
+			return explain(err)
+		}
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		c.reply = reply
+		return nil
+	}
+	// The answer of a closed ring is in the stream, with the reason.
+	if err := join(); err != nil && !errors.Is(err, ErrClosed) {
+		return err
+	}
+	stream, err := client.Watch(ctx, &pb.RingWatchRequest{Job: c.Job, Id: c.Member.Id, Instance: c.Member.Instance})
+	if err != nil {
+		return explain(err)
+	}
+	joins.Go(func() {
+		tick := time.NewTicker(joinEvery)
+		defer tick.Stop()
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-moved:
+				cancel()
+				return
+			case <-tick.C:
+				_ = join() // the stream reports a leader that has gone
+			}
+		}
+	})
+	for {
+		u, err := stream.Recv()
+		if errors.Is(err, io.EOF) {
+			return errors.New("the master has ended the stream")
+		}
+		if err != nil {
+			return explain(err)
+		}
+		c.mu.Lock()
+		c.update = u
+		c.mu.Unlock()
+		select {
+		case c.changed <- struct{}{}:
+		default:
+		}
+		if u.State == pb.RingState_RING_STATE_CLOSED {
+			return nil
+		}
+	}
+}
+
+// call repeats a call until a leader has answered.
+func (c *Client) call(ctx context.Context, call func(context.Context, pb.RendezvousClient) error) error {
+	c.prepare()
+	for {
+		client, _, err := c.service(ctx)
+		if err == nil {
+			bounded, cancel := context.WithTimeout(ctx, callTimeout)
+			err = explain(call(bounded, client))
+			cancel()
+		}
+		switch {
+		case err == nil, errors.Is(err, ErrOldGeneration), errors.Is(err, ErrClosed), final(err):
+			return err
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		}
+		sleep(ctx, retryPause)
+	}
+}
+
+// Report says how the work of a generation goes. It returns when the next leader also knows it, or ErrOldGeneration if another generation is
+// current. peer is the member that cannot be reached, with RING_OUTCOME_PEER_FAILED.
+func (c *Client) Report(ctx context.Context, generation uint64, o pb.RingOutcome, peer, reason string) error {
+	return c.call(ctx, func(ctx context.Context, client pb.RendezvousClient) error {
+		_, err := client.Report(ctx, &pb.RingReportRequest{
+			Job: c.Job, Id: c.Member.Id, Instance: c.Member.Instance, Generation: generation, Outcome: o, Peer: peer, Reason: reason,
+		})
+		return err
+	})
+}
+
+// Leave ends Run and leaves the ring.
+func (c *Client) Leave(ctx context.Context, reason string) error {
+	c.prepare()
+	c.leave.Do(func() { close(c.leaving) })
+	c.runs.Wait()
+	defer c.Disconnect()
+	return c.call(ctx, func(ctx context.Context, client pb.RendezvousClient) error {
+		_, err := client.Leave(ctx, &pb.RingLeaveRequest{Job: c.Job, Id: c.Member.Id, Instance: c.Member.Instance, Reason: reason})
+		return err
+	})
+}
+
+// Close ends the rendezvous for all members.
+func (c *Client) Close(ctx context.Context, reason string) error {
+	return c.call(ctx, func(ctx context.Context, client pb.RendezvousClient) error {
+		_, err := client.Close(ctx, &pb.RingCloseRequest{Job: c.Job, Reason: reason})
+		return err
+	})
+}
+
+// explain returns the error of a call, as one of the errors of this package where that is possible.
+func explain(err error) error {
+	switch reasonOf(err) {
+	case "REPLACED":
+		return fmt.Errorf("%w: %s", ErrReplaced, status.Convert(err).Message())
+	case "RING_CLOSED":
+		return fmt.Errorf("%w: %s", ErrClosed, status.Convert(err).Message())
+	case "OLD_GENERATION":
+		return fmt.Errorf("%w: %s", ErrOldGeneration, status.Convert(err).Message())
+	}
+	return err
+}
+
+func reasonOf(err error) string {
+	for _, detail := range status.Convert(err).Details() {
+		if info, ok := detail.(*errdetails.ErrorInfo); ok {
+			return info.Reason
+		}
+	}
+	return ""
+}
+
+// Rank returns the rank of the first process of a member in a generation, and the number of processes of all members; -1: it is no member.
+func Rank(g *pb.RingGeneration, id string) (rank, world int) {
+	rank = -1
+	for _, m := range g.GetMembers() {
+		if m.Id == id {
+			rank = world
+		}
+		world += int(m.Processes)
+	}
+	return rank, world
+}
