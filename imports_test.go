@@ -103,6 +103,8 @@ var house = []room{
 	}},
 	{dir: "trainer", may: []string{"internal/filekind", "master/evaluation/metric", "internal/grpcdial", "internal/grpcserver", "taskqueue/onwire", "trainer/params/shards", "trainer/params/plan", "trainer/params/stream", "trainer/params/link", "recordio", "dataset", "taskqueue", "internal/safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness", "trainer/session"}},
 	{dir: "trainer/rendezvous", may: []string{"internal/grpcdial", "proto", "trainer"}},
+	{dir: "trainer/ring", may: []string{"pserver/floats", "pserver/optimizer"}},
+	{dir: "trainer/allreduce", may: []string{"pserver/floats", "taskqueue", "trainer/ring"}},
 	{dir: "trainer/parts", may: []string{"pserver/checkpoint", "pserver/checkpoint/storage"}},
 	{dir: "pserver/checkpoint/storage", may: []string{"internal/objectstore", "pserver/checkpoint"}},
 	{dir: "master/psclient", may: []string{"internal/grpcdial", "master/pscontrol", "proto", "pserver/checkpoint", "pserver/placement", "pserver/onwire", "taskqueue"}},
