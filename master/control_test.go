@@ -137,7 +137,9 @@ func TestTrainersThatDoNotAnswerDelayNoCommit(t *testing.T) {
 	bubble(t, func(t *testing.T) {
 		const trainers = 40
 		calls := &stopCalls{hangs: true}
-		m, _, _ := leads(t, newMemory(), controlling(calls), nil)
+		config := controlling(calls)
+		config.Queue.FirstTimeout, config.Queue.TimeoutMin = 3*time.Second, 3*time.Second // at 10 timeouts, the stops are repeated
+		m, _, _ := leads(t, newMemory(), config, nil)
 		register(t, m, trainers)
 		joinsAt(t, m, trainers)
 		b, began := joins(t, m, "b"), time.Now()

@@ -30,6 +30,7 @@ const (
 	OnReported
 	OnEvaluateDue
 	OnEvaluationWanted
+	OnTrainerHung
 )
 
 // JobEnded follows the end of the job. Status is Ended or Failed.

@@ -24,6 +24,7 @@ const (
 )
 
 func (ev *Join) apply(q *Queue) Answer {
+	delete(q.hung, ev.ID)
 	old := q.byID[ev.ID]
 	displaces := old != nil && !old.gone
 	if displaces {
@@ -187,6 +188,7 @@ type Leave struct {
 
 func (ev *Leave) apply(q *Queue) Answer {
 	if t := q.known(ev.Trainer, ev.Incarnation); t != nil {
+		delete(q.hung, t.id)
 		q.endOwnRoundOf(t, "it has left")
 		q.modelSaved = q.modelSaved || q.population != nil && q.hasEnded() && t.ordinal == q.saver
 		t.gone = true
@@ -228,6 +230,7 @@ type Gone struct {
 }
 
 func (ev *Gone) apply(q *Queue) Answer {
+	delete(q.hung, ev.ID)
 	if q.HasSession(ev.ID) {
 		t := q.byID[ev.ID]
 		//guard:gone-charges-as-told
@@ -278,6 +281,7 @@ const (
 func (ev *Tick) apply(q *Queue) Answer {
 	q.endSessions()
 	q.tickOwnRound()
+	q.tickHung()
 	//guard:deadline-key-limit
 	limit := q.PendingWrites() + deadlineKeysPerTick
 	if q.explicit != nil {
@@ -345,6 +349,7 @@ func (q *Queue) passDeadline(e *entry, limit int) bool {
 
 // timeOut charges a task for a deadline that passed.
 func (q *Queue) timeOut(e *entry, h holder) {
+	q.watchHung(e, &h)
 	e.failures++
 	e.lastError, e.lastHolder = "timed out after "+q.clock.Sub(h.start).String(), h.trainer.id
 	tok := q.token(e, h.attempt)

@@ -61,6 +61,8 @@ type Queue struct {
 
 	modelSaved bool // the trainer of a population that saves the model has left after the end of the job
 
+	hung map[string]*hung // by id of the trainer; volatile
+
 	joins  int   // in this commit
 	hold   bool  // no new dispatches
 	warned Kinds // whose tasks no trainer accepted
@@ -231,6 +233,7 @@ func empty(opt Options) *Queue {
 		roster:   map[string]*trainer{},
 		asides:   map[string][]byte{},
 		effects:  effects{},
+		hung:     map[string]*hung{},
 	}
 	if opt.Sync {
 		q.sync = newSyncSteps()

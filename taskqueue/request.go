@@ -51,6 +51,8 @@ func (ev *Request) apply(q *Queue) Answer {
 	if known {
 		q.observe(t)
 		t.progress = ev.Progress
+		//guard:request-is-a-sign-of-life
+		delete(q.hung, t.id)
 	}
 	a := Answer{}
 	if len(ev.Finished) > 0 {

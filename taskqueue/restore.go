@@ -100,6 +100,7 @@ func (q *Queue) Continue(from *Queue) {
 			}
 		}
 	}
+	q.hung = from.hung
 	for o, t := range q.trainers {
 		switch old := from.trainers[o]; {
 		case t.gone:
