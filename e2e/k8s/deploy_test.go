@@ -97,10 +97,7 @@ func TestDeletedMasterOfSingleContinues(t *testing.T) {
 	const workers = "pods -l trainmaster.io/job=digits,trainmaster.io/role=worker"
 	before := c.Kubectl(t, append([]string{"-n", ns, "get"}, append(strings.Fields(workers), "-o", "jsonpath={.items[*].metadata.uid}")...)...)
 	evicted := c.leader(t, ns)
-	eviction := fmt.Sprintf(`{"apiVersion":"policy/v1","kind":"Eviction","metadata":{"name":%q,"namespace":%q}}`, evicted, ns)
-	if out, err := c.run(eviction, "kubectl", "create", "--raw", "/api/v1/namespaces/"+ns+"/pods/"+evicted+"/eviction", "-f", "-"); err != nil {
-		t.Fatalf("%v %s", err, out)
-	}
+	c.evict(t, ns, evicted)
 	c.awaitNextLeader(t, ns, evicted)
 	c.awaitPass(t, ns, 5)
 	deleted := c.leader(t, ns)

@@ -22,13 +22,15 @@ apiVersion: v1
 kind: ConfigMap
 metadata: {name: template}
 data:
-  pod.yaml: |
+  ps.yaml: |
     spec:
-      containers:
-      - name: main
-        imagePullPolicy: IfNotPresent
-        volumeMounts: [{name: job, mountPath: /job}]
+      containers: [{name: main, imagePullPolicy: IfNotPresent, volumeMounts: [{name: job, mountPath: /job}]}]
       volumes: [{name: job, hostPath: {path: DIRECTORY}}]
+  worker.yaml: |
+    spec:
+      containers: [{name: main, imagePullPolicy: IfNotPresent, volumeMounts: [{name: job, mountPath: /job}]}]
+      volumes: [{name: job, hostPath: {path: DIRECTORY}}]
+WORKER
 ---
 apiVersion: batch/v1
 kind: Job
@@ -77,16 +79,48 @@ MORE
 // startMaster applies the rights of deploy/base and a master with more arguments.
 func startMaster(t *testing.T, c *Env, ns string, more ...string) (directory string) {
 	t.Helper()
+	return startMasterWith(t, c, ns, "", more...)
+}
+
+// startMasterWith is startMaster with more lines below the spec of the template of workers.
+func startMasterWith(t *testing.T, c *Env, ns, worker string, more ...string) (directory string) {
+	t.Helper()
 	if !slices.Contains(more, "--need-pod-manager=false") {
-		more = append(more, "--worker-template=/etc/template/pod.yaml", "--ps-template=/etc/template/pod.yaml")
+		more = append(more, "--worker-template=/etc/template/worker.yaml", "--ps-template=/etc/template/ps.yaml")
 	}
 	directory = c.Directory(t)
 	c.Kubectl(t, "-n", ns, "apply", "-k", filepath.Join(c.root, "deploy", "base"))
 	for i, arg := range more {
 		more[i] = fmt.Sprintf("        - %q", arg)
 	}
-	c.Apply(t, ns, strings.NewReplacer("DIRECTORY", directory, "IMAGE", c.Image, "MORE", strings.Join(more, "\n")).Replace(masterJob))
+	c.Apply(t, ns, strings.NewReplacer("DIRECTORY", directory, "IMAGE", c.Image, "MORE", strings.Join(more, "\n"), "WORKER\n", worker).Replace(masterJob))
 	return directory
+}
+
+// inMaster runs a command of the program in the pod of the master, which leads.
+func (e *Env) inMaster(t *testing.T, ns string, args ...string) string {
+	t.Helper()
+	return e.Kubectl(t, append([]string{"-n", ns, "exec", e.leader(t, ns), "-c", "main", "--", "/master"}, append(args, "--addr=127.0.0.1:8080")...)...)
+}
+
+// awaitWorkers waits until the workers that have not ended are these, and run.
+func awaitWorkers(t *testing.T, c *Env, ns string, names ...string) {
+	t.Helper()
+	Until(t, 2*time.Minute, func() error {
+		var alive []string
+		for name, phase := range podsOf(t, c, ns, "worker") {
+			switch phase {
+			case "Running":
+				alive = append(alive, name)
+			case "Pending":
+				return fmt.Errorf("%s is pending", name)
+			}
+		}
+		if slices.Sort(alive); !slices.Equal(alive, names) {
+			return fmt.Errorf("expected the workers %v, found %v", names, alive)
+		}
+		return nil
+	})
 }
 
 // podsOf returns the names of the pods of a role, with their phases.
