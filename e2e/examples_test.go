@@ -57,6 +57,7 @@ var notRun = map[string]string{
 	"master job set learning-rate=0.001":                                                             "TestLearningRateOfAKilledLeader",
 	"master job set weight.books=3 weight.news=1":                                                    "TestSetJob of master/grpcapi",
 	"master scale ps=3 --endpoints 127.0.0.1:2379":                                                   "TestScaleUnderLoad",
+	"master scale workers=1 --endpoints 127.0.0.1:2379":                                              "TestScaledWorkersLoseNothing of e2e/k8s",
 	"master snapshot save backup.tms --endpoints 10.0.0.1:2379":                                      "TestSnapshotRestore of cmd/master",
 	"master snapshot save backup.tms --data-dir trainmaster-data":                                    "TestSnapshotOfDataDir of cmd/master",
 	"master checkpoint list --checkpoint-dir checkpoints --endpoints 10.0.0.1:2379":                  "TestRottenSet",

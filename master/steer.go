@@ -60,6 +60,20 @@ func (m *Master) Pods() (pods.Summary, error) {
 	return m.config.Pods.Summary()
 }
 
+// ErrPodLimits is wrapped by the error of ScaleWorkers for a number outside the limits of --workers.
+var ErrPodLimits = pods.ErrLimits
+
+// ScaleWorkers sets the number of worker pods, unless workers is 0, and returns how far they are from it.
+func (m *Master) ScaleWorkers(ctx context.Context, workers int) (pods.Group, error) {
+	if _, err := m.leading(); err != nil {
+		return pods.Group{}, err
+	}
+	if m.config.Pods == nil {
+		return pods.Group{}, ErrNoPods
+	}
+	return m.config.Pods.ScaleWorkers(ctx, workers)
+}
+
 // Drain lets a trainer finish its tasks and then leave.
 func (m *Master) Drain(ctx context.Context, trainer string) error {
 	return m.send(ctx, &taskqueue.Drain{ID: trainer})

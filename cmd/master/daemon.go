@@ -435,7 +435,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	servers.Servers, servers.Registry = client, roster
 	var m *master.Master // the components call it when it leads
 	config.Ring = s.ring.component(&config)
-	if config.Pods, err = s.pods.manager(&config, s.endpoints, log); err != nil {
+	if config.Pods, err = s.pods.manager(&config, roster, s.endpoints, log); err != nil {
 		return err
 	}
 	s.components(&config, servers, func(ctx context.Context) error { return s.desire(ctx, store, log) }, func() *master.Master { return m })

@@ -19,6 +19,7 @@ import (
 	"trainmaster/master/podmanager"
 	"trainmaster/master/podmanager/kubernetes"
 	"trainmaster/master/pods"
+	"trainmaster/master/store"
 )
 
 // podFlags are the flags about pods.
@@ -122,6 +123,10 @@ func (p *podFlags) check(cmd *cobra.Command, s *daemonSettings) (err error) {
 		return err
 	}
 	p.plan.Workers.Memory, p.plan.Servers.Memory = p.cluster.Workers.Memory(), p.cluster.Servers.Memory()
+	p.plan.Workers.Own, p.plan.Servers.Own = isOwn(p.cluster.Workers), isOwn(p.cluster.Servers)
+	if p.plan.Workers.Min != p.plan.Workers.Count && s.config.Deterministic {
+		return cli.SettingErrorf(cmd, "workers", "expected N without MIN, because a job with --deterministic needs all its workers")
+	}
 	if err := p.plan.Validate(); err != nil {
 		return cli.UsageErrorf("--%w", err)
 	}
@@ -187,6 +192,12 @@ func (r *roleFlags) pods(cmd *cobra.Command, name string) (p kubernetes.Pods, er
 	return p, nil
 }
 
+// isOwn reports whether the pods run a trainer or a parameter server of this program, whose exit codes are known. A worker with a command of its
+// own has the exit code of the command.
+func isOwn(p kubernetes.Pods) bool {
+	return len(p.Command) > 1 && p.Command[0] == "master" && (p.Command[1] == "trainer" || p.Command[1] == "pserver")
+}
+
 // splitWords splits a command into words. Quotes and backslashes are as in a shell; variables are not replaced.
 func splitWords(text string) (words []string, err error) {
 	var word strings.Builder
@@ -229,7 +240,7 @@ func splitWords(text string) (words []string, err error) {
 }
 
 // manager returns the component; nil: this master creates no pods. endpoints are of the etcd of the job.
-func (p *podFlags) manager(config *master.Config, endpoints []string, log *logrus.Entry) (*pods.Manager, error) {
+func (p *podFlags) manager(config *master.Config, registry store.Servers, endpoints []string, log *logrus.Entry) (*pods.Manager, error) {
 	if !p.need {
 		return nil, nil
 	}
@@ -242,7 +253,7 @@ func (p *podFlags) manager(config *master.Config, endpoints []string, log *logru
 	if err != nil {
 		return nil, err
 	}
-	settings := pods.Config{Pods: p.plan, Clean: podmanager.CleanPolicy(*p.clean), Cluster: cluster, Store: config.Store, Log: log}
+	settings := pods.Config{Pods: p.plan, Clean: podmanager.CleanPolicy(*p.clean), Cluster: cluster, Store: config.Store, Registry: registry, Log: log}
 	if config.Ring != nil {
 		settings.Ended = config.Ring.Ended
 	}

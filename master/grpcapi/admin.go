@@ -68,6 +68,11 @@ func (a *admin) Status(ctx context.Context, req *pb.StatusRequest) (*pb.StatusRe
 		return nil, err
 	}
 	reply.ParameterServers, reply.Refusal = parameterServers(servers), s.Refusal
+	if s, err := a.master.Pods(); err == nil { // the master creates them
+		for _, g := range s.Groups {
+			reply.Pods = append(reply.Pods, podGroup(&g))
+		}
+	}
 	a.speed.Observe(time.Now(), s)
 	records, perSecond, loss, reported := a.speed.Total(s.Trainers)
 	reply.Totals.RecordsTrained, reply.Totals.RecordsPerSecond = uint64(records), perSecond

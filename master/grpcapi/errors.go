@@ -74,6 +74,7 @@ var table = slices.Concat(grpcserver.Table{
 	{Is: ring.ErrReplaced, Code: codes.FailedPrecondition, Reason: "REPLACED"},
 	{Is: ring.ErrOld, Code: codes.FailedPrecondition, Reason: "OLD_GENERATION"},
 	{Is: ring.ErrFull, Code: codes.ResourceExhausted, Reason: "TOO_MANY_MEMBERS"},
+	{Is: master.ErrPodLimits, Code: codes.OutOfRange, Reason: "POD_LIMITS"},
 	{Is: master.ErrNoPods, Code: codes.FailedPrecondition, Reason: "NO_PODS"},
 	{Is: master.ErrNoEvaluation, Code: codes.FailedPrecondition, Reason: "NOT_EVALUATED"},
 	{Is: taskqueue.ErrBadMetrics, Code: codes.InvalidArgument, Reason: "BAD_METRICS"},

@@ -3,7 +3,9 @@ package grpcapi
 import (
 	"context"
 	"math"
+	"strings"
 
+	"trainmaster/master/pods"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/taskqueue"
 )
@@ -113,6 +115,24 @@ func (a *admin) Scale(ctx context.Context, req *pb.ScaleRequest) (*pb.ScaleReply
 		return err
 	})
 	return reply, err
+}
+
+// ScaleWorkers changes the number of worker pods.
+func (a *admin) ScaleWorkers(ctx context.Context, req *pb.ScaleWorkersRequest) (*pb.ScaleWorkersReply, error) {
+	reply := &pb.ScaleWorkersReply{}
+	err := a.steer(ctx, req.GetJob(), func(ctx context.Context) error {
+		g, err := a.master.ScaleWorkers(ctx, int(req.GetWorkers()))
+		reply.Workers, reply.Done = podGroup(&g), g.Done()
+		return err
+	})
+	return reply, err
+}
+
+func podGroup(g *pods.Group) *pb.PodGroup {
+	return &pb.PodGroup{
+		Role: string(g.Role), Goal: uint32(g.Goal), Min: uint32(g.Min), Max: uint32(g.Max), Running: uint32(g.Running), Pending: uint32(g.Pending),
+		Completed: uint32(g.Completed), GivenUp: uint32(g.GivenUp), Leaving: uint32(g.Leaving), Reason: strings.ToValidUTF8(g.Reason, "\uFFFD"),
+	}
 }
 
 // SetJob changes settings of the job.

@@ -21,9 +21,28 @@ type Config struct {
 
 // Group has the settings of the pods of one role.
 type Group struct {
-	Count  int   // pods to begin with
+	Count  int   // pods to begin with, and at most
 	Min    int   // if fewer are left, the job fails
 	Memory int64 // limit of the container in bytes; 0: none
+	Own    bool  // the pods run this program, whose exit codes are known
+}
+
+// ErrLimits is the error of a number of pods outside the limits of their role.
+var ErrLimits = errors.New("number of pods outside its limits")
+
+// CheckWorkers returns an error for a number of workers outside the limits.
+func (c Config) CheckWorkers(count int) error {
+	g := c.Workers
+	switch {
+	//guard:scale-limits
+	case count >= g.Min && count <= g.Count:
+		return nil
+	case g.Count == 0:
+		return fmt.Errorf("%w: workers: expected --workers MIN:MAX of the master, found a job without workers", ErrLimits)
+	case g.Min == g.Count:
+		return fmt.Errorf("%w: workers: expected %d, the fixed number of --workers, found %d: start the master with --workers MIN:MAX to change the number", ErrLimits, g.Count, count)
+	}
+	return fmt.Errorf("%w: workers: expected %d to %d, the limits of --workers, found %d", ErrLimits, g.Min, g.Count, count)
 }
 
 // MaxPods is the maximum number of pods of a job: the state of all of them is one value of etcd, which takes 1.5 MiB.
@@ -55,9 +74,35 @@ func (c Config) Validate() error {
 
 func (c Config) group(r Role) Group {
 	if r == Server {
-		return Group{c.Servers.Count, c.Servers.Count, c.Servers.Memory}
+		g := c.Servers
+		g.Min = g.Count
+		return g
 	}
 	return c.Workers
+}
+
+// Goal returns the number of pods of a role that is wanted. The number of the flag applies for the first leader, and if it has another value.
+func (c Config) Goal(s State, r Role) Goal {
+	given := c.group(r)
+	goal := s.Goals[r]
+	if goal.Given != given.Count {
+		return Goal{given.Count, given.Count}
+	}
+	goal.Count = min(max(goal.Count, given.Min), given.Count)
+	return goal
+}
+
+// exitUnreachable is the exit code of this program for an etcd or a master that cannot be reached.
+const exitUnreachable = 3
+
+// Outcome returns why an ended pod has ended, and the reason in words.
+func (c Config) Outcome(p Pod) (Outcome, string) {
+	outcome, reason := p.Outcome()
+	//guard:unreachable-store-not-charged
+	if outcome == Charged && p.Exit.Code == exitUnreachable && c.group(p.Role).Own {
+		return Free, p.words("exit code 3 (etcd or the master cannot be reached)")
+	}
+	return outcome, reason
 }
 
 const defaultMemoryCap = 4 // times the configured memory

@@ -12,7 +12,8 @@ import (
 // Observed is what the cluster and the job are like.
 type Observed struct {
 	Pods []Pod
-	Over bool // the job has ended: nothing is created or replaced
+	Hung map[string]bool // names of pods whose trainers hang beyond the hard deadline of a task
+	Over bool            // the job has ended: nothing is created or replaced
 }
 
 // Verb is what an action does.
@@ -125,14 +126,9 @@ type planner struct {
 
 // role plans the pods of one role.
 func (p *planner) role(r Role) {
-	given := p.config.group(r).Count
-	goal := p.State.Goals[r]
-	if goal.Given != given { // the first leader, or another value of the flag
-		goal = Goal{given, given}
-		if p.State.Goals == nil {
-			p.State.Goals = map[Role]Goal{}
-		}
-		p.State.Goals[r] = goal
+	goal := p.config.Goal(p.State, r)
+	if goal != p.State.Goals[r] {
+		p.State.setGoal(r, goal)
 	}
 	end := goal.Count
 	for k := range p.pods {
@@ -187,6 +183,10 @@ func (p *planner) index(slot Slot, wanted bool) {
 	//guard:next-attempt-after-end
 	case current != nil && current.Ended():
 		p.relaunch(&slot, *current)
+	//guard:hung-pod-deleted
+	case current != nil && (slot.Hung || p.seen.Hung[current.Name]):
+		slot.Hung = true
+		p.remove(*current, hungReason)
 	}
 	p.State.set(slot)
 	if !wanted || slot.Done != NotDone || current != nil && current.Attempt == slot.Attempt {
@@ -204,6 +204,8 @@ func (p *planner) index(slot Slot, wanted bool) {
 	})
 }
 
+const hungReason = "its trainer hangs beyond the hard deadline of its task"
+
 // remove deletes a pod, once.
 func (p *planner) remove(pod Pod, reason string) {
 	if !pod.Deleting {
@@ -211,20 +213,24 @@ func (p *planner) remove(pod Pod, reason string) {
 	}
 }
 
-// unwanted removes the pod of an index above the goal. If the goal grows later, the index gets the next name and no charges.
+// unwanted removes the pod of an index above the goal. Its deletion gives the trainer the time to leave. If the goal grows later, the index
+// gets the next name and no charges.
 func (p *planner) unwanted(slot *Slot, pod *Pod) {
 	switch {
-	case pod == nil:
-	case pod.Ended():
-		*slot = Slot{Role: slot.Role, Index: slot.Index, Attempt: pod.Attempt + 1}
-	default:
+	case pod != nil && !pod.Ended():
 		p.remove(*pod, "fewer pods are wanted")
+	case pod != nil || slot.Done != NotDone:
+		slot.renew()
 	}
 }
 
 // relaunch decides what follows the end of a pod.
 func (p *planner) relaunch(slot *Slot, pod Pod) {
-	outcome, reason := pod.Outcome()
+	outcome, reason := p.config.Outcome(pod)
+	//guard:hung-pod-charged
+	if slot.Hung && outcome == Free {
+		outcome, reason = Charged, hungReason
+	}
 	done := Relaunch{Name: pod.Name, Role: pod.Role, Outcome: outcome, Reason: reason}
 	if p.now.Sub(slot.After) > calm {
 		slot.Row = 0
@@ -263,6 +269,7 @@ func (p *planner) relaunch(slot *Slot, pod Pod) {
 // next begins the next attempt after a pause.
 func (p *planner) next(slot *Slot, pause time.Duration) {
 	slot.Attempt++
+	slot.Hung = false
 	slot.After = p.now.Add(pause)
 }
 
@@ -336,14 +343,16 @@ func Clean(policy CleanPolicy, pods []Pod) (list []Action) {
 	return list
 }
 
-// Scale returns the state with another number of pods of a role.
-func (s State) Scale(r Role, count int) State {
+// Scale returns the state with another number of pods of a role. Indices that are given up begin again, without charges, and so do completed
+// indices of a job with tasks: they can train the tasks of other workers.
+func (s State) Scale(c Config, r Role, count int) State {
 	s = s.clone()
-	if s.Goals == nil {
-		s.Goals = map[Role]Goal{}
+	s.setGoal(r, Goal{Given: c.group(r).Count, Count: count})
+	for i := range s.Slots {
+		//guard:scale-begins-again
+		if slot := &s.Slots[i]; slot.Role == r && (slot.Done == GivenUp || slot.Done == HasDone && !c.NoTasks) {
+			slot.renew()
+		}
 	}
-	g := s.Goals[r]
-	g.Count = count
-	s.Goals[r] = g
 	return s
 }

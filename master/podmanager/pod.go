@@ -31,6 +31,7 @@ type Pod struct {
 	Role     Role
 	Index    int
 	Attempt  int
+	Address  string // IP; empty before the pod runs
 
 	Phase Phase
 	// Exit is of the container "main". It is nil while the container has not ended.

@@ -51,7 +51,7 @@ func newWorld(seed uint64) *world {
 	return &world{
 		rand: rand.New(rand.NewPCG(seed, 1)), pods: map[string]*podmanager.Pod{}, late: map[string]bool{}, known: map[string]podmanager.Pod{},
 		config: podmanager.Config{
-			Job: "j", Instance: instance, MaxRelaunch: 2, OOMFactor: 2, Workers: podmanager.Group{Count: 3, Min: 0, Memory: 1 << 30}, Servers: podmanager.Group{Count: 1},
+			Job: "j", Instance: instance, MaxRelaunch: 2, OOMFactor: 2, Workers: podmanager.Group{Count: 4, Min: 0, Memory: 1 << 30}, Servers: podmanager.Group{Count: 1},
 		},
 	}
 }
@@ -72,7 +72,7 @@ func (w *world) step() {
 		w.term++
 		w.known = map[string]podmanager.Pod{}
 	default:
-		w.state(w.stored.Scale(podmanager.Worker, 1+w.rand.IntN(4)))
+		w.state(w.stored.Scale(w.config, podmanager.Worker, 1+w.rand.IntN(4)))
 	}
 }
 

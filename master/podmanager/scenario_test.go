@@ -24,6 +24,7 @@ var update = flag.Bool("update", false, "write the golden files")
 //	pod ROLE INDEX ATTEMPT PHASE [WORD...]   the cluster shows a pod: code=N reason=R message=M disruption=D words=W instance=I deleting lost gone
 //	away ROLE INDEX ATTEMPT                  it does not show it any more
 //	scale ROLE N                             another goal
+//	hung POD                                 its trainer hangs
 //	over                                     the job has ended
 //	clean POLICY                             the deletes at the end
 //	plan SECONDS [apply]                     a plan at this time of the job clock; apply: the cluster shows what it creates, as pending
@@ -90,7 +91,9 @@ func (s *scene) do(out *bytes.Buffer, words []string) error {
 	case "away":
 		s.away(podmanager.Role(words[1]), number(words[2]), number(words[3]))
 	case "scale":
-		s.state = s.state.Scale(podmanager.Role(words[1]), number(words[2]))
+		s.state = s.state.Scale(s.config, podmanager.Role(words[1]), number(words[2]))
+	case "hung":
+		s.seen.Hung = map[string]bool{words[1]: true}
 	case "over":
 		s.seen.Over = true
 	case "clean":
@@ -159,6 +162,8 @@ func (s *scene) set(words []string) error {
 			s.config.MaxMemory = int64(number(value)) << 20
 		case "no-tasks":
 			s.config.NoTasks = true
+		case "own":
+			s.config.Workers.Own = value == "true"
 		case "max-relaunch":
 			s.config.MaxRelaunch = number(value)
 		default:

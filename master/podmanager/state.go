@@ -48,6 +48,7 @@ type Slot struct {
 	Charged int             `json:"charged,omitempty"` // relaunches at its cost
 	Row     int             `json:"row,omitempty"`     // relaunches in a row, for the pause before the next
 	Memory  int64           `json:"memory,omitempty"`  // bytes; 0: as configured
+	Hung    bool            `json:"hung,omitempty"`    // the attempt is deleted because its trainer hangs
 	After   taskqueue.Clock `json:"after,omitempty"`   // the attempt is not created before
 	Done    Done            `json:"done,omitempty"`
 	Reason  string          `json:"reason,omitempty"` // of the end of the last attempt
@@ -143,6 +144,16 @@ func (s *State) set(slot Slot) {
 		s.Slots = slices.Insert(s.Slots, i, slot)
 	}
 }
+
+func (s *State) setGoal(r Role, g Goal) {
+	if s.Goals == nil {
+		s.Goals = map[Role]Goal{}
+	}
+	s.Goals[r] = g
+}
+
+// renew begins the index again with the next attempt.
+func (s *Slot) renew() { *s = Slot{Role: s.Role, Index: s.Index, Attempt: s.Attempt + 1} }
 
 func (s State) clone() State {
 	return State{Goals: maps.Clone(s.Goals), Slots: slices.Clone(s.Slots)}

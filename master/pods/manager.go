@@ -46,18 +46,18 @@ type Config struct {
 	Store   store.Store
 	// Ended is called, repeatedly, for each pod that has ended, before its end is stored; nil: nothing is called.
 	Ended func(name, reason string)
-	Log   *logrus.Entry // default: the standard logger
+	// Registry has the indices of parameter servers; nil: the index of a pod that has ended is free when its lease ends.
+	Registry store.Servers
+	Log      *logrus.Entry // default: the standard logger
 }
 
 // Manager is the component. Its methods may be called at any time.
 type Manager struct {
-	config Config
-	box    *component.Mailbox
-	state  podmanager.State // as stored
-	stored bool             // state is in the store
+	config   Config
+	prepared *term // of the next Run
 
 	mu         sync.Mutex
-	leads      bool
+	leads      *term // nil: this master does not lead
 	shown      podmanager.State
 	instance   string
 	created    map[string]created // by this leader, and not observed yet
@@ -115,23 +115,26 @@ func (m *Manager) Name() string { return "pods" }
 func (m *Manager) Init(context.Context) error { return m.config.Pods.Validate() }
 
 // Prepare reads the state that the previous leader stored.
-func (m *Manager) Prepare(ctx context.Context, t component.Term) error {
-	m.box = t.Effects(taskqueue.OnJobEnded, onPodsChanged)
+func (m *Manager) Prepare(ctx context.Context, now component.Term) error {
 	value, _, err := m.config.Store.Value(ctx, podmanager.Key)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", podmanager.Key, err)
 	}
-	m.state, m.stored = podmanager.State{}, value != nil
+	t := &term{
+		Manager: m, Term: now, box: now.Effects(taskqueue.OnJobEnded, taskqueue.OnTrainerHung, onPodsChanged), stored: value != nil, turn: component.NewSemaphore(),
+		known: map[string]podmanager.Pod{}, hung: map[string]bool{}, requests: make(chan struct{}, maxRequests), evicted: map[store.Server]bool{},
+	}
 	if value != nil {
 		//guard:state-of-pods-continues
-		if m.state, err = podmanager.Decode(value); err != nil {
+		if t.state, err = podmanager.Decode(value); err != nil {
 			return fmt.Errorf("%w: read %s: %w", taskqueue.ErrDamaged, podmanager.Key, err)
 		}
 	}
-	id := t.JobID()
+	id := now.JobID()
+	m.prepared = t
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.instance, m.shown = hex.EncodeToString(id[:]), m.state
+	m.instance, m.shown = hex.EncodeToString(id[:]), t.state
 	m.created, m.inFlight, m.refused = map[string]created{}, map[string]bool{}, map[string]refusal{}
 	return nil
 }
@@ -140,27 +143,42 @@ func (m *Manager) Prepare(ctx context.Context, t component.Term) error {
 type term struct {
 	*Manager
 	component.Term
+	box *component.Mailbox
+	// turn guards state, stored and known. A decision is stored before the next begins.
+	turn component.Semaphore
+
+	state    podmanager.State          // as stored
+	stored   bool                      // state is in the store
 	known    map[string]podmanager.Pod // pods that were observed in this term
+	hung     map[string]bool           // names of pods whose trainers hang
 	requests chan struct{}             // holds a token for each request in progress
 	running  sync.WaitGroup
+
+	claims  []store.Server        // of parameter servers, as registered; guarded by mu
+	evicted map[store.Server]bool // claims whose eviction has begun
 }
 
 // Run observes and acts until ctx ends.
-func (m *Manager) Run(ctx context.Context, t component.Term) error {
-	m.lead(true)
-	defer m.lead(false)
-	of := &term{Manager: m, Term: t, known: map[string]podmanager.Pod{}, requests: make(chan struct{}, maxRequests)}
-	defer of.running.Wait()
-	of.running.Go(func() {
-		_ = component.Contain(m.config.Log, m.Name(), func() error { return m.config.Cluster.Watch(ctx, func() { t.Post(podsChanged{}) }) })
-	})
+func (m *Manager) Run(ctx context.Context, _ component.Term) error {
+	t := m.prepared
+	m.lead(t)
+	defer m.lead(nil)
+	defer t.running.Wait()
+	t.background(func() error { return m.config.Cluster.Watch(ctx, func() { t.Post(podsChanged{}) }) })
+	if m.config.Registry != nil && m.config.Pods.Servers.Count > 0 {
+		t.background(func() error { return m.config.Registry.Each(ctx, t.registered) })
+	}
 	for rest := time.Duration(0); ; {
-		t.Clock().Wait(ctx, m.box.Changed(), rest)
+		t.Clock().Wait(ctx, t.box.Changed(), rest)
 		if ctx.Err() != nil {
 			return context.Cause(ctx)
 		}
-		m.box.Take()
-		next, err := of.round(ctx)
+		for _, e := range t.box.Take() {
+			if e, ok := e.(taskqueue.TrainerHung); ok {
+				t.hung[e.ID] = true // a trainer has the name of its pod
+			}
+		}
+		next, err := t.round(ctx)
 		if rest = next; err != nil && ctx.Err() == nil {
 			m.config.Log.WithError(err).Warn("pods not planned, retrying")
 			rest = retryPause
@@ -168,19 +186,28 @@ func (m *Manager) Run(ctx context.Context, t component.Term) error {
 	}
 }
 
-func (m *Manager) lead(leads bool) {
+func (m *Manager) lead(t *term) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.leads = leads
+	m.leads = t
+}
+
+// background runs a part of the component until it returns.
+func (t *term) background(part func() error) {
+	t.running.Go(func() { _ = component.Contain(t.config.Log, t.Name(), part) })
 }
 
 // round observes, decides, stores and acts. It returns the time until the next round; negative: none is due by time.
 func (t *term) round(ctx context.Context) (rest time.Duration, err error) {
+	if err := t.turn.Acquire(ctx); err != nil {
+		return 0, err
+	}
+	defer t.turn.Release()
 	pods, known := t.observe()
 	if !known {
 		return -1, nil
 	}
-	seen := podmanager.Observed{Pods: pods}
+	seen := podmanager.Observed{Pods: pods, Hung: t.hung}
 	var now taskqueue.Clock
 	var ended []*taskqueue.Gone
 	if err := t.Read(ctx, func(q *taskqueue.Queue) { // after the pods: a worker completes after the end of the job
@@ -189,7 +216,7 @@ func (t *term) round(ctx context.Context) (rest time.Duration, err error) {
 		now = q.Clock()
 		for _, p := range pods {
 			if p.Ended() && q.HasSession(p.Name) {
-				ended = append(ended, goneOf(p))
+				ended = append(ended, t.goneOf(p))
 			}
 		}
 	}); err != nil {
@@ -198,7 +225,7 @@ func (t *term) round(ctx context.Context) (rest time.Duration, err error) {
 	if t.config.Ended != nil {
 		for _, p := range pods {
 			if p.Ended() {
-				_, reason := p.Outcome()
+				_, reason := t.config.Pods.Outcome(p)
 				t.config.Ended(p.Name, reason)
 			}
 		}
@@ -209,6 +236,7 @@ func (t *term) round(ctx context.Context) (rest time.Duration, err error) {
 			return 0, err
 		}
 	}
+	t.evict(ctx, pods)
 	config := t.config.Pods
 	config.Instance = t.instance
 	d := podmanager.Plan(config, t.state, seen, now)
@@ -246,8 +274,8 @@ func sooner(a, b time.Duration) time.Duration {
 }
 
 // goneOf returns the end of the session of a pod that has ended.
-func goneOf(p podmanager.Pod) *taskqueue.Gone {
-	outcome, _ := p.Outcome()
+func (m *Manager) goneOf(p podmanager.Pod) *taskqueue.Gone {
+	outcome, _ := m.config.Pods.Outcome(p)
 	charge := outcome == podmanager.Charged || outcome == podmanager.OutOfMemory || outcome == podmanager.Usage
 	return &taskqueue.Gone{ID: p.Name, Charge: charge}
 }
@@ -293,25 +321,32 @@ func (t *term) observe() (pods []podmanager.Pod, known bool) {
 
 // store stores a decision if it changes something.
 func (t *term) store(ctx context.Context, d podmanager.Decision, over bool) error {
-	encoded := d.State.Encode()
 	end := slices.IndexFunc(d.Actions, podmanager.Action.EndsJob)
-	if over || end < 0 && t.stored && bytes.Equal(encoded, t.state.Encode()) {
+	switch {
+	case over || end < 0 && t.stored && bytes.Equal(d.State.Encode(), t.state.Encode()):
 		return nil
+	case end >= 0:
+		return t.commit(ctx, d.State, &d.Actions[end])
 	}
-	with := taskqueue.StoreKeys{Writes: []taskqueue.Write{{Key: podmanager.Key, Value: encoded}}}
+	return t.commit(ctx, d.State, nil)
+}
+
+// commit stores a state in the fenced transaction of the term, with the end of the job, if there is one.
+func (t *term) commit(ctx context.Context, state podmanager.State, end *podmanager.Action) error {
+	with := taskqueue.StoreKeys{Writes: []taskqueue.Write{{Key: podmanager.Key, Value: state.Encode()}}}
 	var event taskqueue.Event = &with
-	if end >= 0 {
-		event = &taskqueue.EndJob{Failed: d.Actions[end].Verb == podmanager.FailJob, Reason: d.Actions[end].Reason, With: with}
+	if end != nil {
+		event = &taskqueue.EndJob{Failed: end.Verb == podmanager.FailJob, Reason: end.Reason, With: with}
 	}
 	if a, err := t.Submit(ctx, event); err != nil {
 		return err
 	} else if a.Err != nil {
 		return a.Err
 	}
-	t.state, t.stored = d.State, true
+	t.state, t.stored = state, true
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	t.shown = d.State
+	t.shown = state
 	return nil
 }
 

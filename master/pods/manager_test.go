@@ -18,6 +18,7 @@ import (
 	"trainmaster/master/mastertest"
 	"trainmaster/master/podmanager"
 	"trainmaster/master/pods"
+	"trainmaster/taskqueue"
 )
 
 // cluster is a cluster whose pods the test changes. The package kubernetes is tested with the API, and e2e/k8s with a real cluster.
@@ -115,6 +116,12 @@ func (c *cluster) has(names ...string) bool {
 	return slices.Equal(slices.Sorted(maps.Keys(c.pods)), names)
 }
 
+func (c *cluster) names() []string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Sorted(maps.Keys(c.pods))
+}
+
 func ended(code int) func(*podmanager.Pod) {
 	return func(p *podmanager.Pod) {
 		p.Phase, p.Exit = podmanager.Failed, &podmanager.Exit{Code: code, Message: "the last words"}
@@ -200,6 +207,134 @@ func TestEndOfAPodEndsItsSessionImmediately(t *testing.T) {
 	tasks, err := r.Tasks(t.Context())
 	if err != nil || len(tasks.Live) != 1 || tasks.Live[0].Losses != 0 {
 		t.Errorf("expected one task without a charge, found %+v, %v", tasks.Live, err)
+	}
+}
+
+// F284: the goal is stored before the call returns, outlives the leader, and its limits are refused with their reason.
+func TestNumberOfWorkersOutlivesTheLeader(t *testing.T) {
+	store := etcdtest.Store(t)
+	c := newCluster()
+	config := podmanager.Config{Workers: podmanager.Group{Count: 4, Min: 1}, MaxRelaunch: 1}
+	r, m := start(t, store, c, config)
+	mastertest.Eventually(t, "four pods", func() bool { return len(c.names()) == 4 })
+	for _, n := range []int{5, 2000} {
+		if _, err := m.ScaleWorkers(t.Context(), n); !errors.Is(err, pods.ErrLimits) || !strings.Contains(err.Error(), fmt.Sprintf("expected 1 to 4, the limits of --workers, found %d", n)) {
+			t.Errorf("%d workers: found %v", n, err)
+		}
+	}
+	g, err := m.ScaleWorkers(t.Context(), 2)
+	if err != nil || g.Goal != 2 || g.Min != 1 || g.Max != 4 {
+		t.Fatalf("found %+v, %v", g, err)
+	}
+	value, _, err := store.Value(t.Context(), podmanager.Key)
+	if err != nil || !strings.Contains(string(value), `"worker":{"given":4,"count":2}`) {
+		t.Errorf("expected the number in etcd, found %s, %v", value, err)
+	}
+	mastertest.Eventually(t, "two pods", func() bool { return c.has("j-worker-0-0", "j-worker-1-0") })
+	mastertest.Eventually(t, "the end of the change", func() bool { g, err := m.ScaleWorkers(t.Context(), 0); return err == nil && g.Done() && g.Running == 2 })
+	if err := r.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := m.ScaleWorkers(t.Context(), 3); !errors.Is(err, master.ErrNotLeader) {
+		t.Errorf("a master that does not lead: found %v", err)
+	}
+	_, m = start(t, store, c, config)
+	if g, err = m.ScaleWorkers(t.Context(), 0); err != nil || g.Goal != 2 {
+		t.Errorf("next leader: found %+v, %v", g, err)
+	}
+	if _, err = m.ScaleWorkers(t.Context(), 3); err != nil {
+		t.Error(err)
+	}
+	mastertest.Eventually(t, "a third pod", func() bool { return c.has("j-worker-0-0", "j-worker-1-0", "j-worker-2-1") })
+}
+
+func TestFixedNumberOfWorkersIsNamed(t *testing.T) {
+	for count, want := range map[int]string{
+		0: "expected --workers MIN:MAX of the master, found a job without workers",
+		2: "expected 2, the fixed number of --workers, found 3: start the master with --workers MIN:MAX",
+	} {
+		if err := workers(count).CheckWorkers(3); !errors.Is(err, pods.ErrLimits) || !strings.Contains(err.Error(), want) {
+			t.Errorf("expected %q, found %v", want, err)
+		}
+	}
+}
+
+// F285: a trainer that could not reach the master costs its task nothing.
+func TestUnreachableMasterCostsNothing(t *testing.T) {
+	store := etcdtest.Store(t)
+	c := newCluster()
+	config := workers(2)
+	config.Workers.Own, config.MaxRelaunch = true, 0
+	r, _ := start(t, store, c, config)
+	mastertest.Eventually(t, "two pods", func() bool { return c.has("j-worker-0-0", "j-worker-1-0") })
+	r.Register(2)
+	lost, other := r.Join("j-worker-0-0"), r.Join("j-worker-1-0")
+	lost.Take(t)
+	second := other.Take(t)
+	c.set("j-worker-0-0", ended(3))
+	other.Take(t, second)
+	tasks, err := r.Tasks(t.Context())
+	if err != nil || len(tasks.Live) != 1 || tasks.Live[0].Losses != 0 {
+		t.Errorf("expected one task without a charge, found %+v, %v", tasks.Live, err)
+	}
+	mastertest.Eventually(t, "another attempt", func() bool { return c.has("j-worker-0-0", "j-worker-0-1", "j-worker-1-0") })
+}
+
+// F286: the index of a parameter server whose pod has ended is free, long before its lease ends. A server that renews its lease keeps its index, and
+// so does another server.
+func TestIndexOfAnEndedServerIsFree(t *testing.T) {
+	job := etcdtest.NewJob(t)
+	store := etcdtest.Open(t, etcdtest.Endpoint(t), job)
+	if _, err := store.SetDesiredIfAbsent(t.Context(), 3); err != nil {
+		t.Fatal(err)
+	}
+	claim := func(address string) *etcdstore.Store {
+		server := etcdtest.Open(t, etcdtest.Endpoint(t), job)
+		if _, err := server.ClaimPS(t.Context(), address+":9000", time.Hour, nil); err != nil {
+			t.Fatal(err)
+		}
+		return server
+	}
+	dead, other := claim("10.0.0.1"), claim("10.0.0.2")
+	renewed := claim("10.0.0.3")
+	dead.Close()
+	other.Close()
+	c := newCluster()
+	roster := store.FollowServers(t.Context())
+	config := podmanager.Config{Servers: podmanager.Group{Count: 3}, MaxRelaunch: 1, Job: "j", OOMFactor: 1.5}
+	m := pods.New(pods.Config{Pods: config, Clean: podmanager.CleanRunning, Cluster: c, Store: store, Registry: roster})
+	r := mastertest.StandBy(t, store, master.Config{Components: []component.Component{m}, Pods: m}, nil)
+	r.AwaitLeading()
+	mastertest.Eventually(t, "three pods", func() bool { return len(c.names()) == 3 })
+	for i, name := range c.names() {
+		c.set(name, func(p *podmanager.Pod) { p.Address = fmt.Sprintf("10.0.0.%d", i+1) })
+	}
+	for _, name := range []string{"j-ps-0-0", "j-ps-2-0"} { // the process of the second pod renews its claim
+		c.set(name, ended(137))
+	}
+	registered := func() []string { list, _ := store.RegisteredServers(t.Context()); return list }
+	mastertest.Eventually(t, "a free index", func() bool { return slices.Equal(registered(), []string{"", "10.0.0.2:9000", "10.0.0.3:9000"}) })
+	renewed.Close()
+}
+
+// F289: the pod of a trainer that hangs beyond the hard deadline of its task is deleted, and its relaunch is charged.
+func TestPodOfAHungTrainerIsReplaced(t *testing.T) {
+	store := etcdtest.Store(t)
+	c := newCluster()
+	config := workers(1)
+	config.Job, config.OOMFactor = "j", 1.5
+	m := pods.New(pods.Config{Pods: config, Clean: podmanager.CleanRunning, Cluster: c, Store: store})
+	const timeout = 100 * time.Millisecond
+	r := mastertest.StandBy(t, store, master.Config{
+		Components: []component.Component{m}, Pods: m, Queue: taskqueue.Options{FirstTimeout: timeout, TimeoutMin: timeout, TimeoutMax: timeout},
+	}, nil)
+	r.AwaitLeading()
+	mastertest.Eventually(t, "a pod", func() bool { return c.has("j-worker-0-0") })
+	r.Register(2)
+	r.Join("j-worker-0-0").Take(t)
+	mastertest.Eventually(t, "another attempt", func() bool { return c.has("j-worker-0-1") })
+	if s, err := m.Summary(); err != nil || s.Pods[0].Charged != 1 || !strings.Contains(s.Pods[0].Reason, "hangs beyond the hard deadline") {
+		t.Errorf("expected one charge with its reason, found %+v, %v", s.Pods, err)
 	}
 }
 

@@ -29,6 +29,7 @@ const Waiting = "Waiting"
 // Summary has the pods and the state of their observation.
 type Summary struct {
 	Pods       []Status // by role and index
+	Groups     []Group  // by role, without roles that have no pods
 	Problem    string   // why the pods are not observed now; "": they are
 	Relaunches map[Cause]int64
 	Requests   map[podmanager.Request]int64 // of this process to the API
@@ -39,7 +40,7 @@ func (m *Manager) Summary() (Summary, error) {
 	pods, _ := m.config.Cluster.Pods()
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if !m.leads {
+	if m.leads == nil {
 		return Summary{}, committer.ErrNotLeader
 	}
 	s := Summary{Problem: m.config.Cluster.Problem(), Relaunches: maps.Clone(m.relaunches), Requests: m.config.Cluster.Requests()}
@@ -48,11 +49,70 @@ func (m *Manager) Summary() (Summary, error) {
 		current[p.Name] = p
 	}
 	for _, role := range []podmanager.Role{podmanager.Server, podmanager.Worker} {
-		for i := range m.shown.Goals[role].Count {
+		goal := m.config.Pods.Goal(m.shown, role).Count
+		first := len(s.Pods)
+		for i := range goal {
 			s.Pods = append(s.Pods, m.status(m.shown.Slot(role, i), current))
+		}
+		if g := m.group(role, goal, s.Pods[first:], pods); g != (Group{Role: role}) {
+			s.Groups = append(s.Groups, g)
 		}
 	}
 	return s, nil
+}
+
+// Group is how far the pods of a role are from their goal. An index below the goal is in one of four states.
+type Group struct {
+	Role      podmanager.Role
+	Goal      int
+	Min, Max  int // limits of the goal
+	Running   int
+	Pending   int // its pod does not exist, has not started, or is about to end
+	Completed int
+	GivenUp   int
+	Leaving   int    // pods above the goal that have not ended
+	Reason    string // why a pod does not run, otherwise why the last pod ended
+}
+
+// Done reports whether each index of the goal runs, has completed or is given up, and no other pod runs.
+func (g Group) Done() bool { return g.Pending == 0 && g.Leaving == 0 }
+
+func (m *Manager) group(role podmanager.Role, goal int, list []Status, pods []podmanager.Pod) Group {
+	g := Group{Role: role, Goal: goal, Min: m.config.Pods.Servers.Count, Max: m.config.Pods.Servers.Count}
+	if role == podmanager.Worker {
+		g.Min, g.Max = m.config.Pods.Workers.Min, m.config.Pods.Workers.Count
+	}
+	waits, last := "", podmanager.Slot{}
+	for _, s := range list {
+		switch s.Phase {
+		case string(podmanager.Running):
+			g.Running++
+		case string(podmanager.HasDone):
+			g.Completed++
+		case string(podmanager.GivenUp):
+			g.GivenUp++
+		default:
+			g.Pending++
+			if waits == "" && s.Reason != "" {
+				waits = s.Name + ": " + s.Reason
+			}
+		}
+		if slot := m.shown.Slot(role, s.Index); slot.Reason != "" && slot.After >= last.After {
+			last = slot
+		}
+	}
+	for _, p := range pods {
+		if p.Role == role && p.Instance == m.instance && p.Index >= goal && !p.Ended() {
+			g.Leaving++
+		}
+	}
+	switch {
+	case waits != "":
+		g.Reason = waits
+	case last.Reason != "":
+		g.Reason = fmt.Sprintf("%s-%d: %s", role, last.Index, last.Reason)
+	}
+	return g
 }
 
 func (m *Manager) status(slot podmanager.Slot, pods map[string]podmanager.Pod) Status {

@@ -25,6 +25,47 @@ type Pod struct {
 	Reason  string `json:"reason,omitempty"`
 }
 
+// podGroup describes the pods of a role.
+type podGroup struct {
+	Role      string `json:"role"`
+	Goal      uint32 `json:"goal"`
+	Min       uint32 `json:"min"` // limits of the goal
+	Max       uint32 `json:"max"`
+	Running   uint32 `json:"running"`
+	Pending   uint32 `json:"pending"`
+	Completed uint32 `json:"completed"`
+	GivenUp   uint32 `json:"given_up"`
+	Leaving   uint32 `json:"leaving"`
+	Reason    string `json:"reason"`
+}
+
+func newPodGroups(list []*pb.PodGroup) []podGroup {
+	groups := []podGroup{}
+	for _, g := range list {
+		groups = append(groups, podGroup{
+			Role: g.GetRole(), Goal: g.GetGoal(), Min: g.GetMin(), Max: g.GetMax(), Running: g.GetRunning(), Pending: g.GetPending(),
+			Completed: g.GetCompleted(), GivenUp: g.GetGivenUp(), Leaving: g.GetLeaving(), Reason: g.GetReason(),
+		})
+	}
+	return groups
+}
+
+func (g podGroup) String() string {
+	text := fmt.Sprintf("%d of %d running", g.Running, g.Goal)
+	for _, part := range []struct {
+		count uint32
+		state string
+	}{{g.Pending, "pending"}, {g.Completed, "completed"}, {g.GivenUp, "given up"}, {g.Leaving, "leaving"}} {
+		if part.count > 0 {
+			text += fmt.Sprintf(", %d %s", part.count, part.state)
+		}
+	}
+	if g.Reason != "" {
+		text += "; " + oneLine(g.Reason)
+	}
+	return text
+}
+
 // NewPods returns the pods of a reply of the leader.
 func NewPods(r *pb.ListPodsReply) Pods {
 	v := Pods{Pods: []Pod{}, Problem: r.GetProblem()}

@@ -38,6 +38,8 @@ type Status struct {
 	Strategy *strategyStatus `json:"strategy"`
 	// Population has the trainers with models of their own; null: the job has none.
 	Population *populationStatus `json:"population"`
+	// Pods are the pods that the master creates, by role.
+	Pods []podGroup `json:"pods"`
 	// Refusal is why etcd did not take the last commit, and what to do; "": it took it.
 	Refusal string `json:"refusal"`
 	// Ledger describes how the leader seals the ledger; null if it writes none.
@@ -243,6 +245,7 @@ func NewStatus(r *pb.StatusReply) Status {
 	if p := r.GetSteps(); p != nil {
 		s.Steps = &jobSteps{p.GetCommitted(), p.GetGeneration(), p.GetUncommitted()}
 	}
+	s.Pods = newPodGroups(r.GetPods())
 	for _, d := range r.GetDatasets() {
 		s.Datasets = append(s.Datasets, datasetStatus{
 			Dataset: d.GetDataset(), Name: d.GetName(), Weight: d.GetWeight(), Kind: enumWord(d.GetKind(), "TASK_KIND_"), Digest: hex.EncodeToString(d.GetDigest()), Pass: d.GetPass(), Passes: d.GetPasses(),
@@ -305,6 +308,9 @@ func (s Status) rows(w io.Writer) {
 	s.Steps.table(w)
 	if s.Servers != nil {
 		fmt.Fprintf(w, "parameter servers\t%v\n", s.Servers)
+	}
+	for _, g := range s.Pods {
+		fmt.Fprintf(w, "%s pods\t%v\n", g.Role, g)
 	}
 	if s.LearningRate != nil {
 		fmt.Fprintf(w, "learning rate\t%v\n", s.LearningRate)

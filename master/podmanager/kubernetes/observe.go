@@ -18,17 +18,19 @@ func observed(pod *corev1.Pod) (p podmanager.Pod, ok bool) {
 	}
 	p = podmanager.Pod{
 		Name: pod.Name, UID: string(pod.UID), Instance: pod.Labels[InstanceLabel], Role: role, Index: index, Attempt: attempt,
-		Phase: podmanager.Phase(pod.Status.Phase), Deleting: pod.DeletionTimestamp != nil,
+		Address: pod.Status.PodIP, Phase: podmanager.Phase(pod.Status.Phase), Deleting: pod.DeletionTimestamp != nil,
 	}
 	ready := false
 	for _, c := range pod.Status.Conditions {
 		isTrue := c.Status == corev1.ConditionTrue
 		switch {
 		case c.Type == corev1.DisruptionTarget && isTrue:
+			//guard:disruption-observed
 			p.Disruption = said(c.Reason, "")
 		case c.Type == corev1.PodReady:
 			ready = isTrue
 		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse:
+			//guard:words-of-the-scheduler
 			p.Words = said(c.Reason, c.Message)
 		}
 	}

@@ -54,6 +54,13 @@ func TestObservationFollowsTheStatusOfThePod(t *testing.T) {
 		"evicted by the kubelet": {func(p *corev1.Pod) {
 			p.Status.Phase, p.Status.Reason, p.Status.Message = corev1.PodFailed, "Evicted", "low on memory"
 		}, true, podmanager.Free, "Evicted: low on memory"},
+		"evicted by the API": {func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.DisruptionTarget, Status: corev1.ConditionTrue, Reason: "EvictionByEvictionAPI"}}
+			p.Status.ContainerStatuses = main1(ended(1, "Error", ""))
+		}, true, podmanager.Free, ""},
+		"scheduling gate": {func(p *corev1.Pod) {
+			p.Status.Conditions = []corev1.PodCondition{{Type: corev1.PodScheduled, Status: corev1.ConditionFalse, Reason: "SchedulingGated", Message: "blocked"}}
+		}, false, 0, "SchedulingGated: blocked"},
 		"node lost": {func(p *corev1.Pod) {
 			p.DeletionTimestamp = &metav1.Time{}
 			p.Status.Conditions = []corev1.PodCondition{taint, {Type: corev1.PodReady, Status: corev1.ConditionFalse}}

@@ -211,7 +211,9 @@ type StatusReply struct {
 	// Absent if the job has no strategy.
 	Strategy *StrategyStatus `protobuf:"bytes,21,opt,name=strategy,proto3" json:"strategy,omitempty"`
 	// Absent if the strategy has no population.
-	Population    *PopulationStatus `protobuf:"bytes,22,opt,name=population,proto3" json:"population,omitempty"`
+	Population *PopulationStatus `protobuf:"bytes,22,opt,name=population,proto3" json:"population,omitempty"`
+	// By role; empty if the master creates no pods.
+	Pods          []*PodGroup `protobuf:"bytes,24,rep,name=pods,proto3" json:"pods,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -368,6 +370,13 @@ func (x *StatusReply) GetStrategy() *StrategyStatus {
 func (x *StatusReply) GetPopulation() *PopulationStatus {
 	if x != nil {
 		return x.Population
+	}
+	return nil
+}
+
+func (x *StatusReply) GetPods() []*PodGroup {
+	if x != nil {
+		return x.Pods
 	}
 	return nil
 }
@@ -2410,6 +2419,128 @@ func (x *PodEntry) GetReason() string {
 	return ""
 }
 
+// PodGroup describes the pods of a role.
+type PodGroup struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// worker or ps.
+	Role string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
+	// Number of pods that is wanted, and its limits.
+	Goal uint32 `protobuf:"varint,2,opt,name=goal,proto3" json:"goal,omitempty"`
+	Min  uint32 `protobuf:"varint,3,opt,name=min,proto3" json:"min,omitempty"`
+	Max  uint32 `protobuf:"varint,4,opt,name=max,proto3" json:"max,omitempty"`
+	// Each index below the goal is in one of these states: its pod runs; its pod does not run yet; it has completed; it is given up.
+	Running   uint32 `protobuf:"varint,5,opt,name=running,proto3" json:"running,omitempty"`
+	Pending   uint32 `protobuf:"varint,6,opt,name=pending,proto3" json:"pending,omitempty"`
+	Completed uint32 `protobuf:"varint,7,opt,name=completed,proto3" json:"completed,omitempty"`
+	GivenUp   uint32 `protobuf:"varint,8,opt,name=given_up,json=givenUp,proto3" json:"given_up,omitempty"`
+	// Pods above the goal that have not ended.
+	Leaving uint32 `protobuf:"varint,9,opt,name=leaving,proto3" json:"leaving,omitempty"`
+	// Why a pod does not run, otherwise why the last pod ended; empty: neither is known.
+	Reason        string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *PodGroup) Reset() {
+	*x = PodGroup{}
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *PodGroup) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*PodGroup) ProtoMessage() {}
+
+func (x *PodGroup) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use PodGroup.ProtoReflect.Descriptor instead.
+func (*PodGroup) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{26}
+}
+
+func (x *PodGroup) GetRole() string {
+	if x != nil {
+		return x.Role
+	}
+	return ""
+}
+
+func (x *PodGroup) GetGoal() uint32 {
+	if x != nil {
+		return x.Goal
+	}
+	return 0
+}
+
+func (x *PodGroup) GetMin() uint32 {
+	if x != nil {
+		return x.Min
+	}
+	return 0
+}
+
+func (x *PodGroup) GetMax() uint32 {
+	if x != nil {
+		return x.Max
+	}
+	return 0
+}
+
+func (x *PodGroup) GetRunning() uint32 {
+	if x != nil {
+		return x.Running
+	}
+	return 0
+}
+
+func (x *PodGroup) GetPending() uint32 {
+	if x != nil {
+		return x.Pending
+	}
+	return 0
+}
+
+func (x *PodGroup) GetCompleted() uint32 {
+	if x != nil {
+		return x.Completed
+	}
+	return 0
+}
+
+func (x *PodGroup) GetGivenUp() uint32 {
+	if x != nil {
+		return x.GivenUp
+	}
+	return 0
+}
+
+func (x *PodGroup) GetLeaving() uint32 {
+	if x != nil {
+		return x.Leaving
+	}
+	return 0
+}
+
+func (x *PodGroup) GetReason() string {
+	if x != nil {
+		return x.Reason
+	}
+	return ""
+}
+
 type DrainRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -2421,7 +2552,7 @@ type DrainRequest struct {
 
 func (x *DrainRequest) Reset() {
 	*x = DrainRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2433,7 +2564,7 @@ func (x *DrainRequest) String() string {
 func (*DrainRequest) ProtoMessage() {}
 
 func (x *DrainRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2446,7 +2577,7 @@ func (x *DrainRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainRequest.ProtoReflect.Descriptor instead.
 func (*DrainRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{26}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *DrainRequest) GetJob() string {
@@ -2471,7 +2602,7 @@ type DrainReply struct {
 
 func (x *DrainReply) Reset() {
 	*x = DrainReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2483,7 +2614,7 @@ func (x *DrainReply) String() string {
 func (*DrainReply) ProtoMessage() {}
 
 func (x *DrainReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2496,7 +2627,7 @@ func (x *DrainReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DrainReply.ProtoReflect.Descriptor instead.
 func (*DrainReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{27}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{28}
 }
 
 type StopTasksRequest struct {
@@ -2510,7 +2641,7 @@ type StopTasksRequest struct {
 
 func (x *StopTasksRequest) Reset() {
 	*x = StopTasksRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2522,7 +2653,7 @@ func (x *StopTasksRequest) String() string {
 func (*StopTasksRequest) ProtoMessage() {}
 
 func (x *StopTasksRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[28]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2535,7 +2666,7 @@ func (x *StopTasksRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopTasksRequest.ProtoReflect.Descriptor instead.
 func (*StopTasksRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{28}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StopTasksRequest) GetJob() string {
@@ -2562,7 +2693,7 @@ type StopTasksReply struct {
 
 func (x *StopTasksReply) Reset() {
 	*x = StopTasksReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2574,7 +2705,7 @@ func (x *StopTasksReply) String() string {
 func (*StopTasksReply) ProtoMessage() {}
 
 func (x *StopTasksReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[29]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2587,7 +2718,7 @@ func (x *StopTasksReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopTasksReply.ProtoReflect.Descriptor instead.
 func (*StopTasksReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{29}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *StopTasksReply) GetTaskIds() []int64 {
@@ -2608,7 +2739,7 @@ type EvaluateRequest struct {
 
 func (x *EvaluateRequest) Reset() {
 	*x = EvaluateRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2620,7 +2751,7 @@ func (x *EvaluateRequest) String() string {
 func (*EvaluateRequest) ProtoMessage() {}
 
 func (x *EvaluateRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2633,7 +2764,7 @@ func (x *EvaluateRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluateRequest.ProtoReflect.Descriptor instead.
 func (*EvaluateRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{30}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *EvaluateRequest) GetJob() string {
@@ -2658,7 +2789,7 @@ type EvaluateReply struct {
 
 func (x *EvaluateReply) Reset() {
 	*x = EvaluateReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2670,7 +2801,7 @@ func (x *EvaluateReply) String() string {
 func (*EvaluateReply) ProtoMessage() {}
 
 func (x *EvaluateReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2683,7 +2814,7 @@ func (x *EvaluateReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluateReply.ProtoReflect.Descriptor instead.
 func (*EvaluateReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{31}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{32}
 }
 
 type PauseRequest struct {
@@ -2697,7 +2828,7 @@ type PauseRequest struct {
 
 func (x *PauseRequest) Reset() {
 	*x = PauseRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2709,7 +2840,7 @@ func (x *PauseRequest) String() string {
 func (*PauseRequest) ProtoMessage() {}
 
 func (x *PauseRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2722,7 +2853,7 @@ func (x *PauseRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseRequest.ProtoReflect.Descriptor instead.
 func (*PauseRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{32}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *PauseRequest) GetJob() string {
@@ -2747,7 +2878,7 @@ type PauseReply struct {
 
 func (x *PauseReply) Reset() {
 	*x = PauseReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2759,7 +2890,7 @@ func (x *PauseReply) String() string {
 func (*PauseReply) ProtoMessage() {}
 
 func (x *PauseReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2772,7 +2903,7 @@ func (x *PauseReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PauseReply.ProtoReflect.Descriptor instead.
 func (*PauseReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{33}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{34}
 }
 
 type ResumeRequest struct {
@@ -2784,7 +2915,7 @@ type ResumeRequest struct {
 
 func (x *ResumeRequest) Reset() {
 	*x = ResumeRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2796,7 +2927,7 @@ func (x *ResumeRequest) String() string {
 func (*ResumeRequest) ProtoMessage() {}
 
 func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2809,7 +2940,7 @@ func (x *ResumeRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeRequest.ProtoReflect.Descriptor instead.
 func (*ResumeRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{34}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *ResumeRequest) GetJob() string {
@@ -2827,7 +2958,7 @@ type ResumeReply struct {
 
 func (x *ResumeReply) Reset() {
 	*x = ResumeReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2839,7 +2970,7 @@ func (x *ResumeReply) String() string {
 func (*ResumeReply) ProtoMessage() {}
 
 func (x *ResumeReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2852,7 +2983,7 @@ func (x *ResumeReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ResumeReply.ProtoReflect.Descriptor instead.
 func (*ResumeReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{35}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{36}
 }
 
 type RetryTaskRequest struct {
@@ -2870,7 +3001,7 @@ type RetryTaskRequest struct {
 
 func (x *RetryTaskRequest) Reset() {
 	*x = RetryTaskRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2882,7 +3013,7 @@ func (x *RetryTaskRequest) String() string {
 func (*RetryTaskRequest) ProtoMessage() {}
 
 func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2895,7 +3026,7 @@ func (x *RetryTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskRequest.ProtoReflect.Descriptor instead.
 func (*RetryTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{36}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *RetryTaskRequest) GetJob() string {
@@ -2964,7 +3095,7 @@ type RetryTaskReply struct {
 
 func (x *RetryTaskReply) Reset() {
 	*x = RetryTaskReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2976,7 +3107,7 @@ func (x *RetryTaskReply) String() string {
 func (*RetryTaskReply) ProtoMessage() {}
 
 func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2989,7 +3120,7 @@ func (x *RetryTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RetryTaskReply.ProtoReflect.Descriptor instead.
 func (*RetryTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{37}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *RetryTaskReply) GetRetried() uint64 {
@@ -3010,7 +3141,7 @@ type DropTaskRequest struct {
 
 func (x *DropTaskRequest) Reset() {
 	*x = DropTaskRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3022,7 +3153,7 @@ func (x *DropTaskRequest) String() string {
 func (*DropTaskRequest) ProtoMessage() {}
 
 func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3035,7 +3166,7 @@ func (x *DropTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskRequest.ProtoReflect.Descriptor instead.
 func (*DropTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{38}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *DropTaskRequest) GetJob() string {
@@ -3067,7 +3198,7 @@ type DropTaskReply struct {
 
 func (x *DropTaskReply) Reset() {
 	*x = DropTaskReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3079,7 +3210,7 @@ func (x *DropTaskReply) String() string {
 func (*DropTaskReply) ProtoMessage() {}
 
 func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3092,7 +3223,7 @@ func (x *DropTaskReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use DropTaskReply.ProtoReflect.Descriptor instead.
 func (*DropTaskReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{39}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{40}
 }
 
 type ScaleRequest struct {
@@ -3106,7 +3237,7 @@ type ScaleRequest struct {
 
 func (x *ScaleRequest) Reset() {
 	*x = ScaleRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3118,7 +3249,7 @@ func (x *ScaleRequest) String() string {
 func (*ScaleRequest) ProtoMessage() {}
 
 func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3131,7 +3262,7 @@ func (x *ScaleRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleRequest.ProtoReflect.Descriptor instead.
 func (*ScaleRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{40}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *ScaleRequest) GetJob() string {
@@ -3173,7 +3304,7 @@ type ScaleReply struct {
 
 func (x *ScaleReply) Reset() {
 	*x = ScaleReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[41]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3185,7 +3316,7 @@ func (x *ScaleReply) String() string {
 func (*ScaleReply) ProtoMessage() {}
 
 func (x *ScaleReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[41]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3198,7 +3329,7 @@ func (x *ScaleReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ScaleReply.ProtoReflect.Descriptor instead.
 func (*ScaleReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{41}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *ScaleReply) GetParameterServers() uint32 {
@@ -3271,6 +3402,112 @@ func (x *ScaleReply) GetSlots() uint64 {
 	return 0
 }
 
+type ScaleWorkersRequest struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	// Requested number; 0: only return the progress.
+	Workers       uint32 `protobuf:"varint,2,opt,name=workers,proto3" json:"workers,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScaleWorkersRequest) Reset() {
+	*x = ScaleWorkersRequest{}
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[43]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScaleWorkersRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScaleWorkersRequest) ProtoMessage() {}
+
+func (x *ScaleWorkersRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[43]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScaleWorkersRequest.ProtoReflect.Descriptor instead.
+func (*ScaleWorkersRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{43}
+}
+
+func (x *ScaleWorkersRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *ScaleWorkersRequest) GetWorkers() uint32 {
+	if x != nil {
+		return x.Workers
+	}
+	return 0
+}
+
+type ScaleWorkersReply struct {
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Workers *PodGroup              `protobuf:"bytes,1,opt,name=workers,proto3" json:"workers,omitempty"`
+	// Each worker of the goal runs, has completed or is given up, and no other worker runs.
+	Done          bool `protobuf:"varint,2,opt,name=done,proto3" json:"done,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *ScaleWorkersReply) Reset() {
+	*x = ScaleWorkersReply{}
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[44]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *ScaleWorkersReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*ScaleWorkersReply) ProtoMessage() {}
+
+func (x *ScaleWorkersReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[44]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use ScaleWorkersReply.ProtoReflect.Descriptor instead.
+func (*ScaleWorkersReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{44}
+}
+
+func (x *ScaleWorkersReply) GetWorkers() *PodGroup {
+	if x != nil {
+		return x.Workers
+	}
+	return nil
+}
+
+func (x *ScaleWorkersReply) GetDone() bool {
+	if x != nil {
+		return x.Done
+	}
+	return false
+}
+
 type SetJobRequest struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
@@ -3285,7 +3522,7 @@ type SetJobRequest struct {
 
 func (x *SetJobRequest) Reset() {
 	*x = SetJobRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[42]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[45]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3297,7 +3534,7 @@ func (x *SetJobRequest) String() string {
 func (*SetJobRequest) ProtoMessage() {}
 
 func (x *SetJobRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[42]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[45]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3310,7 +3547,7 @@ func (x *SetJobRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetJobRequest.ProtoReflect.Descriptor instead.
 func (*SetJobRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{42}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{45}
 }
 
 func (x *SetJobRequest) GetJob() string {
@@ -3344,7 +3581,7 @@ type SetJobReply struct {
 
 func (x *SetJobReply) Reset() {
 	*x = SetJobReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[43]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3356,7 +3593,7 @@ func (x *SetJobReply) String() string {
 func (*SetJobReply) ProtoMessage() {}
 
 func (x *SetJobReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[43]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3369,7 +3606,7 @@ func (x *SetJobReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SetJobReply.ProtoReflect.Descriptor instead.
 func (*SetJobReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{43}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{46}
 }
 
 func (x *SetJobReply) GetLearningRate() *LearningRate {
@@ -3392,7 +3629,7 @@ type AppendDatasetRequest struct {
 
 func (x *AppendDatasetRequest) Reset() {
 	*x = AppendDatasetRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[44]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[47]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3404,7 +3641,7 @@ func (x *AppendDatasetRequest) String() string {
 func (*AppendDatasetRequest) ProtoMessage() {}
 
 func (x *AppendDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[44]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[47]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3417,7 +3654,7 @@ func (x *AppendDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendDatasetRequest.ProtoReflect.Descriptor instead.
 func (*AppendDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{44}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{47}
 }
 
 func (x *AppendDatasetRequest) GetJob() string {
@@ -3457,7 +3694,7 @@ type AppendDatasetReply struct {
 
 func (x *AppendDatasetReply) Reset() {
 	*x = AppendDatasetReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[45]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[48]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3469,7 +3706,7 @@ func (x *AppendDatasetReply) String() string {
 func (*AppendDatasetReply) ProtoMessage() {}
 
 func (x *AppendDatasetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[45]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[48]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3482,7 +3719,7 @@ func (x *AppendDatasetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use AppendDatasetReply.ProtoReflect.Descriptor instead.
 func (*AppendDatasetReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{45}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{48}
 }
 
 func (x *AppendDatasetReply) GetFiles() uint64 {
@@ -3524,7 +3761,7 @@ type CloseDatasetRequest struct {
 
 func (x *CloseDatasetRequest) Reset() {
 	*x = CloseDatasetRequest{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[46]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[49]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3536,7 +3773,7 @@ func (x *CloseDatasetRequest) String() string {
 func (*CloseDatasetRequest) ProtoMessage() {}
 
 func (x *CloseDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[46]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[49]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3549,7 +3786,7 @@ func (x *CloseDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseDatasetRequest.ProtoReflect.Descriptor instead.
 func (*CloseDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{46}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{49}
 }
 
 func (x *CloseDatasetRequest) GetJob() string {
@@ -3576,7 +3813,7 @@ type CloseDatasetReply struct {
 
 func (x *CloseDatasetReply) Reset() {
 	*x = CloseDatasetReply{}
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[47]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[50]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3588,7 +3825,7 @@ func (x *CloseDatasetReply) String() string {
 func (*CloseDatasetReply) ProtoMessage() {}
 
 func (x *CloseDatasetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_admin_proto_msgTypes[47]
+	mi := &file_trainmaster_v1_admin_proto_msgTypes[50]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3601,7 +3838,7 @@ func (x *CloseDatasetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CloseDatasetReply.ProtoReflect.Descriptor instead.
 func (*CloseDatasetReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{47}
+	return file_trainmaster_v1_admin_proto_rawDescGZIP(), []int{50}
 }
 
 func (x *CloseDatasetReply) GetTasks() uint64 {
@@ -3617,7 +3854,7 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"\x1atrainmaster/v1/admin.proto\x12\x0etrainmaster.v1\x1a\x19trainmaster/v1/data.proto\"!\n" +
 	"\rStatusRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"\xd2\x06\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\x80\a\n" +
 	"\vStatusReply\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x121\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x19.trainmaster.v1.JobStatusR\x06status\x12\x16\n" +
@@ -3641,7 +3878,8 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\bstrategy\x18\x15 \x01(\v2\x1e.trainmaster.v1.StrategyStatusR\bstrategy\x12@\n" +
 	"\n" +
 	"population\x18\x16 \x01(\v2 .trainmaster.v1.PopulationStatusR\n" +
-	"population\"\x96\x01\n" +
+	"population\x12,\n" +
+	"\x04pods\x18\x18 \x03(\v2\x18.trainmaster.v1.PodGroupR\x04pods\"\x96\x01\n" +
 	"\x0eStrategyStatus\x12D\n" +
 	"\n" +
 	"parameters\x18\x01 \x03(\v2$.trainmaster.v1.HyperParameterStatusR\n" +
@@ -3829,7 +4067,19 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x05phase\x18\x05 \x01(\tR\x05phase\x12\x18\n" +
 	"\acharged\x18\x06 \x01(\rR\acharged\x12\x16\n" +
 	"\x06memory\x18\a \x01(\x03R\x06memory\x12\x16\n" +
-	"\x06reason\x18\b \x01(\tR\x06reason\":\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\"\xf5\x01\n" +
+	"\bPodGroup\x12\x12\n" +
+	"\x04role\x18\x01 \x01(\tR\x04role\x12\x12\n" +
+	"\x04goal\x18\x02 \x01(\rR\x04goal\x12\x10\n" +
+	"\x03min\x18\x03 \x01(\rR\x03min\x12\x10\n" +
+	"\x03max\x18\x04 \x01(\rR\x03max\x12\x18\n" +
+	"\arunning\x18\x05 \x01(\rR\arunning\x12\x18\n" +
+	"\apending\x18\x06 \x01(\rR\apending\x12\x1c\n" +
+	"\tcompleted\x18\a \x01(\rR\tcompleted\x12\x19\n" +
+	"\bgiven_up\x18\b \x01(\rR\agivenUp\x12\x18\n" +
+	"\aleaving\x18\t \x01(\rR\aleaving\x12\x16\n" +
+	"\x06reason\x18\n" +
+	" \x01(\tR\x06reason\":\n" +
 	"\fDrainRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\atrainer\x18\x02 \x01(\tR\atrainer\"\f\n" +
@@ -3882,7 +4132,13 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"slots_left\x18\t \x01(\x04R\tslotsLeft\x12\x14\n" +
 	"\x05slots\x18\n" +
-	" \x01(\x04R\x05slots\"\xdf\x01\n" +
+	" \x01(\x04R\x05slots\"A\n" +
+	"\x13ScaleWorkersRequest\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
+	"\aworkers\x18\x02 \x01(\rR\aworkers\"[\n" +
+	"\x11ScaleWorkersReply\x122\n" +
+	"\aworkers\x18\x01 \x01(\v2\x18.trainmaster.v1.PodGroupR\aworkers\x12\x12\n" +
+	"\x04done\x18\x02 \x01(\bR\x04done\"\xdf\x01\n" +
 	"\rSetJobRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12(\n" +
 	"\rlearning_rate\x18\x02 \x01(\x02H\x00R\flearningRate\x88\x01\x01\x12D\n" +
@@ -3919,7 +4175,7 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x16TASK_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12TASK_STATE_PENDING\x10\x01\x12\x14\n" +
 	"\x10TASK_STATE_RETRY\x10\x02\x12\x18\n" +
-	"\x14TASK_STATE_SET_ASIDE\x10\x032\xfe\b\n" +
+	"\x14TASK_STATE_SET_ASIDE\x10\x032\xd6\t\n" +
 	"\x05Admin\x12D\n" +
 	"\x06Status\x12\x1d.trainmaster.v1.StatusRequest\x1a\x1b.trainmaster.v1.StatusReply\x12M\n" +
 	"\tListTasks\x12 .trainmaster.v1.ListTasksRequest\x1a\x1e.trainmaster.v1.ListTasksReply\x12V\n" +
@@ -3930,7 +4186,8 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x05Pause\x12\x1c.trainmaster.v1.PauseRequest\x1a\x1a.trainmaster.v1.PauseReply\x12D\n" +
 	"\x06Resume\x12\x1d.trainmaster.v1.ResumeRequest\x1a\x1b.trainmaster.v1.ResumeReply\x12M\n" +
 	"\tRetryTask\x12 .trainmaster.v1.RetryTaskRequest\x1a\x1e.trainmaster.v1.RetryTaskReply\x12A\n" +
-	"\x05Scale\x12\x1c.trainmaster.v1.ScaleRequest\x1a\x1a.trainmaster.v1.ScaleReply\x12J\n" +
+	"\x05Scale\x12\x1c.trainmaster.v1.ScaleRequest\x1a\x1a.trainmaster.v1.ScaleReply\x12V\n" +
+	"\fScaleWorkers\x12#.trainmaster.v1.ScaleWorkersRequest\x1a!.trainmaster.v1.ScaleWorkersReply\x12J\n" +
 	"\bEvaluate\x12\x1f.trainmaster.v1.EvaluateRequest\x1a\x1d.trainmaster.v1.EvaluateReply\x12J\n" +
 	"\bDropTask\x12\x1f.trainmaster.v1.DropTaskRequest\x1a\x1d.trainmaster.v1.DropTaskReply\x12D\n" +
 	"\x06SetJob\x12\x1d.trainmaster.v1.SetJobRequest\x1a\x1b.trainmaster.v1.SetJobReply\x12Y\n" +
@@ -3950,7 +4207,7 @@ func file_trainmaster_v1_admin_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_admin_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_trainmaster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 50)
+var file_trainmaster_v1_admin_proto_msgTypes = make([]protoimpl.MessageInfo, 53)
 var file_trainmaster_v1_admin_proto_goTypes = []any{
 	(JobStatus)(0),               // 0: trainmaster.v1.JobStatus
 	(TaskState)(0),               // 1: trainmaster.v1.TaskState
@@ -3980,31 +4237,34 @@ var file_trainmaster_v1_admin_proto_goTypes = []any{
 	(*ListPodsRequest)(nil),      // 25: trainmaster.v1.ListPodsRequest
 	(*ListPodsReply)(nil),        // 26: trainmaster.v1.ListPodsReply
 	(*PodEntry)(nil),             // 27: trainmaster.v1.PodEntry
-	(*DrainRequest)(nil),         // 28: trainmaster.v1.DrainRequest
-	(*DrainReply)(nil),           // 29: trainmaster.v1.DrainReply
-	(*StopTasksRequest)(nil),     // 30: trainmaster.v1.StopTasksRequest
-	(*StopTasksReply)(nil),       // 31: trainmaster.v1.StopTasksReply
-	(*EvaluateRequest)(nil),      // 32: trainmaster.v1.EvaluateRequest
-	(*EvaluateReply)(nil),        // 33: trainmaster.v1.EvaluateReply
-	(*PauseRequest)(nil),         // 34: trainmaster.v1.PauseRequest
-	(*PauseReply)(nil),           // 35: trainmaster.v1.PauseReply
-	(*ResumeRequest)(nil),        // 36: trainmaster.v1.ResumeRequest
-	(*ResumeReply)(nil),          // 37: trainmaster.v1.ResumeReply
-	(*RetryTaskRequest)(nil),     // 38: trainmaster.v1.RetryTaskRequest
-	(*RetryTaskReply)(nil),       // 39: trainmaster.v1.RetryTaskReply
-	(*DropTaskRequest)(nil),      // 40: trainmaster.v1.DropTaskRequest
-	(*DropTaskReply)(nil),        // 41: trainmaster.v1.DropTaskReply
-	(*ScaleRequest)(nil),         // 42: trainmaster.v1.ScaleRequest
-	(*ScaleReply)(nil),           // 43: trainmaster.v1.ScaleReply
-	(*SetJobRequest)(nil),        // 44: trainmaster.v1.SetJobRequest
-	(*SetJobReply)(nil),          // 45: trainmaster.v1.SetJobReply
-	(*AppendDatasetRequest)(nil), // 46: trainmaster.v1.AppendDatasetRequest
-	(*AppendDatasetReply)(nil),   // 47: trainmaster.v1.AppendDatasetReply
-	(*CloseDatasetRequest)(nil),  // 48: trainmaster.v1.CloseDatasetRequest
-	(*CloseDatasetReply)(nil),    // 49: trainmaster.v1.CloseDatasetReply
-	nil,                          // 50: trainmaster.v1.PopulationMember.ValuesEntry
-	nil,                          // 51: trainmaster.v1.SetJobRequest.WeightsEntry
-	(TaskKind)(0),                // 52: trainmaster.v1.TaskKind
+	(*PodGroup)(nil),             // 28: trainmaster.v1.PodGroup
+	(*DrainRequest)(nil),         // 29: trainmaster.v1.DrainRequest
+	(*DrainReply)(nil),           // 30: trainmaster.v1.DrainReply
+	(*StopTasksRequest)(nil),     // 31: trainmaster.v1.StopTasksRequest
+	(*StopTasksReply)(nil),       // 32: trainmaster.v1.StopTasksReply
+	(*EvaluateRequest)(nil),      // 33: trainmaster.v1.EvaluateRequest
+	(*EvaluateReply)(nil),        // 34: trainmaster.v1.EvaluateReply
+	(*PauseRequest)(nil),         // 35: trainmaster.v1.PauseRequest
+	(*PauseReply)(nil),           // 36: trainmaster.v1.PauseReply
+	(*ResumeRequest)(nil),        // 37: trainmaster.v1.ResumeRequest
+	(*ResumeReply)(nil),          // 38: trainmaster.v1.ResumeReply
+	(*RetryTaskRequest)(nil),     // 39: trainmaster.v1.RetryTaskRequest
+	(*RetryTaskReply)(nil),       // 40: trainmaster.v1.RetryTaskReply
+	(*DropTaskRequest)(nil),      // 41: trainmaster.v1.DropTaskRequest
+	(*DropTaskReply)(nil),        // 42: trainmaster.v1.DropTaskReply
+	(*ScaleRequest)(nil),         // 43: trainmaster.v1.ScaleRequest
+	(*ScaleReply)(nil),           // 44: trainmaster.v1.ScaleReply
+	(*ScaleWorkersRequest)(nil),  // 45: trainmaster.v1.ScaleWorkersRequest
+	(*ScaleWorkersReply)(nil),    // 46: trainmaster.v1.ScaleWorkersReply
+	(*SetJobRequest)(nil),        // 47: trainmaster.v1.SetJobRequest
+	(*SetJobReply)(nil),          // 48: trainmaster.v1.SetJobReply
+	(*AppendDatasetRequest)(nil), // 49: trainmaster.v1.AppendDatasetRequest
+	(*AppendDatasetReply)(nil),   // 50: trainmaster.v1.AppendDatasetReply
+	(*CloseDatasetRequest)(nil),  // 51: trainmaster.v1.CloseDatasetRequest
+	(*CloseDatasetReply)(nil),    // 52: trainmaster.v1.CloseDatasetReply
+	nil,                          // 53: trainmaster.v1.PopulationMember.ValuesEntry
+	nil,                          // 54: trainmaster.v1.SetJobRequest.WeightsEntry
+	(TaskKind)(0),                // 55: trainmaster.v1.TaskKind
 }
 var file_trainmaster_v1_admin_proto_depIdxs = []int32{
 	0,  // 0: trainmaster.v1.StatusReply.status:type_name -> trainmaster.v1.JobStatus
@@ -4018,55 +4278,59 @@ var file_trainmaster_v1_admin_proto_depIdxs = []int32{
 	10, // 8: trainmaster.v1.StatusReply.learning_rate:type_name -> trainmaster.v1.LearningRate
 	4,  // 9: trainmaster.v1.StatusReply.strategy:type_name -> trainmaster.v1.StrategyStatus
 	7,  // 10: trainmaster.v1.StatusReply.population:type_name -> trainmaster.v1.PopulationStatus
-	5,  // 11: trainmaster.v1.StrategyStatus.parameters:type_name -> trainmaster.v1.HyperParameterStatus
-	6,  // 12: trainmaster.v1.StrategyStatus.decisions:type_name -> trainmaster.v1.StrategyDecision
-	8,  // 13: trainmaster.v1.PopulationStatus.members:type_name -> trainmaster.v1.PopulationMember
-	9,  // 14: trainmaster.v1.PopulationStatus.decisions:type_name -> trainmaster.v1.PopulationDecision
-	50, // 15: trainmaster.v1.PopulationMember.values:type_name -> trainmaster.v1.PopulationMember.ValuesEntry
-	52, // 16: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
-	1,  // 17: trainmaster.v1.ListTasksRequest.states:type_name -> trainmaster.v1.TaskState
-	20, // 18: trainmaster.v1.ListTasksReply.tasks:type_name -> trainmaster.v1.TaskEntry
-	1,  // 19: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
-	21, // 20: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
-	24, // 21: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
-	27, // 22: trainmaster.v1.ListPodsReply.pods:type_name -> trainmaster.v1.PodEntry
-	51, // 23: trainmaster.v1.SetJobRequest.weights:type_name -> trainmaster.v1.SetJobRequest.WeightsEntry
-	10, // 24: trainmaster.v1.SetJobReply.learning_rate:type_name -> trainmaster.v1.LearningRate
-	2,  // 25: trainmaster.v1.Admin.Status:input_type -> trainmaster.v1.StatusRequest
-	18, // 26: trainmaster.v1.Admin.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
-	22, // 27: trainmaster.v1.Admin.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
-	25, // 28: trainmaster.v1.Admin.ListPods:input_type -> trainmaster.v1.ListPodsRequest
-	28, // 29: trainmaster.v1.Admin.Drain:input_type -> trainmaster.v1.DrainRequest
-	30, // 30: trainmaster.v1.Admin.StopTasks:input_type -> trainmaster.v1.StopTasksRequest
-	34, // 31: trainmaster.v1.Admin.Pause:input_type -> trainmaster.v1.PauseRequest
-	36, // 32: trainmaster.v1.Admin.Resume:input_type -> trainmaster.v1.ResumeRequest
-	38, // 33: trainmaster.v1.Admin.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
-	42, // 34: trainmaster.v1.Admin.Scale:input_type -> trainmaster.v1.ScaleRequest
-	32, // 35: trainmaster.v1.Admin.Evaluate:input_type -> trainmaster.v1.EvaluateRequest
-	40, // 36: trainmaster.v1.Admin.DropTask:input_type -> trainmaster.v1.DropTaskRequest
-	44, // 37: trainmaster.v1.Admin.SetJob:input_type -> trainmaster.v1.SetJobRequest
-	46, // 38: trainmaster.v1.Admin.AppendDataset:input_type -> trainmaster.v1.AppendDatasetRequest
-	48, // 39: trainmaster.v1.Admin.CloseDataset:input_type -> trainmaster.v1.CloseDatasetRequest
-	3,  // 40: trainmaster.v1.Admin.Status:output_type -> trainmaster.v1.StatusReply
-	19, // 41: trainmaster.v1.Admin.ListTasks:output_type -> trainmaster.v1.ListTasksReply
-	23, // 42: trainmaster.v1.Admin.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
-	26, // 43: trainmaster.v1.Admin.ListPods:output_type -> trainmaster.v1.ListPodsReply
-	29, // 44: trainmaster.v1.Admin.Drain:output_type -> trainmaster.v1.DrainReply
-	31, // 45: trainmaster.v1.Admin.StopTasks:output_type -> trainmaster.v1.StopTasksReply
-	35, // 46: trainmaster.v1.Admin.Pause:output_type -> trainmaster.v1.PauseReply
-	37, // 47: trainmaster.v1.Admin.Resume:output_type -> trainmaster.v1.ResumeReply
-	39, // 48: trainmaster.v1.Admin.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
-	43, // 49: trainmaster.v1.Admin.Scale:output_type -> trainmaster.v1.ScaleReply
-	33, // 50: trainmaster.v1.Admin.Evaluate:output_type -> trainmaster.v1.EvaluateReply
-	41, // 51: trainmaster.v1.Admin.DropTask:output_type -> trainmaster.v1.DropTaskReply
-	45, // 52: trainmaster.v1.Admin.SetJob:output_type -> trainmaster.v1.SetJobReply
-	47, // 53: trainmaster.v1.Admin.AppendDataset:output_type -> trainmaster.v1.AppendDatasetReply
-	49, // 54: trainmaster.v1.Admin.CloseDataset:output_type -> trainmaster.v1.CloseDatasetReply
-	40, // [40:55] is the sub-list for method output_type
-	25, // [25:40] is the sub-list for method input_type
-	25, // [25:25] is the sub-list for extension type_name
-	25, // [25:25] is the sub-list for extension extendee
-	0,  // [0:25] is the sub-list for field type_name
+	28, // 11: trainmaster.v1.StatusReply.pods:type_name -> trainmaster.v1.PodGroup
+	5,  // 12: trainmaster.v1.StrategyStatus.parameters:type_name -> trainmaster.v1.HyperParameterStatus
+	6,  // 13: trainmaster.v1.StrategyStatus.decisions:type_name -> trainmaster.v1.StrategyDecision
+	8,  // 14: trainmaster.v1.PopulationStatus.members:type_name -> trainmaster.v1.PopulationMember
+	9,  // 15: trainmaster.v1.PopulationStatus.decisions:type_name -> trainmaster.v1.PopulationDecision
+	53, // 16: trainmaster.v1.PopulationMember.values:type_name -> trainmaster.v1.PopulationMember.ValuesEntry
+	55, // 17: trainmaster.v1.DatasetStatus.kind:type_name -> trainmaster.v1.TaskKind
+	1,  // 18: trainmaster.v1.ListTasksRequest.states:type_name -> trainmaster.v1.TaskState
+	20, // 19: trainmaster.v1.ListTasksReply.tasks:type_name -> trainmaster.v1.TaskEntry
+	1,  // 20: trainmaster.v1.TaskEntry.state:type_name -> trainmaster.v1.TaskState
+	21, // 21: trainmaster.v1.TaskEntry.holders:type_name -> trainmaster.v1.TaskHolder
+	24, // 22: trainmaster.v1.ListTrainersReply.trainers:type_name -> trainmaster.v1.TrainerEntry
+	27, // 23: trainmaster.v1.ListPodsReply.pods:type_name -> trainmaster.v1.PodEntry
+	28, // 24: trainmaster.v1.ScaleWorkersReply.workers:type_name -> trainmaster.v1.PodGroup
+	54, // 25: trainmaster.v1.SetJobRequest.weights:type_name -> trainmaster.v1.SetJobRequest.WeightsEntry
+	10, // 26: trainmaster.v1.SetJobReply.learning_rate:type_name -> trainmaster.v1.LearningRate
+	2,  // 27: trainmaster.v1.Admin.Status:input_type -> trainmaster.v1.StatusRequest
+	18, // 28: trainmaster.v1.Admin.ListTasks:input_type -> trainmaster.v1.ListTasksRequest
+	22, // 29: trainmaster.v1.Admin.ListTrainers:input_type -> trainmaster.v1.ListTrainersRequest
+	25, // 30: trainmaster.v1.Admin.ListPods:input_type -> trainmaster.v1.ListPodsRequest
+	29, // 31: trainmaster.v1.Admin.Drain:input_type -> trainmaster.v1.DrainRequest
+	31, // 32: trainmaster.v1.Admin.StopTasks:input_type -> trainmaster.v1.StopTasksRequest
+	35, // 33: trainmaster.v1.Admin.Pause:input_type -> trainmaster.v1.PauseRequest
+	37, // 34: trainmaster.v1.Admin.Resume:input_type -> trainmaster.v1.ResumeRequest
+	39, // 35: trainmaster.v1.Admin.RetryTask:input_type -> trainmaster.v1.RetryTaskRequest
+	43, // 36: trainmaster.v1.Admin.Scale:input_type -> trainmaster.v1.ScaleRequest
+	45, // 37: trainmaster.v1.Admin.ScaleWorkers:input_type -> trainmaster.v1.ScaleWorkersRequest
+	33, // 38: trainmaster.v1.Admin.Evaluate:input_type -> trainmaster.v1.EvaluateRequest
+	41, // 39: trainmaster.v1.Admin.DropTask:input_type -> trainmaster.v1.DropTaskRequest
+	47, // 40: trainmaster.v1.Admin.SetJob:input_type -> trainmaster.v1.SetJobRequest
+	49, // 41: trainmaster.v1.Admin.AppendDataset:input_type -> trainmaster.v1.AppendDatasetRequest
+	51, // 42: trainmaster.v1.Admin.CloseDataset:input_type -> trainmaster.v1.CloseDatasetRequest
+	3,  // 43: trainmaster.v1.Admin.Status:output_type -> trainmaster.v1.StatusReply
+	19, // 44: trainmaster.v1.Admin.ListTasks:output_type -> trainmaster.v1.ListTasksReply
+	23, // 45: trainmaster.v1.Admin.ListTrainers:output_type -> trainmaster.v1.ListTrainersReply
+	26, // 46: trainmaster.v1.Admin.ListPods:output_type -> trainmaster.v1.ListPodsReply
+	30, // 47: trainmaster.v1.Admin.Drain:output_type -> trainmaster.v1.DrainReply
+	32, // 48: trainmaster.v1.Admin.StopTasks:output_type -> trainmaster.v1.StopTasksReply
+	36, // 49: trainmaster.v1.Admin.Pause:output_type -> trainmaster.v1.PauseReply
+	38, // 50: trainmaster.v1.Admin.Resume:output_type -> trainmaster.v1.ResumeReply
+	40, // 51: trainmaster.v1.Admin.RetryTask:output_type -> trainmaster.v1.RetryTaskReply
+	44, // 52: trainmaster.v1.Admin.Scale:output_type -> trainmaster.v1.ScaleReply
+	46, // 53: trainmaster.v1.Admin.ScaleWorkers:output_type -> trainmaster.v1.ScaleWorkersReply
+	34, // 54: trainmaster.v1.Admin.Evaluate:output_type -> trainmaster.v1.EvaluateReply
+	42, // 55: trainmaster.v1.Admin.DropTask:output_type -> trainmaster.v1.DropTaskReply
+	48, // 56: trainmaster.v1.Admin.SetJob:output_type -> trainmaster.v1.SetJobReply
+	50, // 57: trainmaster.v1.Admin.AppendDataset:output_type -> trainmaster.v1.AppendDatasetReply
+	52, // 58: trainmaster.v1.Admin.CloseDataset:output_type -> trainmaster.v1.CloseDatasetReply
+	43, // [43:59] is the sub-list for method output_type
+	27, // [27:43] is the sub-list for method input_type
+	27, // [27:27] is the sub-list for extension type_name
+	27, // [27:27] is the sub-list for extension extendee
+	0,  // [0:27] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_admin_proto_init() }
@@ -4078,18 +4342,18 @@ func file_trainmaster_v1_admin_proto_init() {
 	file_trainmaster_v1_admin_proto_msgTypes[6].OneofWrappers = []any{}
 	file_trainmaster_v1_admin_proto_msgTypes[15].OneofWrappers = []any{}
 	file_trainmaster_v1_admin_proto_msgTypes[22].OneofWrappers = []any{}
-	file_trainmaster_v1_admin_proto_msgTypes[36].OneofWrappers = []any{
+	file_trainmaster_v1_admin_proto_msgTypes[37].OneofWrappers = []any{
 		(*RetryTaskRequest_Index)(nil),
 		(*RetryTaskRequest_All)(nil),
 	}
-	file_trainmaster_v1_admin_proto_msgTypes[42].OneofWrappers = []any{}
+	file_trainmaster_v1_admin_proto_msgTypes[45].OneofWrappers = []any{}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_admin_proto_rawDesc), len(file_trainmaster_v1_admin_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   50,
+			NumMessages:   53,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -29,6 +29,7 @@ const (
 	Admin_Resume_FullMethodName        = "/trainmaster.v1.Admin/Resume"
 	Admin_RetryTask_FullMethodName     = "/trainmaster.v1.Admin/RetryTask"
 	Admin_Scale_FullMethodName         = "/trainmaster.v1.Admin/Scale"
+	Admin_ScaleWorkers_FullMethodName  = "/trainmaster.v1.Admin/ScaleWorkers"
 	Admin_Evaluate_FullMethodName      = "/trainmaster.v1.Admin/Evaluate"
 	Admin_DropTask_FullMethodName      = "/trainmaster.v1.Admin/DropTask"
 	Admin_SetJob_FullMethodName        = "/trainmaster.v1.Admin/SetJob"
@@ -70,6 +71,9 @@ type AdminClient interface {
 	// Scale changes the number of parameter servers of a running job. It returns the progress immediately. With 0 servers, it
 	// only returns the progress.
 	Scale(ctx context.Context, in *ScaleRequest, opts ...grpc.CallOption) (*ScaleReply, error)
+	// ScaleWorkers changes the number of worker pods, within the limits of --workers (otherwise the reason is POD_LIMITS), in a job whose master
+	// creates pods. It returns the progress when the number is stored. With 0 workers, it only returns the progress.
+	ScaleWorkers(ctx context.Context, in *ScaleWorkersRequest, opts ...grpc.CallOption) (*ScaleWorkersReply, error)
 	// Evaluate begins an evaluation round of the current model. If a round is open, the next round begins after it. It returns when the
 	// request is stored.
 	Evaluate(ctx context.Context, in *EvaluateRequest, opts ...grpc.CallOption) (*EvaluateReply, error)
@@ -193,6 +197,16 @@ func (c *adminClient) Scale(ctx context.Context, in *ScaleRequest, opts ...grpc.
 	return out, nil
 }
 
+func (c *adminClient) ScaleWorkers(ctx context.Context, in *ScaleWorkersRequest, opts ...grpc.CallOption) (*ScaleWorkersReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(ScaleWorkersReply)
+	err := c.cc.Invoke(ctx, Admin_ScaleWorkers_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 func (c *adminClient) Evaluate(ctx context.Context, in *EvaluateRequest, opts ...grpc.CallOption) (*EvaluateReply, error) {
 	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
 	out := new(EvaluateReply)
@@ -277,6 +291,9 @@ type AdminServer interface {
 	// Scale changes the number of parameter servers of a running job. It returns the progress immediately. With 0 servers, it
 	// only returns the progress.
 	Scale(context.Context, *ScaleRequest) (*ScaleReply, error)
+	// ScaleWorkers changes the number of worker pods, within the limits of --workers (otherwise the reason is POD_LIMITS), in a job whose master
+	// creates pods. It returns the progress when the number is stored. With 0 workers, it only returns the progress.
+	ScaleWorkers(context.Context, *ScaleWorkersRequest) (*ScaleWorkersReply, error)
 	// Evaluate begins an evaluation round of the current model. If a round is open, the next round begins after it. It returns when the
 	// request is stored.
 	Evaluate(context.Context, *EvaluateRequest) (*EvaluateReply, error)
@@ -329,6 +346,9 @@ func (UnimplementedAdminServer) RetryTask(context.Context, *RetryTaskRequest) (*
 }
 func (UnimplementedAdminServer) Scale(context.Context, *ScaleRequest) (*ScaleReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Scale not implemented")
+}
+func (UnimplementedAdminServer) ScaleWorkers(context.Context, *ScaleWorkersRequest) (*ScaleWorkersReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method ScaleWorkers not implemented")
 }
 func (UnimplementedAdminServer) Evaluate(context.Context, *EvaluateRequest) (*EvaluateReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Evaluate not implemented")
@@ -546,6 +566,24 @@ func _Admin_Scale_Handler(srv interface{}, ctx context.Context, dec func(interfa
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Admin_ScaleWorkers_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(ScaleWorkersRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(AdminServer).ScaleWorkers(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Admin_ScaleWorkers_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(AdminServer).ScaleWorkers(ctx, req.(*ScaleWorkersRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 func _Admin_Evaluate_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
 	in := new(EvaluateRequest)
 	if err := dec(in); err != nil {
@@ -682,6 +720,10 @@ var Admin_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Scale",
 			Handler:    _Admin_Scale_Handler,
+		},
+		{
+			MethodName: "ScaleWorkers",
+			Handler:    _Admin_ScaleWorkers_Handler,
 		},
 		{
 			MethodName: "Evaluate",
