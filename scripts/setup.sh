@@ -19,6 +19,11 @@ if [ "$(id -u)" -eq 0 ] && [ "$(uname)" = Linux ]; then # tests of network parti
 	packages[nft]="nftables"
 fi
 
+# has_torch PYTHON reports whether an interpreter finds PyTorch.
+has_torch() {
+	"$1" -c 'import importlib.util, sys; sys.exit(importlib.util.find_spec("torch") is None)' 2>/dev/null
+}
+
 debian_packages() {
 	local missing=() command names
 	for command in "${!packages[@]}"; do
@@ -27,6 +32,9 @@ debian_packages() {
 			missing+=("${names[@]}")
 		fi
 	done
+	if ! has_torch /usr/bin/python3 && ! has_torch python3; then # a test of master worker runs PyTorch
+		missing+=(python3-torch)
+	fi
 	[ ${#missing[@]} -gt 0 ] || return 0
 
 	if ! command -v apt-get >/dev/null; then

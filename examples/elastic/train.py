@@ -1,7 +1,7 @@
 """Data-parallel training with PyTorch and gloo that survives a change of its members.
 
 Each process begins with the environment of `master worker`. The first process writes a checkpoint after each step, and all
-processes begin with it: the directory must be shared by the members.
+processes begin with it: the directory must be shared by the members. A file `stop` in it ends the training after a step.
 
 usage: train.py DIRECTORY [--steps N] [--pause SECONDS]
 """
@@ -26,14 +26,15 @@ def main():
     rank, world = dist.get_rank(), dist.get_world_size()
     generation = int(os.environ["TORCHELASTIC_RESTART_COUNT"]) + 1
     checkpoint = os.path.join(args.directory, "checkpoint.pt")
-    weights, step = torch.zeros(4), torch.zeros(1, dtype=torch.int64)
+    weights = torch.zeros(4)
+    step, stops = torch.zeros(1, dtype=torch.int64), torch.zeros(1)
     if rank == 0 and os.path.exists(checkpoint):
         saved = torch.load(checkpoint)
         weights, step = saved["weights"], saved["step"]
     dist.broadcast(weights, 0)
     dist.broadcast(step, 0)
 
-    while step.item() < args.steps:
+    while step.item() < args.steps and not stops.item():
         gradient = torch.full((4,), float(rank + 1))
         dist.all_reduce(gradient)
         expected = world * (world + 1) / 2  # 1 + 2 + ... of all ranks
@@ -45,6 +46,8 @@ def main():
             torch.save({"weights": weights, "step": step}, checkpoint + ".new")
             os.replace(checkpoint + ".new", checkpoint)
             print(f"step {step.item()} generation {generation} world {world}", flush=True)
+            stops.fill_(os.path.exists(os.path.join(args.directory, "stop")))
+        dist.broadcast(stops, 0)
         time.sleep(args.pause)
     dist.barrier()
     if rank == 0:

@@ -40,6 +40,23 @@ func Python(t testing.TB) string {
 	return File(t, "python", "bin", "python3")
 }
 
+// Torch returns the path of a Python interpreter that can import PyTorch.
+func Torch(t testing.TB) string {
+	t.Helper()
+	for _, name := range []string{"/usr/bin/python3", "python3"} { // the package of Debian is for the first
+		path, err := exec.LookPath(name)
+		if err == nil && exec.CommandContext(t.Context(), path, "-c", "import torch.distributed").Run() == nil {
+			return path
+		}
+	}
+	missing := "torch: expected PyTorch for python3: run `make setup`, or install python3-torch"
+	if os.Getenv("REQUIRE") == "all" {
+		t.Fatal(missing)
+	}
+	t.Skip(missing)
+	return ""
+}
+
 // root returns the directory of go.mod above the working directory.
 func root() (string, error) {
 	dir, err := os.Getwd()
