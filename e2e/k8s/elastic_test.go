@@ -122,20 +122,56 @@ func TestNextPushAfterAKilledServer(t *testing.T) {
 	}
 }
 
-// hasPushes returns an error until a parameter server has taken a push.
-func (e *Env) hasPushes(t *testing.T, ns, pod string) error {
+// describeServer returns the state of a parameter server.
+func (e *Env) describeServer(t *testing.T, ns, pod string) (*pb.DescribeReply, error) {
 	ip, err := e.Try("-n", ns, "get", "pod", pod, "-o", "jsonpath={.status.podIP}")
 	if err != nil || ip == "" {
-		return fmt.Errorf("%s has no address: %v", pod, err)
+		return nil, fmt.Errorf("%s has no address: %v", pod, err)
 	}
 	conn, err := grpc.NewClient(net.JoinHostPort(ip, "9000"), grpc.WithTransportCredentials(insecure.NewCredentials()))
 	if err != nil {
-		return err
+		return nil, err
 	}
 	defer conn.Close()
-	d, err := pb.NewParameterServerClient(conn).Describe(t.Context(), &pb.DescribeRequest{})
+	return pb.NewParameterServerClient(conn).Describe(t.Context(), &pb.DescribeRequest{})
+}
+
+// hasPushes returns an error until a parameter server has taken a push.
+func (e *Env) hasPushes(t *testing.T, ns, pod string) error {
+	d, err := e.describeServer(t, ns, pod)
 	if err == nil && d.GetCounters().GetBlocksPushed() == 0 {
 		err = fmt.Errorf("%s: expected a push, found none", pod)
 	}
 	return err
+}
+
+// F290: the memory limit of a parameter server is lowered to its use. The master raises it in place: the container is not restarted.
+func TestServerNearItsMemoryLimitIsResizedInPlace(t *testing.T) {
+	t.Parallel()
+	c := Cluster(t)
+	ns := c.Namespace(t)
+	startMaster(t, c, ns, "--workers=1", "--ps=1", "--passes=1000", "--checkpoint-every=never", "--ps-resources=memory=256Mi",
+		"--ps-command=master pserver", "--worker-command=master trainer --data '/job/data/digits-0*' --record-delay 300ms")
+	const pod = "digits-ps-0-0"
+	Until(t, time.Minute, func() error { return c.hasPushes(t, ns, pod) })
+	var low uint64
+	for range 20 { // 5 s, for the maximum
+		d, err := c.describeServer(t, ns, pod)
+		if err != nil || d.GetMemoryUsed() == 0 || d.GetMemoryLimit() != 256<<20 {
+			t.Fatalf("expected memory of a limit of 256 MiB, found %d of %d, %v", d.GetMemoryUsed(), d.GetMemoryLimit(), err)
+		}
+		low = max(low, d.GetMemoryUsed()*109/100/4096*4096)
+		time.Sleep(250 * time.Millisecond) // between two looks at the memory
+	}
+	c.Kubectl(t, "-n", ns, "patch", "pod", pod, "--subresource", "resize", "-p",
+		fmt.Sprintf(`{"spec":{"containers":[{"name":"main","resources":{"requests":{"memory":"%[1]d"},"limits":{"memory":"%[1]d"}}}]}}`, low))
+	Until(t, time.Minute, func() error {
+		d, err := c.describeServer(t, ns, pod)
+		if err == nil && d.GetMemoryLimit() < low*14/10 {
+			err = fmt.Errorf("expected 1.5 times %d bytes, found %d", low, d.GetMemoryLimit())
+		}
+		return err
+	})
+	c.Await(t, 0, ns, "pod/"+pod, "{.status.containerStatuses[0].restartCount}", "0")
+	c.Await(t, 0, ns, "pod/"+pod, "{.status.phase}", "Running")
 }

@@ -16,6 +16,15 @@ const OnServersChanged taskqueue.EffectKind = 255
 // Key implements [taskqueue.Effect].
 func (ServersChanged) Key() taskqueue.EffectKey { return taskqueue.EffectKey{Kind: OnServersChanged} }
 
+// ServerMemory is posted every few seconds with the working sets of the containers of parameter servers, in bytes by the address of the server.
+type ServerMemory struct{ Used map[string]uint64 }
+
+// OnServerMemory is the kind of [ServerMemory]. It is not an effect of the queue.
+const OnServerMemory taskqueue.EffectKind = 250
+
+// Key implements [taskqueue.Effect].
+func (ServerMemory) Key() taskqueue.EffectKey { return taskqueue.EffectKey{Kind: OnServerMemory} }
+
 // Mailbox holds the newest effect of each key until its component takes it. Posting never blocks.
 type Mailbox struct {
 	kinds   []taskqueue.EffectKind

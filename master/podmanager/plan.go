@@ -12,8 +12,9 @@ import (
 // Observed is what the cluster and the job are like.
 type Observed struct {
 	Pods []Pod
-	Hung map[string]bool // names of pods whose trainers hang beyond the hard deadline of a task
-	Over bool            // the job has ended: nothing is created or replaced
+	Hung map[string]bool  // names of pods whose trainers hang beyond the hard deadline of a task
+	Used map[string]int64 // name of a pod -> bytes of its working set
+	Over bool             // the job has ended: nothing is created or replaced
 }
 
 // Verb is what an action does.
@@ -25,19 +26,22 @@ const (
 	Delete           // with the UID
 	FailJob          // the job cannot continue
 	CompleteJob      // all workers of a job without tasks have completed
+	Resize           // change the memory of a pod in place
 )
 
-func (v Verb) String() string { return [...]string{"create", "delete", "fail-job", "complete-job"}[v] }
+func (v Verb) String() string {
+	return [...]string{"create", "delete", "fail-job", "complete-job", "resize"}[v]
+}
 
 // Action is one step towards the goal.
 type Action struct {
 	Verb    Verb
 	Name    string // of the pod
-	UID     string // of a pod to delete
+	UID     string // of a pod to delete or resize
 	Role    Role
 	Index   int
 	Attempt int
-	Memory  int64  // of a pod to create; 0: as configured
+	Memory  int64  // of a pod to create or resize; 0: as configured
 	Reason  string // of a delete, or of the end of the job
 }
 
@@ -187,6 +191,8 @@ func (p *planner) index(slot Slot, wanted bool) {
 	case current != nil && (slot.Hung || p.seen.Hung[current.Name]):
 		slot.Hung = true
 		p.remove(*current, hungReason)
+	case current != nil && slot.Role == Server && current.Memory > 0 && !current.Deleting:
+		p.resize(&slot, *current)
 	}
 	p.State.set(slot)
 	if !wanted || slot.Done != NotDone || current != nil && current.Attempt == slot.Attempt {
@@ -202,6 +208,22 @@ func (p *planner) index(slot Slot, wanted bool) {
 	p.Actions = append(p.Actions, Action{
 		Verb: Create, Name: Name(p.config.Job, slot.Role, slot.Index, slot.Attempt), Role: slot.Role, Index: slot.Index, Attempt: slot.Attempt, Memory: slot.Memory,
 	})
+}
+
+// nearLimit is the share of its memory from which a parameter server gets more.
+const nearLimit = 0.9
+
+// resize raises the memory of a parameter server that is near its limit, in place: its end would cost the updates since the last checkpoint set.
+func (p *planner) resize(slot *Slot, pod Pod) {
+	//guard:server-near-its-limit
+	if slot.Memory <= pod.Memory && float64(p.seen.Used[pod.Name]) >= nearLimit*float64(pod.Memory) {
+		if more := p.config.grow(slot.Role, pod.Memory); more > 0 {
+			slot.Memory = more
+		}
+	}
+	if slot.Memory > pod.Memory {
+		p.Actions = append(p.Actions, Action{Verb: Resize, Name: pod.Name, UID: pod.UID, Role: pod.Role, Index: pod.Index, Attempt: pod.Attempt, Memory: slot.Memory})
+	}
 }
 
 const hungReason = "its trainer hangs beyond the hard deadline of its task"
@@ -244,6 +266,10 @@ func (p *planner) relaunch(slot *Slot, pod Pod) {
 		slot.Done = GivenUp
 	case outcome == Completed && slot.Role == Worker:
 		slot.Done = HasDone
+	//guard:refused-resize-in-the-next-pod
+	case outcome == OutOfMemory && pod.Memory > 0 && slot.Memory > pod.Memory: // the resize was refused, or came too late
+		done.Memory = slot.Memory
+		p.next(slot, 0)
 	case outcome == OutOfMemory && p.config.grow(slot.Role, slot.Memory) > 0:
 		slot.Memory = p.config.grow(slot.Role, slot.Memory)
 		done.Memory = slot.Memory

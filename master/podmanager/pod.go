@@ -32,6 +32,7 @@ type Pod struct {
 	Index    int
 	Attempt  int
 	Address  string // IP; empty before the pod runs
+	Memory   int64  // limit of the container "main" in bytes; 0: none
 
 	Phase Phase
 	// Exit is of the container "main". It is nil while the container has not ended.

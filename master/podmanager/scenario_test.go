@@ -24,6 +24,7 @@ var update = flag.Bool("update", false, "write the golden files")
 //	pod ROLE INDEX ATTEMPT PHASE [WORD...]   the cluster shows a pod: code=N reason=R message=M disruption=D words=W instance=I deleting lost gone
 //	away ROLE INDEX ATTEMPT                  it does not show it any more
 //	scale ROLE N                             another goal
+//	used POD MIB                             working set of a parameter server
 //	hung POD                                 its trainer hangs
 //	over                                     the job has ended
 //	clean POLICY                             the deletes at the end
@@ -92,6 +93,8 @@ func (s *scene) do(out *bytes.Buffer, words []string) error {
 		s.away(podmanager.Role(words[1]), number(words[2]), number(words[3]))
 	case "scale":
 		s.state = s.state.Scale(s.config, podmanager.Role(words[1]), number(words[2]))
+	case "used":
+		s.seen.Used = map[string]int64{words[1]: int64(number(words[2])) << 20}
 	case "hung":
 		s.seen.Hung = map[string]bool{words[1]: true}
 	case "over":
@@ -132,6 +135,8 @@ func describe(a podmanager.Action) string {
 	switch a.Verb {
 	case podmanager.Create:
 		return fmt.Sprintf("create %s memory=%d", a.Name, a.Memory)
+	case podmanager.Resize:
+		return fmt.Sprintf("resize %s uid=%s memory=%d", a.Name, a.UID, a.Memory)
 	case podmanager.Delete:
 		return fmt.Sprintf("delete %s uid=%s: %s", a.Name, a.UID, a.Reason)
 	}
@@ -156,6 +161,8 @@ func (s *scene) set(words []string) error {
 			s.config.Workers.Min = number(value)
 		case "ps":
 			s.config.Servers.Count = number(value)
+		case "ps-memory":
+			s.config.Servers.Memory = int64(number(value)) << 20
 		case "memory":
 			s.config.Workers.Memory = int64(number(value)) << 20
 		case "max-memory":
@@ -199,6 +206,8 @@ func (s *scene) pod(words []string) error {
 			p.Disruption = value
 		case "words":
 			p.Words = value
+		case "limit":
+			p.Memory = int64(number(value)) << 20
 		case "instance":
 			p.Instance = value
 		case "deleting":

@@ -6,6 +6,8 @@ import (
 	"encoding/hex"
 	"fmt"
 	"maps"
+	"math"
+	"net"
 	"slices"
 	"sync"
 	"time"
@@ -30,6 +32,8 @@ type Cluster interface {
 	Create(ctx context.Context, a podmanager.Action, instance string) (podmanager.Pod, error)
 	// Delete deletes a pod with the UID of the action. Without such a pod it does nothing.
 	Delete(ctx context.Context, a podmanager.Action) error
+	// Resize changes the memory of a pod in place. Without a pod with the UID of the action it does nothing.
+	Resize(ctx context.Context, a podmanager.Action) error
 	// List reads the pods once.
 	List(ctx context.Context) ([]podmanager.Pod, error)
 	// Requests returns how many requests were made.
@@ -121,7 +125,7 @@ func (m *Manager) Prepare(ctx context.Context, now component.Term) error {
 		return fmt.Errorf("read %s: %w", podmanager.Key, err)
 	}
 	t := &term{
-		Manager: m, Term: now, box: now.Effects(taskqueue.OnJobEnded, taskqueue.OnTrainerHung, onPodsChanged), stored: value != nil, turn: component.NewSemaphore(),
+		Manager: m, Term: now, box: now.Effects(taskqueue.OnJobEnded, taskqueue.OnTrainerHung, component.OnServerMemory, onPodsChanged), stored: value != nil, turn: component.NewSemaphore(),
 		known: map[string]podmanager.Pod{}, hung: map[string]bool{}, requests: make(chan struct{}, maxRequests), evicted: map[store.Server]bool{},
 	}
 	if value != nil {
@@ -150,10 +154,11 @@ type term struct {
 	state    podmanager.State          // as stored
 	stored   bool                      // state is in the store
 	known    map[string]podmanager.Pod // pods that were observed in this term
-	hung     map[string]bool           // names of pods whose trainers hang
 	requests chan struct{}             // holds a token for each request in progress
 	running  sync.WaitGroup
 
+	hung    map[string]bool       // names of pods whose trainers hang
+	used    map[string]uint64     // address of a parameter server -> working set in bytes
 	claims  []store.Server        // of parameter servers, as registered; guarded by mu
 	evicted map[store.Server]bool // claims whose eviction has begun
 }
@@ -174,8 +179,11 @@ func (m *Manager) Run(ctx context.Context, _ component.Term) error {
 			return context.Cause(ctx)
 		}
 		for _, e := range t.box.Take() {
-			if e, ok := e.(taskqueue.TrainerHung); ok {
+			switch e := e.(type) {
+			case taskqueue.TrainerHung:
 				t.hung[e.ID] = true // a trainer has the name of its pod
+			case component.ServerMemory:
+				t.used = e.Used
 			}
 		}
 		next, err := t.round(ctx)
@@ -207,7 +215,7 @@ func (t *term) round(ctx context.Context) (rest time.Duration, err error) {
 	if !known {
 		return -1, nil
 	}
-	seen := podmanager.Observed{Pods: pods, Hung: t.hung}
+	seen := podmanager.Observed{Pods: pods, Hung: t.hung, Used: t.usedBy(pods)}
 	var now taskqueue.Clock
 	var ended []*taskqueue.Gone
 	if err := t.Read(ctx, func(q *taskqueue.Queue) { // after the pods: a worker completes after the end of the job
@@ -257,6 +265,23 @@ func (t *term) round(ctx context.Context) (rest time.Duration, err error) {
 		wait = sooner(wait, d.Rest+100*time.Millisecond) // the job clock advances with ticks
 	}
 	return wait, nil
+}
+
+// usedBy returns the working sets of parameter servers by the names of their pods.
+func (t *term) usedBy(pods []podmanager.Pod) map[string]int64 {
+	byHost := map[string]int64{}
+	for address, bytes := range t.used {
+		if host, _, err := net.SplitHostPort(address); err == nil {
+			byHost[host] = int64(min(bytes, math.MaxInt64))
+		}
+	}
+	used := map[string]int64{}
+	for _, p := range pods {
+		if p.Role == podmanager.Server && p.Phase == podmanager.Running && byHost[p.Address] > 0 {
+			used[p.Name] = byHost[p.Address]
+		}
+	}
+	return used
 }
 
 // awaits reports whether a created pod has not been observed.
@@ -393,11 +418,12 @@ func (t *term) act(ctx context.Context, actions []podmanager.Action) (rest time.
 			continue
 		}
 		t.mu.Lock()
-		wait := t.refused[a.Name].until.Sub(now)
+		key := requestOf(a)
+		wait := t.refused[key].until.Sub(now)
 		_, isMade := t.created[a.Name] // after the observation of this round
-		busy := t.inFlight[a.Name] || a.Verb == podmanager.Create && isMade
+		busy := t.inFlight[key] || a.Verb == podmanager.Create && isMade
 		if !busy && wait <= 0 {
-			t.inFlight[a.Name] = true
+			t.inFlight[key] = true
 		}
 		t.mu.Unlock()
 		switch {
@@ -412,35 +438,52 @@ func (t *term) act(ctx context.Context, actions []podmanager.Action) (rest time.
 	return rest
 }
 
+// requestOf identifies the request of an action: the name of the pod. A refused resize does not delay the end of the pod.
+func requestOf(a podmanager.Action) string {
+	if a.Verb == podmanager.Resize {
+		return a.Name + resizeSuffix
+	}
+	return a.Name
+}
+
+const resizeSuffix = "/resize"
+
 // execute makes the request of an action.
 func (t *term) execute(ctx context.Context, a podmanager.Action) {
 	var pod podmanager.Pod
 	var err error
-	if a.Verb == podmanager.Create {
+	switch a.Verb {
+	case podmanager.Create:
 		pod, err = t.config.Cluster.Create(ctx, a, t.instance)
-	} else {
+	case podmanager.Resize:
+		err = t.config.Cluster.Resize(ctx, a)
+	default:
 		err = t.config.Cluster.Delete(ctx, a)
 	}
+	key := requestOf(a)
 	log := t.config.Log.WithField("pod", a.Name)
 	isNew := false
 	t.mu.Lock()
-	delete(t.inFlight, a.Name)
-	before := t.refused[a.Name]
+	delete(t.inFlight, key)
+	before := t.refused[key]
 	switch {
 	case err == nil:
-		delete(t.refused, a.Name)
+		delete(t.refused, key)
 		if a.Verb == podmanager.Create {
 			t.created[a.Name] = created{pod, t.Clock().Now()}
 		}
 	case ctx.Err() == nil:
 		isNew = before.words != err.Error()
 		pause := min(max(retryPause, 2*before.pause), longestPause)
-		t.refused[a.Name] = refusal{err.Error(), t.Clock().Now().Add(pause), pause}
+		t.refused[key] = refusal{err.Error(), t.Clock().Now().Add(pause), pause}
 	}
 	t.mu.Unlock()
 	switch {
 	case err == nil && a.Verb == podmanager.Create:
 		log.Info("pod created")
+	case err == nil && a.Verb == podmanager.Resize:
+		log.WithField("memory", a.Memory).Warn("parameter server near its memory limit: memory raised in place")
+		_ = t.config.Cluster.Note(ctx, "PodMemoryRaised", fmt.Sprintf("pod %s is near its memory limit: it has %d MiB now", a.Name, a.Memory>>20), false) // for users only
 	case err == nil:
 		log.WithField("reason", a.Reason).Info("pod deleted")
 	case isNew:

@@ -8,6 +8,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -95,6 +96,16 @@ func (c *cluster) Delete(_ context.Context, a podmanager.Action) error {
 	defer c.mu.Unlock()
 	if c.pods[a.Name].UID == a.UID {
 		delete(c.pods, a.Name)
+	}
+	return c.down
+}
+
+func (c *cluster) Resize(_ context.Context, a podmanager.Action) error {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if p := c.pods[a.Name]; p.UID == a.UID && c.down == nil {
+		p.Memory = a.Memory
+		c.pods[a.Name] = p
 	}
 	return c.down
 }
@@ -222,7 +233,7 @@ func TestNumberOfWorkersOutlivesTheLeader(t *testing.T) {
 			t.Errorf("%d workers: found %v", n, err)
 		}
 	}
-	g, err := m.ScaleWorkers(t.Context(), 2)
+	g, err := m.ScaleWorkers(t.Context(), 2) // the component leads: it has created pods
 	if err != nil || g.Goal != 2 || g.Min != 1 || g.Max != 4 {
 		t.Fatalf("found %+v, %v", g, err)
 	}
@@ -239,13 +250,14 @@ func TestNumberOfWorkersOutlivesTheLeader(t *testing.T) {
 		t.Errorf("a master that does not lead: found %v", err)
 	}
 	_, m = start(t, store, c, config)
-	if g, err = m.ScaleWorkers(t.Context(), 0); err != nil || g.Goal != 2 {
-		t.Errorf("next leader: found %+v, %v", g, err)
+	mastertest.Eventually(t, "the number of the next leader", func() bool { g, err = m.ScaleWorkers(t.Context(), 0); return err == nil })
+	if g.Goal != 2 {
+		t.Errorf("next leader: expected 2 workers, found %+v", g)
 	}
 	if _, err = m.ScaleWorkers(t.Context(), 3); err != nil {
 		t.Error(err)
 	}
-	mastertest.Eventually(t, "a third pod", func() bool { return c.has("j-worker-0-0", "j-worker-1-0", "j-worker-2-1") })
+	mastertest.Eventually(t, "a third pod", func() bool { return len(c.names()) == 3 })
 }
 
 func TestFixedNumberOfWorkersIsNamed(t *testing.T) {
@@ -336,6 +348,47 @@ func TestPodOfAHungTrainerIsReplaced(t *testing.T) {
 	if s, err := m.Summary(); err != nil || s.Pods[0].Charged != 1 || !strings.Contains(s.Pods[0].Reason, "hangs beyond the hard deadline") {
 		t.Errorf("expected one charge with its reason, found %+v, %v", s.Pods, err)
 	}
+}
+
+// measures posts the memory of a parameter server.
+type measures struct{ used func() uint64 }
+
+func (measures) Name() string                                  { return "measures" }
+func (measures) Init(context.Context) error                    { return nil }
+func (measures) Prepare(context.Context, component.Term) error { return nil }
+func (m measures) Run(ctx context.Context, t component.Term) error {
+	for ctx.Err() == nil {
+		t.Post(component.ServerMemory{Used: map[string]uint64{"10.0.0.1:9000": m.used()}})
+		t.Clock().Sleep(ctx, 10*time.Millisecond)
+	}
+	return context.Cause(ctx)
+}
+
+// F290: a parameter server near its limit gets more memory in place. A refusal is shown, and the request is repeated.
+func TestServerNearItsLimitIsResized(t *testing.T) {
+	const mib = 1 << 20
+	store := etcdtest.Store(t)
+	c := newCluster()
+	var used atomic.Uint64
+	used.Store(80 * mib)
+	config := podmanager.Config{Servers: podmanager.Group{Count: 1, Memory: 100 * mib}, MaxRelaunch: 1, Job: "j", OOMFactor: 1.5}
+	m := pods.New(pods.Config{Pods: config, Clean: podmanager.CleanRunning, Cluster: c, Store: store})
+	r := mastertest.StandBy(t, store, master.Config{Components: []component.Component{m, measures{used.Load}}, Pods: m}, nil)
+	r.AwaitLeading()
+	mastertest.Eventually(t, "a pod", func() bool { return c.has("j-ps-0-0") })
+	c.set("j-ps-0-0", func(p *podmanager.Pod) { p.Address, p.Memory = "10.0.0.1", 100*mib })
+	c.mu.Lock()
+	c.down = errors.New("pods \"j-ps-0-0\" is forbidden: node capacity exceeded")
+	c.mu.Unlock()
+	used.Store(90 * mib)
+	mastertest.Eventually(t, "the refusal", func() bool {
+		s, err := m.Summary()
+		return err == nil && s.Pods[0].Memory == 150*mib && strings.Contains(s.Pods[0].Reason, "node capacity exceeded")
+	})
+	c.mu.Lock()
+	c.down = nil
+	c.mu.Unlock()
+	mastertest.Eventually(t, "the resize", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.pods["j-ps-0-0"].Memory == 150*mib })
 }
 
 func TestRefusedCreateIsRepeatedAndShown(t *testing.T) {

@@ -133,8 +133,10 @@ func (m *Manager) status(slot podmanager.Slot, pods map[string]podmanager.Pod) S
 			s.Reason = p.Words
 		}
 	}
-	if r := m.refused[s.Name]; r.words != "" && slot.Done == podmanager.NotDone {
-		s.Reason = r.words
+	for _, request := range []string{s.Name + resizeSuffix, s.Name} {
+		if r := m.refused[request]; r.words != "" && slot.Done == podmanager.NotDone {
+			s.Reason = r.words
+		}
 	}
 	return s
 }

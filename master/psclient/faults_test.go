@@ -17,16 +17,16 @@ func TestStatesNameFaultsWithoutThePlacement(t *testing.T) {
 	a, b := serve(t), serve(t)
 	c := &psclient.Client{Present: func(context.Context) ([]string, error) { return []string{a.addr, "", b.addr}, nil }}
 	t.Cleanup(c.Close)
-	a.described = &pb.DescribeReply{State: pb.DescribeReply_STATE_READY}
+	a.described = &pb.DescribeReply{State: pb.DescribeReply_STATE_READY, MemoryUsed: 70}
 	b.described = &pb.DescribeReply{Overflow: "w is +Inf", Unrestored: "set 7 is damaged", StageNeed: 60, StageRows: 30, StageLimit: 200}
 	want := []pscontrol.ServerState{
-		{Present: true, Ready: true}, {}, {Present: true, Overflow: "w is +Inf", Unrestored: "set 7 is damaged", StageNeed: 90, StageLimit: 200},
+		{Present: true, Ready: true, Address: a.addr, MemoryUsed: 70}, {}, {Present: true, Address: b.addr, Overflow: "w is +Inf", Unrestored: "set 7 is damaged", StageNeed: 90, StageLimit: 200},
 	}
 	if states, err := c.States(within(t)); !slices.Equal(states, want) || err != nil {
 		t.Errorf("expected %+v, found %+v, %v", want, states, err)
 	}
 	a.stop()
-	want[0] = pscontrol.ServerState{}
+	want[0] = pscontrol.ServerState{Address: a.addr}
 	if states, err := c.States(within(t)); !slices.Equal(states, want) || err == nil {
 		t.Errorf("one server without an answer: expected %+v, found %+v, %v", want, states, err)
 	}

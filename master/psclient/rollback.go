@@ -24,6 +24,7 @@ func (c *Client) States(ctx context.Context) ([]pscontrol.ServerState, error) {
 		states[i] = pscontrol.ServerState{
 			Present: s != nil, Ready: s.GetState() == pb.DescribeReply_STATE_READY, Epoch: s.GetRewound(), LastCut: s.GetLastCut(),
 			KeepsCheckpoints: s.GetKeepsCheckpoints(), WantsSet: s.GetWantsSet(), Unrestored: s.GetUnrestored(), Overflow: s.GetOverflow(),
+			Address: addrs[i], MemoryUsed: s.GetMemoryUsed(),
 			StageNeed: s.GetStageNeed() + s.GetStageRows(), StageLimit: s.GetStageLimit(), LearningRate: s.GetLearningRate(), //guard:stage-room-of-rows
 		}
 	}

@@ -54,6 +54,7 @@ func (t *term) readFaults(ctx context.Context, before Faults) Faults {
 	bounded, cancel := t.within(ctx, faultsEvery)
 	defer cancel()
 	states, err := t.config.Servers.States(bounded)
+	t.postMemory(states)
 	now := faultsOf(states)
 	if err != nil && now == (Faults{}) {
 		now = before
@@ -63,6 +64,19 @@ func (t *term) readFaults(ctx context.Context, before Faults) Faults {
 		now.StageRoom = err.Error()
 	}
 	return now
+}
+
+// postMemory posts the memory of the servers that run in a container with a limit.
+func (t *term) postMemory(states []ServerState) {
+	used := map[string]uint64{}
+	for _, s := range states {
+		if s.MemoryUsed > 0 {
+			used[s.Address] = s.MemoryUsed
+		}
+	}
+	if len(used) > 0 {
+		t.Post(component.ServerMemory{Used: used})
+	}
 }
 
 // faultsOf returns the faults in the states of the servers.

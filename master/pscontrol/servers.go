@@ -88,6 +88,8 @@ type ServerState struct {
 	// batch can have any number. StageLimit is --stage-bytes; 0: the server has no parameters, or is asynchronous.
 	StageNeed, StageLimit uint64
 	LearningRate          float32 // of the optimizer, before its schedule; 0: no parameters
+	Address               string
+	MemoryUsed            uint64 // working set of its container in bytes; 0: unknown
 }
 
 // None implements [Servers] for a job without parameter servers.

@@ -11,6 +11,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
 
+	"trainmaster/internal/cgroup"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/onwire"
 	"trainmaster/pserver/persist"
@@ -63,6 +64,9 @@ func (c *Service) Describe(_ context.Context, request *pb.DescribeRequest) (*pb.
 	rate := s.Rate()
 	reply.LearningRateScale, reply.LearningRateNumber = rate.Scale, rate.Number
 	reply.Counters.StagedBytes = uint64(s.StagedBytes())
+	if m, ok := cgroup.ReadMemory(cgroup.Root); ok {
+		reply.MemoryUsed, reply.MemoryLimit = m.Used, m.Limit
+	}
 	if c.checkpoints != nil {
 		reply.Checkpoint, reply.CheckpointError = c.checkpoints.Status()
 		reply.KeepsCheckpoints, reply.LastCut, reply.WantsSet = true, c.checkpoints.LastCut(), c.checkpoints.WantsSet()

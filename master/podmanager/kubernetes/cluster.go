@@ -2,6 +2,7 @@ package kubernetes
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -14,6 +15,7 @@ import (
 	"github.com/sirupsen/logrus"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
 	"k8s.io/apimachinery/pkg/runtime/serializer"
@@ -369,6 +371,44 @@ func (c *Cluster) Delete(ctx context.Context, a podmanager.Action) error {
 	options := &metav1.DeleteOptions{Preconditions: &metav1.Preconditions{UID: &uid}}
 	err := c.core.Delete().Namespace(c.config.Namespace).Resource("pods").Name(a.Name).Body(options).Do(ctx).Error()
 	if apierrors.IsNotFound(err) || apierrors.IsConflict(err) {
+		return nil
+	}
+	return err
+}
+
+// Resize sets the memory limit of the container "main" of the pod with the UID of the action, in place. A request that is equal to the limit stays
+// equal: the quality of service of a pod cannot change. A pod that is gone, or has another UID, is a success.
+func (c *Cluster) Resize(ctx context.Context, a podmanager.Action) error {
+	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
+	defer cancel()
+	var pod corev1.Pod
+	if err := c.core.Get().Namespace(c.config.Namespace).Resource("pods").Name(a.Name).Do(ctx).Into(&pod); err != nil {
+		return ignoreGone(err)
+	}
+	i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == Main })
+	//guard:resize-of-the-pod
+	if string(pod.UID) != a.UID || i < 0 {
+		return nil
+	}
+	resources := pod.Spec.Containers[i].Resources
+	memory := resource.NewQuantity(a.Memory, resource.BinarySI)
+	change := corev1.ResourceRequirements{Limits: corev1.ResourceList{corev1.ResourceMemory: *memory}}
+	if resources.Requests.Memory().Cmp(*resources.Limits.Memory()) == 0 {
+		change.Requests = change.Limits
+	}
+	patch, err := json.Marshal(map[string]any{
+		"metadata": map[string]any{"uid": a.UID},
+		"spec":     map[string]any{"containers": []any{map[string]any{"name": Main, "resources": change}}},
+	})
+	if err != nil {
+		return err
+	}
+	return ignoreGone(c.core.Patch(types.StrategicMergePatchType).Namespace(c.config.Namespace).Resource("pods").Name(a.Name).SubResource("resize").Body(patch).Do(ctx).Error())
+}
+
+// ignoreGone returns no error for an object that does not exist.
+func ignoreGone(err error) error {
+	if apierrors.IsNotFound(err) {
 		return nil
 	}
 	return err

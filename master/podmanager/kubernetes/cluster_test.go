@@ -11,6 +11,7 @@ import (
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/resource"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 
 	"trainmaster/master/podmanager"
@@ -229,5 +230,58 @@ func TestRefusalHasTheWordsOfTheCluster(t *testing.T) {
 	a.mu.Unlock()
 	if _, err := c.Create(t.Context(), create(0, 0), instance); err == nil || !strings.Contains(err.Error(), "exceeded quota: two pods") {
 		t.Errorf("found %v", err)
+	}
+}
+
+// F290: a resize changes the memory of the pod with the UID only. A request that is equal to the limit stays equal.
+func TestResizeKeepsTheQualityOfService(t *testing.T) {
+	const mib = 1 << 20
+	for name, test := range map[string]struct{ request, limit, wantRequest string }{
+		"guaranteed": {"64Mi", "64Mi", "96Mi"},
+		"burstable":  {"32Mi", "64Mi", "32Mi"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			a := newAPI(t)
+			c := connect(t, a)
+			watch(t, c)
+			pod, err := c.Create(t.Context(), create(0, 0), instance)
+			if err != nil {
+				t.Fatal(err)
+			}
+			a.change(pod.Name, func(p *corev1.Pod) {
+				p.Spec.Containers[0].Resources = corev1.ResourceRequirements{
+					Requests: corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(test.request), corev1.ResourceCPU: resource.MustParse("1")},
+					Limits:   corev1.ResourceList{corev1.ResourceMemory: resource.MustParse(test.limit)},
+				}
+			})
+			memory := func() int64 {
+				list, _ := c.Pods()
+				for _, p := range list {
+					if p.Name == pod.Name {
+						return p.Memory
+					}
+				}
+				return 0
+			}
+			eventually(t, "the limit", func() bool { return memory() == 64*mib })
+			for _, resize := range []struct {
+				uid  string
+				want int64
+			}{{"an-earlier-one", 64 * mib}, {pod.UID, 96 * mib}} {
+				if err := c.Resize(t.Context(), podmanager.Action{Verb: podmanager.Resize, Name: pod.Name, UID: resize.uid, Memory: 96 * mib}); err != nil {
+					t.Fatal(err)
+				}
+				eventually(t, "the limit after the resize", func() bool { return memory() == resize.want })
+			}
+			a.change(pod.Name, func(p *corev1.Pod) {
+				r := p.Spec.Containers[0].Resources
+				if got := r.Requests.Memory().String(); got != test.wantRequest || r.Requests.Cpu().String() != "1" {
+					t.Errorf("requests: expected memory %s and cpu 1, found %v", test.wantRequest, r.Requests)
+				}
+			})
+			if err := c.Resize(t.Context(), podmanager.Action{Verb: podmanager.Resize, Name: "j-worker-9-0", UID: "x", Memory: mib}); err != nil {
+				t.Errorf("a pod that is gone: %v", err)
+			}
+		})
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"fmt"
 	"io"
+	"maps"
 	"net/http"
 	"net/http/httptest"
 	"strconv"
@@ -96,9 +97,31 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request) {
 			return
 		}
 		a.answer(w, &pod)
+	case r.Method == http.MethodPatch:
+		a.resize(w, r, strings.TrimSuffix(name, "/resize"))
 	case r.Method == http.MethodDelete:
 		a.remove(w, r, name)
 	}
+}
+
+// resize merges the resources of a container, as a strategic merge patch does.
+func (a *api) resize(w http.ResponseWriter, r *http.Request, name string) {
+	var patch corev1.Pod
+	err := json.NewDecoder(r.Body).Decode(&patch)
+	if err != nil || len(patch.Spec.Containers) != 1 || r.Header.Get("Content-Type") != string(types.StrategicMergePatchType) {
+		a.fail(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, fmt.Sprintf("expected a patch of one container, found %+v, %v", patch, err))
+		return
+	}
+	a.change(name, func(p *corev1.Pod) {
+		change := patch.Spec.Containers[0]
+		for i := range p.Spec.Containers {
+			if c := &p.Spec.Containers[i]; c.Name == change.Name && p.UID == patch.UID {
+				maps.Copy(c.Resources.Requests, change.Resources.Requests)
+				maps.Copy(c.Resources.Limits, change.Resources.Limits)
+			}
+		}
+	})
+	a.answer(w, &patch)
 }
 
 func (a *api) answer(w http.ResponseWriter, v any) {

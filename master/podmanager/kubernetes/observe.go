@@ -1,6 +1,7 @@
 package kubernetes
 
 import (
+	"slices"
 	"strconv"
 
 	corev1 "k8s.io/api/core/v1"
@@ -20,6 +21,9 @@ func observed(pod *corev1.Pod) (p podmanager.Pod, ok bool) {
 		Name: pod.Name, UID: string(pod.UID), Instance: pod.Labels[InstanceLabel], Role: role, Index: index, Attempt: attempt,
 		Address: pod.Status.PodIP, Phase: podmanager.Phase(pod.Status.Phase), Deleting: pod.DeletionTimestamp != nil,
 	}
+	if i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == Main }); i >= 0 {
+		p.Memory = pod.Spec.Containers[i].Resources.Limits.Memory().Value()
+	}
 	ready := false
 	for _, c := range pod.Status.Conditions {
 		isTrue := c.Status == corev1.ConditionTrue
@@ -27,6 +31,8 @@ func observed(pod *corev1.Pod) (p podmanager.Pod, ok bool) {
 		case c.Type == corev1.DisruptionTarget && isTrue:
 			//guard:disruption-observed
 			p.Disruption = said(c.Reason, "")
+		case c.Type == corev1.PodResizePending && isTrue:
+			p.Words = said("resize "+c.Reason, c.Message)
 		case c.Type == corev1.PodReady:
 			ready = isTrue
 		case c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse:

@@ -911,8 +911,11 @@ type DescribeReply struct {
 	// Factor of the learning rate in asynchronous updates, and the number of the change that set it; 0: none.
 	LearningRateScale  float32 `protobuf:"fixed32,23,opt,name=learning_rate_scale,json=learningRateScale,proto3" json:"learning_rate_scale,omitempty"`
 	LearningRateNumber uint64  `protobuf:"varint,24,opt,name=learning_rate_number,json=learningRateNumber,proto3" json:"learning_rate_number,omitempty"`
-	unknownFields      protoimpl.UnknownFields
-	sizeCache          protoimpl.SizeCache
+	// Working set and memory limit of the container of the process; 0: it has no limit.
+	MemoryUsed    uint64 `protobuf:"varint,25,opt,name=memory_used,json=memoryUsed,proto3" json:"memory_used,omitempty"`
+	MemoryLimit   uint64 `protobuf:"varint,26,opt,name=memory_limit,json=memoryLimit,proto3" json:"memory_limit,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *DescribeReply) Reset() {
@@ -1102,6 +1105,20 @@ func (x *DescribeReply) GetLearningRateScale() float32 {
 func (x *DescribeReply) GetLearningRateNumber() uint64 {
 	if x != nil {
 		return x.LearningRateNumber
+	}
+	return 0
+}
+
+func (x *DescribeReply) GetMemoryUsed() uint64 {
+	if x != nil {
+		return x.MemoryUsed
+	}
+	return 0
+}
+
+func (x *DescribeReply) GetMemoryLimit() uint64 {
+	if x != nil {
+		return x.MemoryLimit
 	}
 	return 0
 }
@@ -3546,7 +3563,7 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\vslot_owners\x18\x06 \x03(\rR\n" +
 	"slotOwners\"@\n" +
 	"\x0fDescribeRequest\x12\x14\n" +
-	"\x05brief\x18\x02 \x01(\bR\x05briefJ\x04\b\x01\x10\x02R\x11committed_version\"\xdc\a\n" +
+	"\x05brief\x18\x02 \x01(\bR\x05briefJ\x04\b\x01\x10\x02R\x11committed_version\"\xa0\b\n" +
 	"\rDescribeReply\x12\x14\n" +
 	"\x05index\x18\x01 \x01(\rR\x05index\x129\n" +
 	"\x05state\x18\x02 \x01(\x0e2#.trainmaster.v1.DescribeReply.StateR\x05state\x12\x1f\n" +
@@ -3580,7 +3597,10 @@ const file_trainmaster_v1_parameter_server_proto_rawDesc = "" +
 	"\twants_set\x18\x15 \x01(\bR\bwantsSet\x12#\n" +
 	"\rlearning_rate\x18\x16 \x01(\x02R\flearningRate\x12.\n" +
 	"\x13learning_rate_scale\x18\x17 \x01(\x02R\x11learningRateScale\x120\n" +
-	"\x14learning_rate_number\x18\x18 \x01(\x04R\x12learningRateNumber\"X\n" +
+	"\x14learning_rate_number\x18\x18 \x01(\x04R\x12learningRateNumber\x12\x1f\n" +
+	"\vmemory_used\x18\x19 \x01(\x04R\n" +
+	"memoryUsed\x12!\n" +
+	"\fmemory_limit\x18\x1a \x01(\x04R\vmemoryLimit\"X\n" +
 	"\x05State\x12\x15\n" +
 	"\x11STATE_UNSPECIFIED\x10\x00\x12\x0f\n" +
 	"\vSTATE_EMPTY\x10\x01\x12\x16\n" +
