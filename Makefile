@@ -99,9 +99,9 @@ prose: setup ## check the wording of docs, comments, strings and test names with
 	scripts/prose.sh
 
 .PHONY: generate
-generate: setup ## Go from the .proto files
+generate: setup ## Go from the .proto files, and the CustomResourceDefinition from its Go types
 	scripts/generate.sh .
 
 .PHONY: verify-generated
-verify-generated: setup ## fail when a generated file is not what its .proto file says
+verify-generated: setup ## fail when a generated file is not what its source says
 	scripts/verify-generated.sh

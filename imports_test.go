@@ -77,6 +77,7 @@ var house = []room{
 	{dir: "master/trainercontrol", may: []string{"taskqueue", "master/component"}},
 	// the application
 	{dir: "master/rounds", may: []string{"taskqueue", "master/store", "master/component", "master/committer", "master/evaluation", "master/evaluation/metric"}},
+	{dir: "master/progress", may: []string{"taskqueue", "master/component", "master/evaluation"}},
 	{dir: "master/pods", may: []string{"taskqueue", "master/store", "master/component", "master/committer", "master/podmanager"}},
 	{dir: "master/ring", may: []string{"taskqueue", "master/store", "master/component", "master/committer", "master/rendezvous"}},
 	{dir: "master", may: []string{"master/ring", "master/pods", "master/evaluation/metric", "master/trainercontrol", "recordio", "dataset", "taskqueue", "ledger", "master/store", "master/component", "master/committer", "master/pscontrol", "master/election"}},
@@ -115,6 +116,8 @@ var house = []room{
 	{dir: "internal/tcpproxy"},
 	{dir: "internal/httpproxy"},
 	{dir: "internal/freeport"},
+	{dir: "operator/api"},
+	{dir: "operator", may: []string{"operator/api", "master/podmanager", "master/podmanager/kubernetes", "master/progress"}},
 	// commands and tools
 	{dir: "cmd", may: anything},
 	{dir: "cmd/internal/cli", may: []string{"internal/usage", "internal/filekind", "etcdstore", "local", "pserver", "pserver/checkpoint/storage"}},

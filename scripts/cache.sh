@@ -35,10 +35,11 @@ cache_inputs() {
 		uname -sm && echo "$kubernetes_version" &&
 			cat "$cache_checkout"/scripts/tools/k8s/{hyper,etcd,kwok,coredns}/go.{mod,sum} "$cache_checkout"/scripts/tools/k8s/{hyper,coredns}/main.go
 		;;
+	k8s-helm) uname -sm && cat "$cache_checkout"/scripts/tools/k8s/helm/go.{mod,sum} ;;
 	k8s-images) cache_inputs k8s && cat "$cache_checkout"/scripts/k8s/{mkimg,pause,probe,relay}/*.go ;;
 	vale) uname -sm && echo "$vale_version" ;;
 	mnist) echo "$mnist_package $mnist_digests" ;;
-	*) echo "cache.sh: expected python, s3, gcs, azure, k8s, k8s-images, vale or mnist, found '$1'" >&2 && return 1 ;;
+	*) echo "cache.sh: expected python, s3, gcs, azure, k8s, k8s-images, k8s-helm, vale or mnist, found '$1'" >&2 && return 1 ;;
 	esac
 }
 

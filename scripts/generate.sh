@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Writes the Go that the .proto files under proto/ say, below the folder named as the argument (default: this project).
+# Writes what the .proto files under proto/ and the types under operator/api/ say, below the folder named as the argument (default: this project).
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -13,3 +13,9 @@ protoc --proto_path=proto \
 	--plugin=protoc-gen-go-grpc="$(go tool -modfile=scripts/tools/go.mod -n protoc-gen-go-grpc)" \
 	--go-grpc_out="$out" --go-grpc_opt=module=trainmaster \
 	"${protos[@]#proto/}"
+
+# The CustomResourceDefinition, also for the chart, and the copies of its types.
+mkdir -p "$out/deploy/operator/crd" "$out/deploy/helm/trainmaster/crds"
+go tool -modfile=scripts/tools/controller-gen/go.mod controller-gen paths=./operator/api/... \
+	object output:object:dir="$out/operator/api/v1alpha1" crd output:crd:dir="$out/deploy/operator/crd"
+cp "$out"/deploy/operator/crd/*.yaml "$out/deploy/helm/trainmaster/crds/"

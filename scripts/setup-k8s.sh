@@ -78,6 +78,9 @@ images() {
 		mv "$work/relay" "$1/relay" && rm -rf "$work"
 }
 
+# helm DIR builds Helm, for the test of the chart. It has an entry of its own, so that its version does not build Kubernetes again.
+helm() { compile helm "$1/helm" helm.sh/helm/v4/cmd/helm; }
+
 # prepare ENTRY MESSAGE FUNCTION builds a missing entry of the cache.
 prepare() {
 	local path
@@ -89,4 +92,5 @@ prepare() {
 debian_packages
 if prepare k8s "building Kubernetes $kubernetes_version from scripts/tools/k8s (8 to 12 minutes)" programs; then
 	prepare k8s-images "building the images of the cluster" images || true
+	prepare k8s-helm "building Helm from scripts/tools/k8s/helm (1 to 2 minutes)" helm || true
 fi

@@ -22,6 +22,10 @@ func (s *daemonSettings) components(config *master.Config, servers pscontrol.Con
 	}
 	if config.Pods != nil {
 		config.Components = append(config.Components, config.Pods)
+		if s.pods.annotate {
+			s.progress = s.publisher(config)
+			config.Components = append(config.Components, s.progress)
+		}
 	}
 	if s.ps > 0 && s.parts.tasks {
 		s.control(config, servers)

@@ -27,6 +27,7 @@ import (
 	"trainmaster/master/grpcapi"
 	"trainmaster/master/httpapi"
 	"trainmaster/master/netrpc"
+	"trainmaster/master/progress"
 	"trainmaster/master/psclient"
 	"trainmaster/master/pscontrol"
 	"trainmaster/master/restore"
@@ -50,7 +51,8 @@ type daemonSettings struct {
 	pods       podFlags
 	parts      combination
 	ring       ringFlags
-	endpoints  []string // of the etcd that is open, for other machines
+	progress   *progress.Publisher // nil: the progress is not published
+	endpoints  []string            // of the etcd that is open, for other machines
 	datasets   datasetFlags
 	strategy   string    // path of the strategy file; "": none
 	metrics    io.Writer // of --metrics-out; nil: none
@@ -471,6 +473,9 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	}
 	log.WithFields(logrus.Fields{"listen": listener.Addr().String(), "advertise": s.config.Advertise}).Info("serving")
 	err = m.Run(ctx)
+	if s.progress != nil && ctx.Err() == nil && (err == nil || errors.Is(err, master.ErrJobFailed)) {
+		s.publishEnd(ctx, store, log)
+	}
 	if config.Pods != nil && ctx.Err() == nil && (err == nil || errors.Is(err, master.ErrJobFailed)) {
 		if err := config.Pods.Clean(ctx); err != nil {
 			log.WithError(err).Error("pods of the ended job not cleaned, delete them with kubectl")

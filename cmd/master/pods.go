@@ -19,6 +19,7 @@ import (
 	"trainmaster/master/podmanager"
 	"trainmaster/master/podmanager/kubernetes"
 	"trainmaster/master/pods"
+	"trainmaster/master/progress"
 	"trainmaster/master/store"
 )
 
@@ -33,8 +34,10 @@ type podFlags struct {
 	lostAfter time.Duration
 	qps       float32
 	clean     *string
+	annotate  bool
 
 	cluster kubernetes.Config // nil API: the master creates no pods
+	owner   *kubernetes.Cluster
 }
 
 // roleFlags are the flags of one role.
@@ -65,12 +68,13 @@ func (p *podFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&p.maxMemory, "max-memory", "", "`quantity` of memory that a pod gets at most after it ran out of memory, such as 8Gi (default: 4 times the configured memory)")
 	flags.DurationVar(&p.lostAfter, "node-lost-after", 30*time.Second, "a pod is replaced if its node does not answer for longer")
 	flags.Float32Var(&p.qps, "kube-qps", 50, "maximum requests to the Kubernetes API a second")
+	flags.BoolVar(&p.annotate, "annotate-job", false, "write the progress to the annotation "+progress.Annotation+" of the Job of the master's pod")
 	p.clean = cli.AddChoice(cmd, "clean-pods", "", "which pods to delete at the end of the job", string(podmanager.CleanRunning), string(podmanager.CleanAll), string(podmanager.CleanNone))
 }
 
 // onlyWithPods are the flags that need the pod manager.
 var onlyWithPods = []string{"worker-command", "worker-image", "worker-resources", "worker-template", "ps-command", "ps-image", "ps-resources", "ps-template",
-	"max-relaunch", "oom-memory-factor", "max-memory", "node-lost-after", "kube-qps", "clean-pods"}
+	"max-relaunch", "oom-memory-factor", "max-memory", "node-lost-after", "kube-qps", "clean-pods", "annotate-job"}
 
 // check reads the flags. Without --workers and --need-pod-manager, the master creates no pods.
 func (p *podFlags) check(cmd *cobra.Command, s *daemonSettings) (err error) {
@@ -140,6 +144,9 @@ func (p *podFlags) check(cmd *cobra.Command, s *daemonSettings) (err error) {
 		}
 	}
 	if !kubernetes.InPod() {
+		if p.annotate {
+			return cli.SettingErrorf(cmd, "annotate-job", "expected it in a pod of a Job: this master runs outside the cluster")
+		}
 		p.cluster.Self = ""
 		for _, r := range []struct {
 			count int
@@ -253,6 +260,7 @@ func (p *podFlags) manager(config *master.Config, registry store.Servers, endpoi
 	if err != nil {
 		return nil, err
 	}
+	p.owner = cluster
 	settings := pods.Config{Pods: p.plan, Clean: podmanager.CleanPolicy(*p.clean), Cluster: cluster, Store: config.Store, Registry: registry, Log: log}
 	if config.Ring != nil {
 		settings.Ended = config.Ring.Ended

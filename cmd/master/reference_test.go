@@ -11,6 +11,7 @@ import (
 	"trainmaster/local"
 	"trainmaster/local/bench"
 	"trainmaster/local/drill"
+	"trainmaster/master/progress"
 	"trainmaster/master/restore"
 	"trainmaster/master/snapshot"
 	"trainmaster/pserver/checkpoint/modelfile"
@@ -39,6 +40,7 @@ func TestReferenceNamesEveryField(t *testing.T) {
 		{"`master trainers -o json`", []any{view.Trainer{}}},
 		{"`master pods -o json`", []any{view.Pods{}}},
 		{"`master ring -o json`", []any{view.Ring{}}},
+		{"The progress of a job in Kubernetes", []any{progress.Progress{}}},
 		{"`master tasks -o json`", []any{view.Task{}}},
 		{"`master tasks --of-record -o json`", []any{verify.Trace{}}},
 		{"`master verify -o json`", []any{taskqueue.PassReport{}}},

@@ -116,14 +116,19 @@ func TestDeletedMasterOfSingleContinues(t *testing.T) {
 		t.Errorf("workers %q, and %q after the replacement of the master: expected the same", before, after)
 	}
 	c.awaitEnd(t, ns)
-	verify, err := os.ReadFile(filepath.Join(c.overlay("single"), "evaluate.yaml"))
+	c.verify(t, ns, "/job/etcd")
+}
+
+// verify proves the ledger of the job digits, whose embedded etcd is in a directory of the volume.
+func (e *Env) verify(t *testing.T, namespace, dir string) {
+	t.Helper()
+	manifest, err := os.ReadFile(filepath.Join(e.overlay("single"), "evaluate.yaml"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	proof := strings.NewReplacer("digits-evaluate", "digits-verify", "[model, evaluate, --exit-codes=pod, --data=/job/data/digits, /job/model.safetensors]",
-		"[verify, --data-dir=/job/etcd, --job=digits]", "readOnly: true", "readOnly: false").Replace(string(verify))
-	c.Apply(t, ns, proof)
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits-verify", "--timeout=120s")
+	e.Apply(t, namespace, strings.NewReplacer("digits-evaluate", "digits-verify", "[model, evaluate, --exit-codes=pod, --data=/job/data/digits, /job/model.safetensors]",
+		"[verify, --data-dir="+dir+", --job=digits]", "readOnly: true", "readOnly: false").Replace(string(manifest)))
+	e.Kubectl(t, "-n", namespace, "wait", "--for=condition=complete", "job/digits-verify", "--timeout=120s")
 }
 
 // awaitNextLeader waits until another pod leads.

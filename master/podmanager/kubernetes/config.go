@@ -95,15 +95,23 @@ func CheckJob(name string) error {
 	return nil
 }
 
-// ReadTemplate reads a PodTemplateSpec. Unknown fields are errors.
+// ReadTemplate reads a file with a PodTemplateSpec. Unknown fields are errors.
 func ReadTemplate(path string) (t corev1.PodTemplateSpec, err error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return t, err
 	}
+	if t, err = ParseTemplate(b); err != nil {
+		return t, fmt.Errorf("%s: %w", path, err)
+	}
+	return t, nil
+}
+
+// ParseTemplate reads a PodTemplateSpec in YAML. Unknown fields are errors.
+func ParseTemplate(b []byte) (t corev1.PodTemplateSpec, err error) {
 	text, err := yaml.YAMLToJSONStrict(b)
 	if err != nil {
-		return t, fmt.Errorf("%s: expected a PodTemplateSpec: %w", path, err)
+		return t, fmt.Errorf("expected a PodTemplateSpec: %w", err)
 	}
 	unknown, err := json.UnmarshalStrict(text, &t)
 	//guard:template-is-strict
@@ -111,17 +119,17 @@ func ReadTemplate(path string) (t corev1.PodTemplateSpec, err error) {
 		err = errors.Join(unknown...)
 	}
 	if err != nil {
-		return t, fmt.Errorf("%s: expected a PodTemplateSpec: %w", path, err)
+		return t, fmt.Errorf("expected a PodTemplateSpec: %w", err)
 	}
 	if t.Spec.RestartPolicy != "" && t.Spec.RestartPolicy != corev1.RestartPolicyNever {
-		return t, fmt.Errorf("%s: spec.restartPolicy: expected Never, because the master replaces pods, found %s", path, t.Spec.RestartPolicy)
+		return t, fmt.Errorf("spec.restartPolicy: expected Never, because the master replaces pods, found %s", t.Spec.RestartPolicy)
 	}
 	if g := t.Spec.TerminationGracePeriodSeconds; g != nil && *g < 1 {
-		return t, fmt.Errorf("%s: spec.terminationGracePeriodSeconds: expected at least 1, found %d", path, *g)
+		return t, fmt.Errorf("spec.terminationGracePeriodSeconds: expected at least 1, found %d", *g)
 	}
 	for i, c := range t.Spec.Containers {
 		if c.Name == "" {
-			return t, fmt.Errorf("%s: spec.containers[%d].name: expected %s, or the name of another container, found nothing", path, i, Main)
+			return t, fmt.Errorf("spec.containers[%d].name: expected %s, or the name of another container, found nothing", i, Main)
 		}
 	}
 	return t, nil

@@ -1,0 +1,138 @@
+package progress
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/sirupsen/logrus"
+
+	"trainmaster/master/component"
+	"trainmaster/taskqueue"
+)
+
+// Owner is the object that owns the pod of the master.
+type Owner interface {
+	// Annotate writes annotations.
+	Annotate(ctx context.Context, annotations map[string]string) error
+}
+
+// Config holds the dependencies and settings of a publisher.
+type Config struct {
+	Owner  Owner
+	Pods   func() (workers, servers int) // that run
+	Passes int                           // as the queue has them; 0: no limit
+	Figure string                        // of the scores of evaluation rounds
+	Log    *logrus.Entry                 // default: the standard logger
+}
+
+// Publisher is the component that publishes the progress.
+type Publisher struct {
+	config Config
+	box    *component.Mailbox
+
+	mu   sync.Mutex
+	last string // as published
+}
+
+const (
+	publishEvery = 5 * time.Second
+	publishTime  = 10 * time.Second // of one request
+	finalTime    = 30 * time.Second // of the last publication
+	finalPause   = time.Second
+)
+
+// New returns a publisher.
+func New(config Config) *Publisher {
+	if config.Log == nil {
+		config.Log = logrus.NewEntry(logrus.StandardLogger())
+	}
+	return &Publisher{config: config}
+}
+
+// Name implements [component.Component].
+func (p *Publisher) Name() string { return "progress" }
+
+// Init implements [component.Component].
+func (p *Publisher) Init(context.Context) error { return nil }
+
+// Prepare implements [component.Component].
+func (p *Publisher) Prepare(_ context.Context, t component.Term) error {
+	p.box = t.Effects(taskqueue.OnJobEnded)
+	return nil
+}
+
+// Run publishes changes until ctx ends.
+func (p *Publisher) Run(ctx context.Context, t component.Term) error {
+	failed := ""
+	for {
+		now, err := p.read(ctx, t)
+		if err == nil {
+			now.Workers, now.Servers = p.config.Pods()
+			err = p.publish(ctx, now)
+		}
+		switch {
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case err == nil:
+			failed = ""
+		case err.Error() != failed:
+			failed = err.Error()
+			p.config.Log.WithError(err).Warn("progress not published, retrying")
+		}
+		t.Clock().Wait(ctx, p.box.Changed(), publishEvery)
+		p.box.Take()
+	}
+}
+
+// read returns the progress by the committed state.
+func (p *Publisher) read(ctx context.Context, t component.Term) (now Progress, err error) {
+	var overview taskqueue.Overview
+	var evaluated []byte
+	if err := t.Read(ctx, func(q *taskqueue.Queue) { overview, evaluated = q.Overview(), t.Evaluation() }); err != nil {
+		return now, err
+	}
+	return Of(&overview, p.config.Passes, p.config.Figure, evaluated)
+}
+
+// publish writes a progress if it has changed.
+func (p *Publisher) publish(ctx context.Context, now Progress) error {
+	text := now.Encode()
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if text == p.last {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, publishTime)
+	defer cancel()
+	if err := p.config.Owner.Annotate(ctx, map[string]string{Annotation: text}); err != nil {
+		return err
+	}
+	p.last = text
+	return nil
+}
+
+// Final publishes the progress of a job that has ended, by its stored state. It repeats failed requests for 30 s.
+func (p *Publisher) Final(ctx context.Context, o *taskqueue.Overview, evaluated []byte) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, finalTime, fmt.Errorf("the cluster did not take the progress within %v", finalTime))
+	defer cancel()
+	now, err := Of(o, p.config.Passes, p.config.Figure, evaluated)
+	if err != nil {
+		return err
+	}
+	pause := time.NewTicker(finalPause)
+	defer pause.Stop()
+	for {
+		err := p.publish(ctx, now)
+		//guard:final-progress-repeated
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%w: %w", context.Cause(ctx), err)
+		case <-pause.C:
+		}
+	}
+}

@@ -1,0 +1,282 @@
+package operator
+
+import (
+	"encoding/json"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	batchv1 "k8s.io/api/batch/v1"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/api/meta"
+	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"sigs.k8s.io/yaml"
+
+	"trainmaster/master/progress"
+	"trainmaster/operator/api/v1alpha1"
+)
+
+// digits is a job as the API server stores it, with its defaults.
+func digits() *v1alpha1.TrainingJob {
+	return &v1alpha1.TrainingJob{
+		ObjectMeta: metav1.ObjectMeta{Name: "digits", Namespace: "ns", UID: "u", Generation: 3},
+		Spec: v1alpha1.TrainingJobSpec{
+			Image: "trainmaster:1", ImagePullPolicy: corev1.PullIfNotPresent, Storage: v1alpha1.Storage{ClaimName: "claim"}, Data: &v1alpha1.Data{Sample: "digits"},
+			Passes: 30, Workers: 3, ParameterServers: new(int32(2)),
+		},
+	}
+}
+
+// jobOf returns the Job and the templates among the objects.
+func jobOf(t *testing.T, of *v1alpha1.TrainingJob) (job *batchv1.Job, templates map[string]string) {
+	t.Helper()
+	list, err := objects(of)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, object := range list {
+		if object.GetNamespace() != "ns" || object.GetLabels()[NameLabel] != "digits" {
+			t.Errorf("%s: namespace %q, labels %v", object.GetName(), object.GetNamespace(), object.GetLabels())
+		}
+		switch o := object.(type) {
+		case *batchv1.Job:
+			job = o
+		case *corev1.ConfigMap:
+			templates = o.Data
+		}
+	}
+	return job, templates
+}
+
+func TestMasterHasTheFlagsOfTheSpec(t *testing.T) {
+	of := digits()
+	of.Spec.MinWorkers, of.Spec.Model, of.Spec.CheckpointEvery = new(int32(2)), "mlp", "10s"
+	of.Spec.Master = &v1alpha1.Master{Args: []string{"--seed=7"}}
+	job, _ := jobOf(t, of)
+	args := job.Spec.Template.Spec.Containers[0].Args
+	for _, want := range []string{
+		"--annotate-job", "--passes=30", "--workers=2:3", "--ps=2", "--checkpoint-every=10s", "--etcd-advertise=digits-master:2379", "--data-dir=/job/digits/etcd",
+		"--worker-command=master trainer --data=/job/digits/data/digits --model=mlp --save-model=/job/digits/model.safetensors",
+		"--evaluation-data=/job/digits/data/digits-test-0*", "--best-metric=accuracy:max",
+	} {
+		if !slices.Contains(args, want) {
+			t.Errorf("expected %s in %q", want, args)
+		}
+	}
+	if args[len(args)-1] != "--seed=7" {
+		t.Errorf("expected the flags of the user at the end, found %q", args)
+	}
+	if first := job.Spec.Template.Spec.InitContainers; len(first) != 1 || !slices.Contains(first[0].Args, "--sample=digits") {
+		t.Errorf("init containers: found %+v", first)
+	}
+	of.Spec.Data = &v1alpha1.Data{ClaimName: "data", Files: []string{"s3://bucket/a*", "/data/b"}}
+	of.Spec.Worker = &v1alpha1.Pods{Command: []string{"python3", "my train.py", "--name=it's"}}
+	of.Spec.ParameterServers = new(int32(0))
+	job, _ = jobOf(t, of)
+	args = job.Spec.Template.Spec.Containers[0].Args
+	for _, want := range []string{`--worker-command=python3 'my train.py' '--name=it'\''s'`, "--data-roots=s3://bucket", "--data-roots=/job", "--data-roots=/data"} {
+		if !slices.Contains(args, want) {
+			t.Errorf("expected %s in %q", want, args)
+		}
+	}
+	if text := strings.Join(args, " "); strings.Contains(text, "--ps") || strings.Contains(text, "--evaluation-data") {
+		t.Errorf("a job without servers and held-out files: found %s", text)
+	}
+}
+
+func TestTemplateOfTheUserIsMerged(t *testing.T) {
+	of := digits()
+	of.Labels = map[string]string{queueLabel: "team"}
+	of.Spec.Worker = &v1alpha1.Pods{
+		Image: "other:2", Resources: &corev1.ResourceRequirements{},
+		Template: &runtime.RawExtension{Raw: []byte(`{"metadata":{"labels":{"a":"b"}},"spec":{"tolerations":[{"key":"gpu","operator":"Exists"}],"containers":[{"name":"main","env":[{"name":"X","value":"1"}]},{"name":"side","image":"s"}]}}`)},
+	}
+	_, templates := jobOf(t, of)
+	var worker corev1.PodTemplateSpec
+	if err := yaml.UnmarshalStrict([]byte(templates["worker.yaml"]), &worker); err != nil {
+		t.Fatal(err)
+	}
+	main := worker.Spec.Containers[slices.IndexFunc(worker.Spec.Containers, func(c corev1.Container) bool { return c.Name == "main" })]
+	if worker.Labels["a"] != "b" || worker.Labels[queueLabel] != "team" || len(worker.Spec.Tolerations) != 1 || len(worker.Spec.Containers) != 2 {
+		t.Errorf("found %+v", worker)
+	}
+	if main.Image != "other:2" || len(main.Env) != 1 || len(main.VolumeMounts) != 2 || !*main.SecurityContext.ReadOnlyRootFilesystem {
+		t.Errorf("the container main: found %+v", main)
+	}
+}
+
+// F315: an unknown field is not ignored.
+func TestUnknownFieldOfATemplateIsNamed(t *testing.T) {
+	for role, set := range map[string]func(*v1alpha1.TrainingJob, *runtime.RawExtension){
+		"spec.worker.template": func(of *v1alpha1.TrainingJob, r *runtime.RawExtension) { of.Spec.Worker = &v1alpha1.Pods{Template: r} },
+		"spec.server.template": func(of *v1alpha1.TrainingJob, r *runtime.RawExtension) { of.Spec.Server = &v1alpha1.Pods{Template: r} },
+		"spec.master.template": func(of *v1alpha1.TrainingJob, r *runtime.RawExtension) {
+			of.Spec.Master = &v1alpha1.Master{Template: r}
+		},
+	} {
+		of := digits()
+		set(of, &runtime.RawExtension{Raw: []byte(`{"spec":{"tolerationz":[]}}`)})
+		if _, err := objects(of); err == nil || !strings.Contains(err.Error(), role) || !strings.Contains(err.Error(), "spec.tolerationz") {
+			t.Errorf("%s: expected an error with the field, found %v", role, err)
+		}
+	}
+}
+
+var now = time.Date(2026, 11, 26, 10, 0, 0, 0, time.UTC)
+
+// observed returns the status of a job whose master's Job has a state and a report.
+func observed(of *v1alpha1.TrainingJob, job batchv1.JobStatus, report string, o observation) v1alpha1.TrainingJobStatus {
+	o.job = &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: of.Name}, Status: job}
+	if report != "" {
+		o.job.Annotations = map[string]string{progress.Annotation: report}
+	}
+	o.now = now
+	return statusOf(of, o)
+}
+
+func isTrue(s v1alpha1.TrainingJobStatus, kind string) bool {
+	return meta.IsStatusConditionTrue(s.Conditions, kind)
+}
+
+const half = `{"format":1,"status":"running","pass":16,"passes":30,"done":240,"tasks":480,"workers":3,"servers":2,"figure":"accuracy","value":0.95833}`
+
+func TestStatusMirrorsTheJob(t *testing.T) {
+	of := digits()
+	s := observed(of, batchv1.JobStatus{Active: 1}, "", observation{words: "pod digits-x: Unschedulable: no node"})
+	if s.Phase != v1alpha1.Pending || !isTrue(s, "Created") || isTrue(s, "Running") || !strings.Contains(meta.FindStatusCondition(s.Conditions, "Running").Message, "no node") {
+		t.Errorf("pending: found %+v", s)
+	}
+	s = observed(of, batchv1.JobStatus{Active: 1, Ready: new(int32(1))}, half, observation{previous: s})
+	if s.Phase != v1alpha1.Running || s.Progress.Summary != "50%" || s.Workers != 3 || s.ParameterServers != 2 || s.Accuracy != "0.9583" || !isTrue(s, "Running") || s.StartTime == nil {
+		t.Errorf("running: found %+v", s)
+	}
+	ended := strings.Replace(half, `"running"`, `"ended"`, 1)
+	s = observed(of, batchv1.JobStatus{Active: 1}, ended, observation{previous: s})
+	if s.Phase != v1alpha1.Running {
+		t.Errorf("while the pods of an ended job end: found %+v", s)
+	}
+	end := metav1.NewTime(now.Add(-time.Minute))
+	complete := batchv1.JobStatus{Conditions: []batchv1.JobCondition{{Type: batchv1.JobComplete, Status: corev1.ConditionTrue, LastTransitionTime: end}}}
+	s = observed(of, complete, ended, observation{previous: s})
+	if s.Phase != v1alpha1.Complete || s.Progress.Summary != "100%" || s.Workers != 0 || s.Accuracy != "0.9583" || !isTrue(s, "Complete") || isTrue(s, "Running") || !s.CompletionTime.Equal(&end) {
+		t.Errorf("complete: found %+v", s)
+	}
+	of.Status = s
+	if finished(of) == nil {
+		t.Error("expected the job to be finished")
+	}
+}
+
+// F316: the reason of a failure is in the status.
+func TestFailedJobHasItsReason(t *testing.T) {
+	failed := batchv1.JobStatus{Conditions: []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue, Reason: "PodFailurePolicy", Message: "rule at index 0", LastTransitionTime: metav1.NewTime(now)}}}
+	for want, s := range map[string]v1alpha1.TrainingJobStatus{
+		"worker 1 given up": observed(digits(), failed, `{"format":1,"status":"failed","reason":"worker 1 given up"}`, observation{words: "exit code 65"}),
+		"exit code 64: bad": observed(digits(), failed, "", observation{words: "exit code 64: bad"}),
+		"rule at index 0":   observed(digits(), failed, half, observation{}),
+	} {
+		if c := meta.FindStatusCondition(s.Conditions, "Failed"); s.Phase != v1alpha1.Failed || c == nil || c.Message != want || c.Reason != "PodFailurePolicy" {
+			t.Errorf("expected %q, found %+v", want, s)
+		}
+	}
+	s := statusOf(digits(), observation{now: now, problem: &problem{reason: "InvalidSpec", message: "spec.worker.template: x", final: true}})
+	if s.Phase != v1alpha1.Failed || s.CompletionTime == nil || isTrue(s, "Created") {
+		t.Errorf("invalid: found %+v", s)
+	}
+	s = statusOf(digits(), observation{now: now, problem: &problem{reason: "NameInUse", message: "x"}})
+	if s.Phase != v1alpha1.Pending || isTrue(s, "Failed") {
+		t.Errorf("name in use: found %+v", s)
+	}
+}
+
+// F317: a suspended job has no pods, and its servers outlive its master.
+func TestSuspendedJobEndsItsMasterFirst(t *testing.T) {
+	of := digits()
+	of.Spec.Suspend = true
+	pods := []corev1.Pod{
+		{ObjectMeta: metav1.ObjectMeta{Name: "runs"}, Status: corev1.PodStatus{Phase: corev1.PodRunning}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "ends", DeletionTimestamp: new(metav1.NewTime(now))}, Status: corev1.PodStatus{Phase: corev1.PodRunning}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "done"}, Status: corev1.PodStatus{Phase: corev1.PodSucceeded}},
+	}
+	for _, s := range []batchv1.JobStatus{{Active: 1}, {Terminating: new(int32(1))}} {
+		if left, surplus := podsToEnd(&batchv1.Job{Status: s}, pods); left != 2 || len(surplus) != 0 {
+			t.Errorf("%+v: expected 2 pods and none to delete, found %d and %v", s, left, surplus)
+		}
+		if s := observed(of, s, half, observation{}); s.Phase != v1alpha1.Suspending || isTrue(s, "Suspended") {
+			t.Errorf("found %+v", s)
+		}
+	}
+	left, surplus := podsToEnd(&batchv1.Job{}, pods)
+	if left != 2 || len(surplus) != 1 || surplus[0].Name != "runs" {
+		t.Errorf("expected to delete the running pod, found %d and %v", left, surplus)
+	}
+	if s := observed(of, batchv1.JobStatus{}, half, observation{pods: left}); s.Phase != v1alpha1.Suspending || isTrue(s, "Suspended") {
+		t.Errorf("found %+v", s)
+	}
+	s := observed(of, batchv1.JobStatus{}, half, observation{})
+	if s.Phase != v1alpha1.Suspended || !isTrue(s, "Suspended") || s.Workers != 0 || s.Progress.Summary != "50%" {
+		t.Errorf("found %+v", s)
+	}
+}
+
+// F318: a job is deleted after its time only.
+func TestTimeToLiveBeginsWithTheEnd(t *testing.T) {
+	of := digits()
+	of.Spec.TTLSecondsAfterFinished = new(int32(60))
+	of.CreationTimestamp = metav1.NewTime(now.Add(-time.Hour))
+	of.Status.CompletionTime = new(metav1.NewTime(now.Add(-20 * time.Second)))
+	if rest := timeLeft(of, now); rest != 40*time.Second {
+		t.Errorf("expected 40s, found %v", rest)
+	}
+}
+
+// F319: an object of another owner stays.
+func TestObjectOfAnotherOwnerIsRefused(t *testing.T) {
+	of := digits()
+	service := &corev1.Service{ObjectMeta: metav1.ObjectMeta{Name: "digits-master"}}
+	if err := checkOwner(of, service); err == nil || !strings.Contains(err.Error(), "Service digits-master: expected none") {
+		t.Errorf("without an owner: found %v", err)
+	}
+	service.OwnerReferences = []metav1.OwnerReference{{UID: "earlier", Name: "digits", Controller: new(true)}}
+	if err := checkOwner(of, service); err == nil {
+		t.Error("expected an error for the object of an earlier job")
+	}
+	service.OwnerReferences[0].UID = of.UID
+	if err := checkOwner(of, service); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestLastWordsNameThePod(t *testing.T) {
+	terminated := func(code int32, message string) corev1.ContainerStatus {
+		return corev1.ContainerStatus{Name: "main", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Message: message}}}
+	}
+	pods := []corev1.Pod{
+		{ObjectMeta: metav1.ObjectMeta{Name: "a", CreationTimestamp: metav1.NewTime(now)}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{terminated(64, "first\nmaster: --ps: bad\nSee 'master --help'.\n")}}},
+		{ObjectMeta: metav1.ObjectMeta{Name: "b", CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{terminated(1, "old")}}},
+	}
+	if found := wordsOf(pods); found != "pod a, container main: exit code 64: master: --ps: bad" {
+		t.Errorf("found %q", found)
+	}
+	waiting := corev1.ContainerStatus{Name: "data", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}}}
+	pods[0].Status = corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{waiting}}
+	if found := wordsOf(pods); found != "pod a, container data: ErrImagePull: no such image" {
+		t.Errorf("found %q", found)
+	}
+}
+
+func TestSummaryOfProgress(t *testing.T) {
+	for want, text := range map[string]string{
+		"0%": `{"format":1,"status":"running"}`, "50%": half, "pass 4": `{"format":1,"status":"running","pass":4}`, "100%": `{"format":1,"status":"ended","pass":4,"done":7,"tasks":9}`,
+	} {
+		var p progress.Progress
+		if err := json.Unmarshal([]byte(text), &p); err != nil {
+			t.Fatal(err)
+		}
+		if found := summary(p); found != want {
+			t.Errorf("%s: expected %s, found %s", text, want, found)
+		}
+	}
+}
