@@ -21,6 +21,7 @@ import (
 	"sigs.k8s.io/yaml"
 
 	"trainmaster/master/podmanager/kubernetes"
+	"trainmaster/master/progress"
 	"trainmaster/operator/api/v1alpha1"
 )
 
@@ -222,7 +223,7 @@ func masterJob(t *v1alpha1.TrainingJob) (*batchv1.Job, error) {
 	}
 	code := batchv1.PodFailurePolicyOnExitCodesOpIn
 	return &batchv1.Job{
-		ObjectMeta: metav1.ObjectMeta{Name: t.Name, Namespace: t.Namespace, Labels: map[string]string{NameLabel: t.Name}},
+		ObjectMeta: metav1.ObjectMeta{Name: t.Name, Namespace: t.Namespace, Labels: map[string]string{NameLabel: t.Name}, Annotations: map[string]string{progress.WorkersAnnotation: strconv.Itoa(int(t.Spec.Workers))}},
 		Spec: batchv1.JobSpec{
 			Suspend: new(t.Spec.Suspend), BackoffLimit: new(int32(1000)), Template: *pod,
 			PodFailurePolicy: &batchv1.PodFailurePolicy{Rules: []batchv1.PodFailurePolicyRule{ // exit codes of --exit-codes pod
@@ -272,7 +273,10 @@ func evaluationFiles(t *v1alpha1.TrainingJob) []string {
 func masterArgs(t *v1alpha1.TrainingJob) []string {
 	s := &t.Spec
 	dir := directory(t)
-	low := s.Workers
+	low, high := s.Workers, s.Workers
+	if s.MaxWorkers != nil {
+		low, high = 1, *s.MaxWorkers
+	}
 	if s.MinWorkers != nil {
 		low = *s.MinWorkers
 	}
@@ -281,7 +285,7 @@ func masterArgs(t *v1alpha1.TrainingJob) []string {
 		"--data-dir=" + path.Join(dir, "etcd"), "--etcd-listen=0.0.0.0:2379", "--etcd-advertise=" + masterName(t.Name) + ":2379",
 		"--annotate-job",
 		"--passes=" + strconv.Itoa(int(s.Passes)),
-		fmt.Sprintf("--workers=%d:%d", low, s.Workers),
+		fmt.Sprintf("--workers=%d:%d", low, high), fmt.Sprintf("--initial-workers=%d", s.Workers),
 		"--worker-command=" + workerCommand(t),
 		"--worker-template=" + path.Join(settings, "worker.yaml"),
 	}

@@ -52,12 +52,12 @@ func jobOf(t *testing.T, of *v1alpha1.TrainingJob) (job *batchv1.Job, templates 
 
 func TestMasterHasTheFlagsOfTheSpec(t *testing.T) {
 	of := digits()
-	of.Spec.MinWorkers, of.Spec.Model, of.Spec.CheckpointEvery = new(int32(2)), "mlp", "10s"
+	of.Spec.MinWorkers, of.Spec.MaxWorkers, of.Spec.Model, of.Spec.CheckpointEvery = new(int32(2)), new(int32(5)), "mlp", "10s"
 	of.Spec.Master = &v1alpha1.Master{Args: []string{"--seed=7"}}
 	job, _ := jobOf(t, of)
 	args := job.Spec.Template.Spec.Containers[0].Args
 	for _, want := range []string{
-		"--annotate-job", "--passes=30", "--workers=2:3", "--ps=2", "--checkpoint-every=10s", "--etcd-advertise=digits-master:2379", "--data-dir=/job/digits/etcd",
+		"--annotate-job", "--passes=30", "--workers=2:5", "--initial-workers=3", "--ps=2", "--checkpoint-every=10s", "--etcd-advertise=digits-master:2379", "--data-dir=/job/digits/etcd",
 		"--worker-command=master trainer --data=/job/digits/data/digits --model=mlp --save-model=/job/digits/model.safetensors",
 		"--evaluation-data=/job/digits/data/digits-test-0*", "--best-metric=accuracy:max",
 	} {

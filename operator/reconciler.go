@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"reflect"
 	"slices"
+	"strconv"
 	"strings"
 	"time"
 
@@ -22,6 +23,7 @@ import (
 
 	"trainmaster/master/podmanager"
 	"trainmaster/master/podmanager/kubernetes"
+	"trainmaster/master/progress"
 	"trainmaster/operator/api/v1alpha1"
 )
 
@@ -162,13 +164,20 @@ func kindOf(object client.Object) string {
 
 // follow applies the fields of the spec that can change to the Job of the master.
 func (r *reconciler) follow(ctx context.Context, t *v1alpha1.TrainingJob, job *batchv1.Job) error {
-	if has := job.Spec.Suspend != nil && *job.Spec.Suspend; has == t.Spec.Suspend || jobCondition(job, batchv1.JobComplete) != nil || jobCondition(job, batchv1.JobFailed) != nil {
+	if jobCondition(job, batchv1.JobComplete) != nil || jobCondition(job, batchv1.JobFailed) != nil {
 		return nil
 	}
 	before := job.DeepCopy()
 	job.Spec.Suspend = new(t.Spec.Suspend)
+	if job.Annotations == nil {
+		job.Annotations = map[string]string{}
+	}
+	job.Annotations[progress.WorkersAnnotation] = strconv.Itoa(int(t.Spec.Workers))
+	if reflect.DeepEqual(before, job) {
+		return nil
+	}
 	if err := r.Patch(ctx, job, client.MergeFrom(before)); err != nil {
-		return fmt.Errorf("set suspend of the Job %s: %w", job.Name, err)
+		return fmt.Errorf("change the Job %s: %w", job.Name, err)
 	}
 	return nil
 }

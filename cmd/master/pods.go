@@ -54,6 +54,7 @@ func (p *podFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.BoolVar(&p.need, "need-pod-manager", false, "create the pods of --workers and --ps in Kubernetes and replace them (default: with --workers, in a pod with a service account)")
 	flags.StringVar(&p.workers, "workers", "", "number of worker pods `N`, or MIN:MAX: with fewer than MIN left, the job fails. It is the default of --trainers (default: the master creates no workers)")
+	flags.IntVar(&p.plan.Workers.Begin, "initial-workers", 0, "`number` of worker pods to begin with, with --workers MIN:MAX (0: MAX)")
 	for _, r := range []struct {
 		name, command string
 		flags         *roleFlags
@@ -68,13 +69,13 @@ func (p *podFlags) add(cmd *cobra.Command) {
 	flags.StringVar(&p.maxMemory, "max-memory", "", "`quantity` of memory that a pod gets at most after it ran out of memory, such as 8Gi (default: 4 times the configured memory)")
 	flags.DurationVar(&p.lostAfter, "node-lost-after", 30*time.Second, "a pod is replaced if its node does not answer for longer")
 	flags.Float32Var(&p.qps, "kube-qps", 50, "maximum requests to the Kubernetes API a second")
-	flags.BoolVar(&p.annotate, "annotate-job", false, "write the progress to the annotation "+progress.Annotation+" of the Job of the master's pod")
+	flags.BoolVar(&p.annotate, "annotate-job", false, "write the progress to the annotation "+progress.Annotation+" of the Job of the master's pod, and apply the number of workers in "+progress.WorkersAnnotation)
 	p.clean = cli.AddChoice(cmd, "clean-pods", "", "which pods to delete at the end of the job", string(podmanager.CleanRunning), string(podmanager.CleanAll), string(podmanager.CleanNone))
 }
 
 // onlyWithPods are the flags that need the pod manager.
 var onlyWithPods = []string{"worker-command", "worker-image", "worker-resources", "worker-template", "ps-command", "ps-image", "ps-resources", "ps-template",
-	"max-relaunch", "oom-memory-factor", "max-memory", "node-lost-after", "kube-qps", "clean-pods", "annotate-job"}
+	"initial-workers", "max-relaunch", "oom-memory-factor", "max-memory", "node-lost-after", "kube-qps", "clean-pods", "annotate-job"}
 
 // check reads the flags. Without --workers and --need-pod-manager, the master creates no pods.
 func (p *podFlags) check(cmd *cobra.Command, s *daemonSettings) (err error) {
@@ -100,9 +101,11 @@ func (p *podFlags) check(cmd *cobra.Command, s *daemonSettings) (err error) {
 	if err := kubernetes.CheckJob(s.etcd.Job); err != nil {
 		return cli.SettingErrorf(cmd, "job", "%v", err)
 	}
+	begin := p.plan.Workers.Begin
 	if p.plan.Workers, err = parseWorkers(p.workers); err != nil {
 		return cli.SettingErrorf(cmd, "workers", "%v", err)
 	}
+	p.plan.Workers.Begin = begin
 	p.plan.Job, p.plan.Servers.Count = s.etcd.Job, s.ps
 	if n := p.plan.Workers.Count; n > 0 && !cmd.Flags().Changed("trainers") {
 		s.config.Trainers = n

@@ -39,6 +39,27 @@ func TestManifestsAreValid(t *testing.T) {
 	}
 }
 
+// The component monitoring goes with an overlay, and selects the pods of the masters by a port that they have.
+func TestMonitoringSelectsTheMasters(t *testing.T) {
+	t.Parallel()
+	c := ControlPlane(t)
+	dir := t.TempDir()
+	deploy, err := filepath.Rel(dir, filepath.Join(c.root, "deploy"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	text := fmt.Sprintf("resources: [%s/overlays/ha]\ncomponents: [%[1]s/components/monitoring]\n", deploy)
+	if err := os.WriteFile(filepath.Join(dir, "kustomization.yaml"), []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	out := c.Kubectl(t, "kustomize", dir)
+	for _, want := range []string{"kind: PodMonitor", "name: trainmaster-metrics", "- port: http", "name: http"} {
+		if !strings.Contains(out, want) {
+			t.Errorf("expected %q in\n%s", want, out)
+		}
+	}
+}
+
 // wantAccuracy requires the accuracy of `master run` in a log, after the words.
 func wantAccuracy(t *testing.T, words, log string) {
 	t.Helper()

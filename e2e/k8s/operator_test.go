@@ -48,6 +48,7 @@ func (e *Env) operator(t *testing.T) {
 func (e *Env) trainingJob(t *testing.T, passes int, changes ...string) string {
 	t.Helper()
 	_, job := e.example(t)
+	job = strings.Replace(job, "  maxWorkers: 3 # kubectl scale changes workers from minWorkers, 1, up to this number\n", "", 1)
 	return strings.NewReplacer(append(changes, "passes: 30", "passes: "+strconv.Itoa(passes))...).Replace(job)
 }
 
@@ -185,6 +186,44 @@ func TestTrainingJobIsSuspendedAndContinues(t *testing.T) {
 	c.verify(t, ns, "/job/digits/etcd")
 }
 
+// kubectl scale changes the number of workers of a running job, within its limits.
+func TestTrainingJobIsScaled(t *testing.T) {
+	t.Parallel()
+	c := Cluster(t)
+	c.operator(t)
+	ns := c.Namespace(t)
+	c.claim(t, ns)
+	c.Apply(t, ns, c.trainingJob(t, 100000, "workers: 3", "workers: 2\n  maxWorkers: 3"))
+	workers := func(n int) {
+		t.Helper()
+		c.Await(t, 2*time.Minute, ns, "trainingjob/digits", "{.status.workers}", strconv.Itoa(n))
+		Until(t, time.Minute, func() error {
+			out, err := c.Try("-n", ns, "get", "pods", "-l", "trainmaster.io/role=worker", "--field-selector=status.phase=Running", "-o", "name")
+			if err == nil && len(strings.Fields(out)) != n {
+				err = fmt.Errorf("expected %d workers, found %s", n, out)
+			}
+			return err
+		})
+	}
+	workers(2)
+	if all := c.Kubectl(t, "-n", ns, "get", "pods", "-l", "trainmaster.io/role=worker", "-o", "name"); len(strings.Fields(all)) != 2 {
+		t.Errorf("expected that the job begins with 2 workers, found %s", all)
+	}
+	scale := func(n int) error {
+		_, err := c.Try("-n", ns, "scale", "trainingjob/digits", fmt.Sprintf("--replicas=%d", n))
+		return err
+	}
+	for _, n := range []int{3, 1} {
+		if err := scale(n); err != nil {
+			t.Fatal(err)
+		}
+		workers(n)
+	}
+	if err := scale(4); err == nil || !strings.Contains(err.Error(), "workers: expected at most maxWorkers") {
+		t.Errorf("beyond the limit: found %v", err)
+	}
+}
+
 // Fields that the API server refuses.
 func TestInvalidTrainingJobsAreRefusedWithTheField(t *testing.T) {
 	t.Parallel()
@@ -202,6 +241,7 @@ func TestInvalidTrainingJobsAreRefusedWithTheField(t *testing.T) {
 	for change, want := range map[[2]string]string{
 		{"workers: 3", "workers: 0"}:                                          "spec.workers",
 		{"workers: 3", "workers: 3\n  minWorkers: 4"}:                         "minWorkers: expected at most workers",
+		{"workers: 3", "workers: 3\n  maxWorkers: 2"}:                         "workers: expected at most maxWorkers",
 		{"passes: 2", "passes: 0"}:                                            "spec.passes",
 		{"parameterServers: 2", "parameterServers: -1"}:                       "spec.parameterServers",
 		{"image: localhost/trainmaster:dev", "image: ''"}:                     "spec.image",
@@ -227,12 +267,13 @@ func TestInvalidTrainingJobsAreRefusedWithTheField(t *testing.T) {
 	c.Apply(t, ns, strings.Replace(valid, "name: digits\n", "name: fixed\n", 1))
 	for patch, want := range map[string]string{
 		`{"spec":{"image":"other"}}`:                            "spec.image: Invalid value",
+		`{"spec":{"workers":2}}`:                                "expected no change, because the job has no maxWorkers",
 		`{"spec":{"passes":9}}`:                                 "spec.passes: Invalid value",
 		`{"spec":{"parameterServers":3}}`:                       "spec.parameterServers: Invalid value",
 		`{"spec":{"storage":{"claimName":"b"}}}`:                "spec.storage",
 		`{"spec":{"data":{"sample":"flights"}}}`:                "spec.data",
-		`{"spec":{"model":"mlp"}}`:                              "only suspend and ttlSecondsAfterFinished can be changed",
-		`{"spec":{"worker":{"image":"x"}}}`:                     "only suspend and ttlSecondsAfterFinished can be changed",
+		`{"spec":{"model":"mlp"}}`:                              "only suspend, ttlSecondsAfterFinished and workers can be changed",
+		`{"spec":{"worker":{"image":"x"}}}`:                     "only suspend, ttlSecondsAfterFinished and workers can be changed",
 		`{"spec":{"suspend":true,"ttlSecondsAfterFinished":5}}`: "",
 	} {
 		_, err := c.Try("-n", ns, "patch", "trainingjob/fixed", "--type=merge", "-p", patch)

@@ -21,7 +21,8 @@ type Config struct {
 
 // Group has the settings of the pods of one role.
 type Group struct {
-	Count  int   // pods to begin with, and at most
+	Count  int   // pods at most
+	Begin  int   // pods to begin with; 0: Count
 	Min    int   // if fewer are left, the job fails
 	Memory int64 // limit of the container in bytes; 0: none
 	Own    bool  // the pods run this program, whose exit codes are known
@@ -55,6 +56,8 @@ func (c Config) Validate() error {
 		return fmt.Errorf("workers: expected 0 to %d, found %d", MaxPods, c.Workers.Count)
 	case c.Workers.Min < 0 || c.Workers.Min > c.Workers.Count:
 		return fmt.Errorf("workers: expected MIN from 1 to MAX, found %d:%d", c.Workers.Min, c.Workers.Count)
+	case c.Workers.Begin != 0 && (c.Workers.Begin < c.Workers.Min || c.Workers.Begin > c.Workers.Count):
+		return fmt.Errorf("initial-workers: expected %d to %d, the limits of --workers, found %d", c.Workers.Min, c.Workers.Count, c.Workers.Begin)
 	case c.Servers.Count < 0 || c.Servers.Count > MaxPods:
 		return fmt.Errorf("ps: expected 0 to %d, found %d", MaxPods, c.Servers.Count)
 	//guard:pods-fit-a-value
@@ -81,12 +84,18 @@ func (c Config) group(r Role) Group {
 	return c.Workers
 }
 
-// Goal returns the number of pods of a role that is wanted. The number of the flag applies for the first leader, and if it has another value.
+// Goal returns the number of pods of a role that is wanted. The numbers of the flags apply for the first leader, and if --workers or --ps has another
+// value.
 func (c Config) Goal(s State, r Role) Goal {
 	given := c.group(r)
 	goal := s.Goals[r]
 	if goal.Given != given.Count {
-		return Goal{given.Count, given.Count}
+		begin := given.Count
+		//guard:begins-with-initial-workers
+		if given.Begin != 0 {
+			begin = given.Begin
+		}
+		return Goal{given.Count, begin}
 	}
 	goal.Count = min(max(goal.Count, given.Min), given.Count)
 	return goal

@@ -112,3 +112,19 @@ func TestStateOfAllPodsFitsAValue(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// F321: the initial number applies to the first leader only, so that the number of a later request stays.
+func TestInitialWorkersApplyToTheFirstLeader(t *testing.T) {
+	c := podmanager.Config{Workers: podmanager.Group{Min: 1, Count: 8, Begin: 3}}
+	if g := c.Goal(podmanager.State{}, podmanager.Worker); g != (podmanager.Goal{Given: 8, Count: 3}) {
+		t.Errorf("the first leader: expected 3 of 8, found %+v", g)
+	}
+	later := podmanager.State{Goals: map[podmanager.Role]podmanager.Goal{podmanager.Worker: {Given: 8, Count: 5}}}
+	if g := c.Goal(later, podmanager.Worker); g.Count != 5 {
+		t.Errorf("a later leader: expected 5, found %+v", g)
+	}
+	c.OOMFactor, c.Workers.Begin = 1, 9
+	if err := c.Validate(); err == nil || !strings.Contains(err.Error(), "initial-workers: expected 1 to 8") {
+		t.Errorf("found %v", err)
+	}
+}

@@ -3,6 +3,8 @@ package progress_test
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -71,18 +73,23 @@ type owner struct {
 	down    error
 	refused int
 	list    []progress.Progress
+	wanted  string // number of workers
 }
 
-func (o *owner) Annotate(_ context.Context, annotations map[string]string) error {
+func (o *owner) Annotate(_ context.Context, annotations map[string]string) (map[string]string, error) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if o.down != nil {
 		o.refused++
-		return o.down
+		return nil, o.down
 	}
 	p, err := progress.Decode(annotations[progress.Annotation])
 	o.list = append(o.list, p)
-	return err
+	all := maps.Clone(annotations)
+	if o.wanted != "" {
+		all[progress.WorkersAnnotation] = o.wanted
+	}
+	return all, err
 }
 
 func (o *owner) last() (p progress.Progress, n int) {
@@ -129,5 +136,44 @@ func TestFinalProgressIsRepeatedUntilTheClusterTakesIt(t *testing.T) {
 	}
 	if last, n := o.last(); n != 1 || last.Status != "ended" {
 		t.Errorf("found %+v in %d annotations", last, n)
+	}
+}
+
+// F321: the wanted number is applied when it changes, so that a number of master scale stays, and again after an error.
+func TestWantedNumberOfWorkersIsAppliedOnce(t *testing.T) {
+	quiet, _ := logtest.NewNullLogger()
+	o := &owner{wanted: "4"}
+	var mu sync.Mutex
+	var calls []int
+	running := 0
+	p := progress.New(progress.Config{Owner: o, Passes: 1, Log: logrus.NewEntry(quiet),
+		Pods: func() (int, int) { mu.Lock(); defer mu.Unlock(); running++; return running, 0 }, // each publication has a change
+		Scale: func(_ context.Context, n int) error {
+			mu.Lock()
+			defer mu.Unlock()
+			calls = append(calls, n)
+			if len(calls) == 1 {
+				return errors.New("not stored")
+			}
+			return nil
+		}})
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{Components: []component.Component{p}})
+	seen := func(n int, want ...int) {
+		t.Helper()
+		mastertest.Eventually(t, "publications", func() bool { _, found := o.last(); return found >= n })
+		mu.Lock()
+		defer mu.Unlock()
+		if !slices.Equal(calls, want) {
+			t.Errorf("after %d publications: expected %v, found %v", n, want, calls)
+		}
+	}
+	seen(4, 4, 4)
+	o.mu.Lock()
+	o.wanted = "2"
+	n := len(o.list)
+	o.mu.Unlock()
+	seen(n+2, 4, 4, 2)
+	if !r.Leading() {
+		t.Error("expected the term to continue")
 	}
 }

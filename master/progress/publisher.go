@@ -3,6 +3,7 @@ package progress
 import (
 	"context"
 	"fmt"
+	"strconv"
 	"sync"
 	"time"
 
@@ -14,17 +15,18 @@ import (
 
 // Owner is the object that owns the pod of the master.
 type Owner interface {
-	// Annotate writes annotations.
-	Annotate(ctx context.Context, annotations map[string]string) error
+	// Annotate writes annotations, and returns all annotations of the object.
+	Annotate(ctx context.Context, annotations map[string]string) (map[string]string, error)
 }
 
 // Config holds the dependencies and settings of a publisher.
 type Config struct {
 	Owner  Owner
-	Pods   func() (workers, servers int) // that run
-	Passes int                           // as the queue has them; 0: no limit
-	Figure string                        // of the scores of evaluation rounds
-	Log    *logrus.Entry                 // default: the standard logger
+	Pods   func() (workers, servers int)                // that run
+	Scale  func(ctx context.Context, workers int) error // sets the number of workers
+	Passes int                                          // as the queue has them; 0: no limit
+	Figure string                                       // of the scores of evaluation rounds
+	Log    *logrus.Entry                                // default: the standard logger
 }
 
 // Publisher is the component that publishes the progress.
@@ -33,11 +35,18 @@ type Publisher struct {
 	box    *component.Mailbox
 
 	mu   sync.Mutex
-	last string // as published
+	last string    // as published
+	at   time.Time // of the last publication
+
+	scaled string // the number of workers that was applied last in this term
 }
+
+// WorkersAnnotation is the annotation with the wanted number of workers.
+const WorkersAnnotation = "trainmaster.io/workers"
 
 const (
 	publishEvery = 5 * time.Second
+	atRest       = 15 * time.Second // between two publications without a change, which read the wanted number of workers
 	publishTime  = 10 * time.Second // of one request
 	finalTime    = 30 * time.Second // of the last publication
 	finalPause   = time.Second
@@ -59,7 +68,7 @@ func (p *Publisher) Init(context.Context) error { return nil }
 
 // Prepare implements [component.Component].
 func (p *Publisher) Prepare(_ context.Context, t component.Term) error {
-	p.box = t.Effects(taskqueue.OnJobEnded)
+	p.box, p.scaled = t.Effects(taskqueue.OnJobEnded), ""
 	return nil
 }
 
@@ -70,7 +79,10 @@ func (p *Publisher) Run(ctx context.Context, t component.Term) error {
 		now, err := p.read(ctx, t)
 		if err == nil {
 			now.Workers, now.Servers = p.config.Pods()
-			err = p.publish(ctx, now)
+			var annotations map[string]string
+			if annotations, err = p.publish(ctx, now); err == nil {
+				err = p.scale(ctx, annotations[WorkersAnnotation])
+			}
 		}
 		switch {
 		case ctx.Err() != nil:
@@ -96,20 +108,37 @@ func (p *Publisher) read(ctx context.Context, t component.Term) (now Progress, e
 	return Of(&overview, p.config.Passes, p.config.Figure, evaluated)
 }
 
-// publish writes a progress if it has changed.
-func (p *Publisher) publish(ctx context.Context, now Progress) error {
+// publish writes a progress if it has changed or atRest has passed, and returns the annotations of the owner; nil: it was not written.
+func (p *Publisher) publish(ctx context.Context, now Progress) (annotations map[string]string, err error) {
 	text := now.Encode()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if text == p.last {
-		return nil
+	if text == p.last && time.Since(p.at) < atRest {
+		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishTime)
 	defer cancel()
-	if err := p.config.Owner.Annotate(ctx, map[string]string{Annotation: text}); err != nil {
-		return err
+	if annotations, err = p.config.Owner.Annotate(ctx, map[string]string{Annotation: text}); err != nil {
+		return nil, err
 	}
-	p.last = text
+	p.last, p.at = text, time.Now()
+	return annotations, nil
+}
+
+// scale applies the wanted number of workers. wanted "": it is not known, or there is none.
+func (p *Publisher) scale(ctx context.Context, wanted string) error {
+	if wanted == "" || wanted == p.scaled {
+		return nil
+	}
+	n, err := strconv.Atoi(wanted)
+	if err != nil || n < 1 {
+		return fmt.Errorf("annotation %s: expected a number of workers, found %q", WorkersAnnotation, wanted)
+	}
+	if err := p.config.Scale(ctx, n); err != nil {
+		return fmt.Errorf("annotation %s: %w", WorkersAnnotation, err)
+	}
+	//guard:scaled-once
+	p.scaled = wanted
 	return nil
 }
 
@@ -124,7 +153,7 @@ func (p *Publisher) Final(ctx context.Context, o *taskqueue.Overview, evaluated 
 	pause := time.NewTicker(finalPause)
 	defer pause.Stop()
 	for {
-		err := p.publish(ctx, now)
+		_, err := p.publish(ctx, now)
 		//guard:final-progress-repeated
 		if err == nil {
 			return nil

@@ -26,4 +26,10 @@ var operatorGuards = []guard{
 	{"F320", "master/progress.TestFinalProgressIsRepeatedUntilTheClusterTakesIt", mutant{"last progress published once", "final-progress-repeated",
 		condition("true"),
 		"a TrainingJob whose job has ended shows an earlier accuracy"}},
+	{"F321", "master/progress.TestWantedNumberOfWorkersIsAppliedOnce", mutant{"wanted number of workers applied repeatedly", "scaled-once",
+		remove(),
+		"master scale of a job has an effect of seconds"}},
+	{"F321", "master/podmanager.TestInitialWorkersApplyToTheFirstLeader", mutant{"job begins with the largest number of workers", "begins-with-initial-workers",
+		condition("$ && false"),
+		"a job of 3 workers takes the machines of 1,000 until it is scaled"}},
 }

@@ -37,7 +37,7 @@ func TestAnnotationIsOfItsOwnJob(t *testing.T) {
 		}
 		found = append(found, p)
 		w.Header().Set("Content-Type", "application/json")
-		_, _ = io.WriteString(w, `{"kind":"Job","apiVersion":"batch/v1"}`)
+		_, _ = io.WriteString(w, `{"kind":"Job","apiVersion":"batch/v1","metadata":{"annotations":{"other":"y"}}}`)
 	}))
 	t.Cleanup(server.Close)
 	annotate := func(owners ...metav1.OwnerReference) error {
@@ -49,7 +49,11 @@ func TestAnnotationIsOfItsOwnJob(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		return c.Annotate(t.Context(), map[string]string{"trainmaster.io/progress": "x"})
+		all, err := c.Annotate(t.Context(), map[string]string{"trainmaster.io/progress": "x"})
+		if err == nil && all["other"] != "y" {
+			t.Errorf("annotations: found %v", all)
+		}
+		return err
 	}
 	if err := annotate(metav1.OwnerReference{APIVersion: "batch/v1", Kind: "Job", Name: "m", UID: "job-uid", Controller: new(true)}); err != nil {
 		t.Fatal(err)

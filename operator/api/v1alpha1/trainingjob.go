@@ -39,11 +39,13 @@ type TrainingJobList struct {
 	Items []TrainingJob `json:"items"`
 }
 
-// TrainingJobSpec describes a job. Only suspend and ttlSecondsAfterFinished can be changed later.
+// TrainingJobSpec describes a job. Only suspend, ttlSecondsAfterFinished and, with maxWorkers, workers can be changed later.
 //
 // +kubebuilder:validation:XValidation:rule="!has(self.minWorkers) || self.minWorkers <= self.workers",message="minWorkers: expected at most workers",fieldPath=".minWorkers"
+// +kubebuilder:validation:XValidation:rule="!has(self.maxWorkers) || self.workers <= self.maxWorkers",message="workers: expected at most maxWorkers",fieldPath=".workers"
+// +kubebuilder:validation:XValidation:rule="has(self.maxWorkers) || self.workers == oldSelf.workers",message="workers: expected no change, because the job has no maxWorkers",fieldPath=".workers"
 // +kubebuilder:validation:XValidation:rule="has(self.data) || has(self.worker) && has(self.worker.command)",message="data: expected it, or worker.command: the default command of the workers trains on data",fieldPath=".data"
-// +kubebuilder:validation:XValidation:rule="has(self.data) == has(oldSelf.data) && has(self.evaluation) == has(oldSelf.evaluation) && has(self.worker) == has(oldSelf.worker) && has(self.server) == has(oldSelf.server) && has(self.master) == has(oldSelf.master) && has(self.minWorkers) == has(oldSelf.minWorkers) && has(self.env) == has(oldSelf.env) && has(self.model) == has(oldSelf.model) && has(self.checkpointEvery) == has(oldSelf.checkpointEvery)",message="only suspend and ttlSecondsAfterFinished can be changed: delete the job and create another"
+// +kubebuilder:validation:XValidation:rule="has(self.data) == has(oldSelf.data) && has(self.evaluation) == has(oldSelf.evaluation) && has(self.worker) == has(oldSelf.worker) && has(self.server) == has(oldSelf.server) && has(self.master) == has(oldSelf.master) && has(self.minWorkers) == has(oldSelf.minWorkers) && has(self.maxWorkers) == has(oldSelf.maxWorkers) && has(self.env) == has(oldSelf.env) && has(self.model) == has(oldSelf.model) && has(self.checkpointEvery) == has(oldSelf.checkpointEvery)",message="only suspend, ttlSecondsAfterFinished and workers can be changed: delete the job and create another"
 type TrainingJobSpec struct {
 	// Image of trainmaster, for the master and, without an image of their own, for the workers and the parameter servers.
 	// +kubebuilder:validation:MinLength=1
@@ -93,13 +95,19 @@ type TrainingJobSpec struct {
 	// +optional
 	Model string `json:"model,omitempty"`
 
-	// Number of workers.
+	// Number of workers. With maxWorkers, it can be changed while the job runs, also by kubectl scale and autoscalers.
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:Maximum=1000
-	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="immutable: the number of workers of a job cannot be changed yet"
 	Workers int32 `json:"workers"`
 
-	// With fewer workers left, the job fails (default: workers).
+	// Largest number of workers (default: workers, which is fixed then).
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="immutable"
+	// +optional
+	MaxWorkers *int32 `json:"maxWorkers,omitempty"`
+
+	// With fewer workers left, the job fails (default: 1 with maxWorkers, otherwise workers).
 	// +kubebuilder:validation:Minimum=1
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="immutable"
 	// +optional

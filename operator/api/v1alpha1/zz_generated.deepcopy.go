@@ -218,6 +218,11 @@ func (in *TrainingJobSpec) DeepCopyInto(out *TrainingJobSpec) {
 		*out = new(Evaluation)
 		(*in).DeepCopyInto(*out)
 	}
+	if in.MaxWorkers != nil {
+		in, out := &in.MaxWorkers, &out.MaxWorkers
+		*out = new(int32)
+		**out = **in
+	}
 	if in.MinWorkers != nil {
 		in, out := &in.MinWorkers, &out.MinWorkers
 		*out = new(int32)
