@@ -112,10 +112,18 @@ func (a *api) resize(w http.ResponseWriter, r *http.Request, name string) {
 		a.fail(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, fmt.Sprintf("expected a patch of one container, found %+v, %v", patch, err))
 		return
 	}
+	a.mu.Lock()
+	found := a.pods[name]
+	isOther := found == nil || found.UID != patch.UID
+	a.mu.Unlock()
+	if isOther {
+		a.fail(w, http.StatusConflict, metav1.StatusReasonConflict, "another UID")
+		return
+	}
 	a.change(name, func(p *corev1.Pod) {
 		change := patch.Spec.Containers[0]
 		for i := range p.Spec.Containers {
-			if c := &p.Spec.Containers[i]; c.Name == change.Name && p.UID == patch.UID {
+			if c := &p.Spec.Containers[i]; c.Name == change.Name {
 				maps.Copy(c.Resources.Requests, change.Resources.Requests)
 				maps.Copy(c.Resources.Limits, change.Resources.Limits)
 			}
