@@ -99,8 +99,8 @@ func TestUnschedulableWorkersDelayNoOtherPod(t *testing.T) {
 	verifyJob(t, c, ns, directory)
 }
 
-// F286: the process of a parameter server is killed. Its lease of a minute is revoked with the end of the pod, so the next attempt takes its index at
-// once, and trainers push to it.
+// F286: the process of a parameter server is killed, or its pod is deleted by force. The last time, the master ends with it: the next leader has never
+// been connected to the server. Its lease of a minute is revoked with the end of the pod, and the next attempt takes its index.
 func TestNextPushAfterAKilledServer(t *testing.T) {
 	t.Parallel()
 	c := Cluster(t)
@@ -108,16 +108,24 @@ func TestNextPushAfterAKilledServer(t *testing.T) {
 	startMaster(t, c, ns, "--workers=1", "--ps=2", "--passes=1000", "--checkpoint-every=1s",
 		"--ps-command=master pserver --checkpoint-dir=/job/checkpoints --ps-ttl=60s", slowTrainer)
 	c.awaitPass(t, ns, 2)
-	const kills = 3
-	for attempt := range kills {
+	for attempt, end := range []string{"killed", "deleted by force", "killed with the master"} {
+		pod := fmt.Sprintf("digits-ps-0-%d", attempt)
 		began := time.Now()
-		killWorker(t, c, ns, fmt.Sprintf("digits-ps-0-%d", attempt))
+		switch end {
+		case "deleted by force":
+			c.Kubectl(t, "-n", ns, "delete", "pod", pod, "--force", "--grace-period=0")
+		case "killed with the master":
+			c.Kubectl(t, "-n", ns, "delete", "pod", c.leader(t, ns), "--wait=false")
+			killWorker(t, c, ns, pod)
+		default:
+			killWorker(t, c, ns, pod)
+		}
 		next := fmt.Sprintf("digits-ps-0-%d", attempt+1)
-		Until(t, time.Minute, func() error { return c.hasPushes(t, ns, next) })
+		Until(t, 2*time.Minute, func() error { return c.hasPushes(t, ns, next) })
 		took := time.Since(began)
-		t.Logf("next push after %v", took.Round(time.Millisecond))
-		if took > 30*time.Second { // half of the lease; the figure is for an idle machine
-			t.Errorf("expected the next push within 30 s, found %v", took)
+		t.Logf("%s: next push after %v", end, took.Round(time.Millisecond))
+		if took > 45*time.Second { // of a lease of a minute, on a busy machine
+			t.Errorf("%s: expected the next push within 45 s, found %v", end, took)
 		}
 	}
 }
