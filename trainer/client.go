@@ -183,6 +183,9 @@ func (c *Client) Incarnation() uint64 { return c.who.Incarnation }
 // JobID returns the id of the job instance. It is the same for all trainers, and after a failover.
 func (c *Client) JobID() string { return hex.EncodeToString(c.jobID[:]) }
 
+// Instance returns the bytes of JobID.
+func (c *Client) Instance() [16]byte { return c.jobID }
+
 // Sync reports whether the job applies gradients in synchronous steps.
 func (c *Client) Sync() bool { return c.sync }
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"net"
 	"os"
 	"regexp"
 	"slices"
@@ -34,6 +35,9 @@ func trainerCommand() *cobra.Command {
 		stored  string
 
 		predictOut, predictModel string
+
+		ring     reference.Ring
+		strategy = parameterServers
 	)
 	cmd := &cobra.Command{
 		Use:   "trainer",
@@ -41,10 +45,16 @@ func trainerCommand() *cobra.Command {
 		Long: `Trainer joins a job, reports its dataset, and trains a model on the tasks that the master gives it (softmax regression or a
 two-layer network on images, logistic regression or a factorization machine on categories), with the parameters on the job's parameter servers. It finds the master and the servers through etcd,
 or by --addr and --servers. It waits for a master and servers that are not running yet; after a crash of a
-master or server it continues when that process runs again. One trainer of the job is elected to save the model at the end.`,
+master or server it continues when that process runs again. One trainer of the job is elected to save the model at the end.
+
+With --distribution-strategy allreduce, there are no parameter servers: the trainers of the job form a ring, add their gradients in each step, and
+have the same model (docs/allreduce.md). The master must have --ring.`,
 		Example: `  # join the job whose state is in this etcd
   master trainer --endpoints 127.0.0.1:2379 --data 'data/digits-0*' --model mlp \
     --save-model digits.safetensors
+  # by all-reduce, without parameter servers; the master has --ring 2:4
+  master trainer --endpoints 10.0.0.5:2379 --data 'data/digits-0*' \
+    --distribution-strategy allreduce --ring-listen :9200
   # with a model of its own, for a population
   master trainer --endpoints 127.0.0.1:2379 --data 'data/digits-0*' --own-model`,
 	}
@@ -75,6 +85,10 @@ master or server it continues when that process runs again. One trainer of the j
 	flags.StringVar(&w.JournalPath, "journal", "", "`file` for one line of JSON per trained task")
 	flags.StringVar(&w.Trainer.Control, "control-listen", "", "`host:port` for the gRPC service TrainerControl; a port alone, as :9000, is open on all addresses (default: none)")
 	flags.BoolVar(&w.Own, "own-model", false, "train a model of this trainer alone, without parameter servers, for a job with a population (--strategy of the master)")
+	flags.Var(&strategy, "distribution-strategy", "how the trainers share a model: parameter-server, allreduce (a ring of the trainers, without parameter servers), or local (as --own-model)")
+	cli.CompleteWords(cmd, "distribution-strategy", []string{string(parameterServers), string(allReduce), string(eachAlone)})
+	flags.StringVar(&ring.Listen, "ring-listen", "127.0.0.1:0", "`host:port` for the connections of the other trainers, with --distribution-strategy allreduce; a port alone, as :9200, is open on all addresses")
+	flags.StringVar(&ring.Host, "ring-host", "", "`address` at which the other trainers reach this one (default: POD_IP, else the host of --ring-listen, else the address of the connection to the master)")
 	flags.DurationVar(&w.RecordDelay, "record-delay", 0, "`time` to wait before each record, so that a small dataset lasts (for drills)")
 	cmd.Args = func(_ *cobra.Command, args []string) error {
 		if len(args) > 0 {
@@ -92,12 +106,16 @@ master or server it continues when that process runs again. One trainer of the j
 		case predictModel != "" && len(w.Data) > 0:
 			return cli.UsageErrorf("--predict-model: expected no --data: the trainer trains nothing")
 		}
-		if w.Own {
+		if err := checkStrategy(cmd, strategy, &w, &ring, predictOut); err != nil {
+			return err
+		}
+		alone := w.Own || w.Ring != nil
+		if alone {
 			if err := checkOwnModel(cmd, *kind, servers, stored, predictModel); err != nil {
 				return err
 			}
 		}
-		if predictModel == "" && !w.Own && len(etcd.Endpoints) == 0 && (addr == "" || len(servers) == 0) || len(etcd.Endpoints) == 0 && addr == "" {
+		if predictModel == "" && !alone && len(etcd.Endpoints) == 0 && (addr == "" || len(servers) == 0) || len(etcd.Endpoints) == 0 && addr == "" {
 			return cli.UsageErrorf("expected --endpoints of etcd, or both --addr of the master and --servers (or --predict-model), found %s", given(addr, servers))
 		}
 		if err := checkTables(*kind, *dtype); err != nil {
@@ -155,17 +173,46 @@ master or server it continues when that process runs again. One trainer of the j
 	return cmd
 }
 
-// checkOwnModel returns an error for a flag that does not go with --own-model.
+// checkStrategy sets how the trainer shares its model.
+func checkStrategy(cmd *cobra.Command, strategy distribution, w *reference.Worker, ring *reference.Ring, predictOut string) error {
+	switch {
+	case w.Own && cmd.Flags().Changed("distribution-strategy") && strategy != eachAlone:
+		return cli.SettingErrorf(cmd, "distribution-strategy", "expected local with --own-model")
+	case strategy == eachAlone:
+		w.Own = true
+	}
+	if strategy != allReduce {
+		return nil // pods have the variables of the other flags anyway
+	}
+	switch {
+	case !isListenAddress(ring.Listen):
+		return cli.SettingErrorf(cmd, "ring-listen", "expected host:port or :port")
+	case predictOut != "":
+		return cli.SettingErrorf(cmd, "predict-out", "expected none with --distribution-strategy allreduce: predict with --predict-model after the training")
+	case w.Recipe.Exchange != reference.Exchange{}:
+		return cli.UsageErrorf("--push-every, --pull-every and --staleness: expected none with --distribution-strategy allreduce: each step has one mini-batch of each trainer")
+	}
+	ring.Host = cmp.Or(ring.Host, os.Getenv("POD_IP"))
+	if host, _, err := net.SplitHostPort(ring.Listen); err == nil && ring.Host == "" {
+		if ip := net.ParseIP(host); ip == nil || !ip.IsUnspecified() {
+			ring.Host = host // "" with a port alone
+		}
+	}
+	w.Ring = ring
+	return nil
+}
+
+// checkOwnModel returns an error for a flag that does not go with a model of the trainers, --own-model or --distribution-strategy allreduce.
 func checkOwnModel(cmd *cobra.Command, kind string, servers []string, stored, predictModel string) error {
 	switch {
 	case model.OfCategories(kind):
-		return cli.SettingErrorf(cmd, "model", "expected softmax or mlp with --own-model: the rows of tables are on parameter servers")
+		return cli.SettingErrorf(cmd, "model", "expected softmax or mlp with --own-model or --distribution-strategy allreduce: the rows of tables are on parameter servers")
 	case len(servers) > 0:
-		return cli.UsageErrorf("--servers: expected none with --own-model: the trainer uses no parameter servers")
+		return cli.UsageErrorf("--servers: expected none with --own-model or --distribution-strategy allreduce: the trainer uses no parameter servers")
 	case stored != "":
-		return cli.SettingErrorf(cmd, "checkpoint-dir", "expected none with --own-model: parameter servers write checkpoints")
+		return cli.SettingErrorf(cmd, "checkpoint-dir", "expected none without parameter servers: they write the checkpoints")
 	case predictModel != "":
-		return cli.SettingErrorf(cmd, "predict-model", "expected none with --own-model: a saved model is not trained")
+		return cli.SettingErrorf(cmd, "predict-model", "expected none with --own-model or --distribution-strategy allreduce: a saved model is not trained")
 	}
 	return nil
 }
@@ -262,7 +309,7 @@ func trainBy(ctx context.Context, store *etcdstore.Store, w *reference.Worker, a
 		}()
 		w.Trainer.Locate = follow
 	}
-	if w.Own {
+	if w.Own || w.Ring != nil {
 		return runWorker(ctx, w)
 	}
 	if len(servers) > 0 {

@@ -67,7 +67,7 @@ type Member struct {
 	Endpoint   *ring.Endpoint
 	Log        *logrus.Entry
 	Lock       sync.Locker // held while the vectors of the model change
-	// Stepped is called after each step that changed the model. May be nil.
+	// Stepped is called when the vectors of the model have another version, with Lock. May be nil.
 	Stepped func(version uint64)
 
 	tag      tag
@@ -338,6 +338,7 @@ func (m *Member) receive(ctx context.Context, g *ring.Group, newest int, behind 
 	//guard:allreduce-newcomer-receives-progress
 	m.progress = decoded
 	m.tag = from.tag
+	m.stepped()
 	return nil
 }
 
@@ -444,10 +445,14 @@ func (m *Member) reduce(ctx context.Context, g *ring.Group, contributes bool, re
 		return err
 	}
 	m.tag.version++
+	m.stepped()
+	return nil
+}
+
+func (m *Member) stepped() {
 	if m.Stepped != nil {
 		m.Stepped(m.tag.version)
 	}
-	return nil
 }
 
 // Version returns the version of the model. The caller holds Lock, or Run has returned.

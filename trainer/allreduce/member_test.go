@@ -21,6 +21,13 @@ import (
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// within returns a context that bounds the time of a test: members that disagree form generations without end.
+func within(t *testing.T) context.Context {
+	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("the test took more than a minute"))
+	t.Cleanup(cancel)
+	return ctx
+}
+
 func quiet() *logrus.Entry {
 	l := logrus.New()
 	l.SetOutput(io.Discard)
@@ -331,12 +338,12 @@ func TestMembersTrainAllTasks(t *testing.T) {
 			members = append(members, start(t, m, q, fmt.Sprint("m", i), 4))
 		}
 		for _, p := range members {
-			p.run(t.Context())
+			p.run(within(t))
 		}
 		for _, p := range members {
 			<-p.done
-			if !p.ok {
-				t.Errorf("%s: expected a current model", p.work.name)
+			if !p.ok || p.tag.generation != m.current.Generation {
+				t.Errorf("%s: expected a current model of generation %d, found %t, %+v", p.work.name, m.current.Generation, p.ok, p.tag)
 			}
 		}
 		checkOnce(t, q, members)
@@ -355,7 +362,7 @@ func TestEachRecordOnceAlthoughMembersAreKilled(t *testing.T) {
 				p := start(t, m, q, fmt.Sprint("m", len(members)), 3+r.IntN(5))
 				members = append(members, p)
 				survivors = append(survivors, p)
-				p.run(t.Context())
+				p.run(within(t))
 				return p
 			}
 			for range 4 {
@@ -432,8 +439,8 @@ func TestFinishWaitsUntilAllMembersHaveTheStep(t *testing.T) {
 				}
 			}
 		}
-		a.run(t.Context())
-		b.run(t.Context())
+		a.run(within(t))
+		b.run(within(t))
 		<-a.done
 		<-b.done
 		checkOnce(t, q, []*process{a, b})
@@ -452,10 +459,10 @@ func TestNewcomerReceivesState(t *testing.T) {
 			time.Sleep(10 * time.Millisecond) // so that tasks are left
 		}
 	}
-	a.run(t.Context())
+	a.run(within(t))
 	<-joined
 	b := start(t, m, q, "b", 5)
-	b.run(t.Context())
+	b.run(within(t))
 	<-a.done
 	<-b.done
 	checkOnce(t, q, []*process{a, b})
@@ -475,8 +482,8 @@ func TestStateOfNewerGenerationWins(t *testing.T) {
 	away, a := start(t, m, q, "away", 5), start(t, m, q, "a", 5)
 	away.tag, a.tag = tag{1, 9}, tag{2, 3}
 	away.model.weighted[0] = 1000
-	away.run(t.Context())
-	a.run(t.Context())
+	away.run(within(t))
+	a.run(within(t))
 	<-away.done
 	<-a.done
 	checkOnce(t, q, []*process{away, a})
@@ -489,10 +496,10 @@ func TestStateOfNewerGenerationWins(t *testing.T) {
 func TestOtherSettingsEndTheNewcomer(t *testing.T) {
 	m, q := newMeeting(), newQueue(30, 10)
 	a := start(t, m, q, "a", 5)
-	a.run(t.Context())
+	a.run(within(t))
 	b := start(t, m, q, "b", 5)
 	b.model.settings = "other"
-	b.run(t.Context())
+	b.run(within(t))
 	<-b.done
 	m.leave("b")
 	<-a.done
@@ -511,7 +518,7 @@ func TestMoreMembersThanTasks(t *testing.T) {
 		members = append(members, start(t, m, q, fmt.Sprint("m", i), 10))
 	}
 	for _, p := range members {
-		p.run(t.Context())
+		p.run(within(t))
 	}
 	for _, p := range members {
 		<-p.done

@@ -55,6 +55,10 @@ type Worker struct {
 	Own bool
 	own *ownModel // of all sessions
 
+	// Ring trains by all-reduce with the other trainers of the job, without parameter servers: Servers, Stored and Own are not used. The model must have no
+	// tables. nil: not by all-reduce.
+	Ring *Ring
+
 	RecordDelay time.Duration // waited before each record: makes a small dataset last, for drills
 }
 
@@ -91,6 +95,9 @@ func (w *Worker) Run(ctx context.Context) error {
 			return err
 		}
 		defer journal.Close()
+	}
+	if w.Ring != nil {
+		return w.runRing(ctx, journal)
 	}
 	for brief := 0; ; {
 		began := time.Now()
@@ -138,9 +145,8 @@ func (w *Worker) checkSavePath() error {
 	return errors.Join(probe.Close(), os.Remove(probe.Name()))
 }
 
-// session is one incarnation of the trainer.
-func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
-	before := w.savedModel()
+// join begins a session, whose model is the one of current.
+func (w *Worker) join(ctx context.Context, current *atomic.Pointer[currentModel]) (*trainer.Client, error) {
 	config := w.Trainer
 	config.Accepts = taskqueue.KindsOf(taskqueue.Training, taskqueue.Evaluation)
 	switch {
@@ -149,12 +155,18 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 	case w.Predict.Parts != nil:
 		config.Accepts |= taskqueue.KindsOf(taskqueue.Prediction)
 	}
-	var current atomic.Pointer[currentModel]
 	config.Model = func(ctx context.Context) (int64, []byte, error) { return current.Load().content(ctx) }
 	config.Evaluate = func(ctx context.Context, _ *taskqueue.Task, records iter.Seq2[[]byte, error]) ([]byte, error) {
 		return current.Load().evaluate(ctx, records)
 	}
-	client, err := trainer.Join(ctx, config)
+	return trainer.Join(ctx, config)
+}
+
+// session is one incarnation of the trainer.
+func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
+	before := w.savedModel()
+	var current atomic.Pointer[currentModel]
+	client, err := w.join(ctx, &current)
 	switch {
 	case errors.Is(err, io.EOF):
 		w.Log.Info("job ended, no master runs")
@@ -179,20 +191,7 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 	if w.Predict.Model != nil {
 		return w.predictSaved(ctx, client, log)
 	}
-	var tasks Tasks = client
-	var data sample.Shape
-	var described string // a file of the dataset
-	if len(w.Data) > 0 {
-		if err := client.ReportDataset(ctx, w.Data); err != nil {
-			return err
-		}
-		data, described, err = w.describe(ctx)
-	} else {
-		log.Info("waiting for a task of the datasets of the job")
-		first := &begun{Tasks: client}
-		tasks = first
-		data, described, err = w.describeTask(ctx, first)
-	}
+	p, err := w.prepare(ctx, client, client.Sync(), log)
 	switch {
 	case errors.Is(err, io.EOF):
 		log.Info("job ended")
@@ -203,16 +202,7 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 	case err != nil:
 		return err
 	}
-	recipe, err := w.Recipe.Complete(w.Kind, DatasetLike(w.Kind, data.Features), client.Sync())
-	if err != nil {
-		return err
-	}
-	log.WithField("settings", recipe.Optimizer).Info("optimizer chosen")
-	shape := model.Config{Inputs: data.Features, Classes: w.classes(data), Hidden: recipe.Hidden, Rank: recipe.Rank, Seed: w.Seed}
-	m, err := model.New(w.Kind, shape)
-	if err != nil {
-		return err
-	}
+	tasks, recipe, shape, m := p.tasks, p.recipe, p.shape, p.model
 	t := Trainer{ID: w.Trainer.ID, Model: m, BatchSize: recipe.BatchSize, Exchange: recipe.Exchange, Tasks: tasks, Stops: client, Journal: journal, Rounds: client, Stored: w.Stored, Seed: w.Seed, Parts: w.Predict.Parts}
 	var servers *params.Client // nil: the model is of this trainer alone
 	if w.Own {
@@ -262,7 +252,43 @@ func (w *Worker) session(ctx context.Context, journal *Journal) (err error) {
 		return err
 	}
 	log.Info("job ended")
-	return w.save(ctx, client, t.Parameters, servers, m, shape, described, before)
+	return w.save(ctx, client, t.Parameters, servers, m, shape, p.described, before)
+}
+
+// prepared is what a session knows before the training.
+type prepared struct {
+	tasks     Tasks // of the client; with the first task, if it was taken
+	recipe    Recipe
+	shape     model.Config
+	model     model.Model
+	described string // a file of the dataset
+}
+
+// prepare reports the dataset, reads its description, and makes the model.
+func (w *Worker) prepare(ctx context.Context, client *trainer.Client, synchronous bool, log *logrus.Entry) (p prepared, err error) {
+	p.tasks = client
+	var data sample.Shape
+	if len(w.Data) > 0 {
+		if err := client.ReportDataset(ctx, w.Data); err != nil {
+			return p, err
+		}
+		data, p.described, err = w.describe(ctx)
+	} else {
+		log.Info("waiting for a task of the datasets of the job")
+		first := &begun{Tasks: client}
+		p.tasks = first
+		data, p.described, err = w.describeTask(ctx, first)
+	}
+	if err != nil {
+		return p, err
+	}
+	if p.recipe, err = w.Recipe.Complete(w.Kind, DatasetLike(w.Kind, data.Features), synchronous); err != nil {
+		return p, err
+	}
+	log.WithField("settings", p.recipe.Optimizer).Info("optimizer chosen")
+	p.shape = model.Config{Inputs: data.Features, Classes: w.classes(data), Hidden: p.recipe.Hidden, Rank: p.recipe.Rank, Seed: w.Seed}
+	p.model, err = model.New(w.Kind, p.shape)
+	return p, err
 }
 
 // warnFailed returns a function that logs a task that failed.

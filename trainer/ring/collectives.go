@@ -249,7 +249,6 @@ func (r *reduction) add(ctx context.Context) error {
 			}
 		}
 		own := r.block(g.Rank, b)
-		//guard:ring-sums-in-rank-order
 		addInRankOrder(own, g.Rank, received)
 		for rank, c := range g.conns {
 			if c != nil {
@@ -267,6 +266,7 @@ func addInRankOrder(own []float32, rank int, received [][]float32) {
 	if rank != 0 {
 		sum = received[0]
 	}
+	//guard:ring-sums-in-rank-order
 	for other := 1; other < len(received); other++ {
 		if other == rank {
 			optimizer.Add(sum, own)

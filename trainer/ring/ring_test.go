@@ -2,12 +2,14 @@ package ring
 
 import (
 	"context"
+	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"math"
 	"math/rand/v2"
 	"net"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -252,7 +254,9 @@ func TestSilentMemberIsLost(t *testing.T) {
 	})
 	defer silent.Close()
 	defer group.Close()
-	err := group.AllReduce(context.Background(), make([]float32, 100))
+	ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+	defer cancel()
+	err := group.AllReduce(ctx, make([]float32, 100))
 	var peer *PeerError
 	if !errors.As(err, &peer) || peer.Rank != 1 || !errors.Is(err, ErrSilent) {
 		t.Fatalf("expected a silent member 1, found %v", err)
@@ -334,7 +338,7 @@ func TestHandshakeIsRefused(t *testing.T) {
 	defer other.Close()
 	_, err = other.Form(t.Context(), Membership{6, 1, []Member{members[0], {"x", other.Addr().String()}}})
 	var peer *PeerError
-	if !errors.As(err, &peer) || peer.Rank != 0 {
+	if !errors.As(err, &peer) || peer.Rank != 0 || !strings.Contains(err.Error(), "one of another job") {
 		t.Errorf("another job: found %v", err)
 	}
 }
@@ -394,6 +398,20 @@ func TestFormAfterOtherBytesSucceeds(t *testing.T) {
 		_, err := groups[i].Gather(t.Context(), nil)
 		return err
 	})
+}
+
+// The length of a payload is checked before memory is allocated for it.
+func TestFrameWithTooManyBytesIsRefused(t *testing.T) {
+	for kind, most := range map[kind]uint32{ping: 0, contribution: maxBlock, sum: maxBlock, message: maxBlock, copied: maxBlock, abort: maxReason} {
+		for length, want := range map[uint32]bool{most: true, most + 1: false, 1<<32 - 1: false} {
+			var raw [frameSize]byte
+			raw[0] = byte(kind)
+			binary.LittleEndian.PutUint32(raw[12:], length)
+			if _, err := decodeFrame(&raw); (err == nil) != want {
+				t.Errorf("kind %d with %d bytes: %v", kind, length, err)
+			}
+		}
+	}
 }
 
 // A flipped bit in any byte of a frame is found before its block is used.

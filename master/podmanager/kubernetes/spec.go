@@ -28,6 +28,7 @@ const (
 const (
 	ServerPort  = 9000 // trainers and the master dial parameter servers
 	ControlPort = 9100 // the master dials TrainerControl
+	RingPort    = 9200 // the workers of an all-reduce dial each other
 )
 
 const (
@@ -139,7 +140,8 @@ func (c Config) env(env []corev1.EnvVar, a podmanager.Action) []corev1.EnvVar {
 	if a.Role == podmanager.Server {
 		add = append(add, corev1.EnvVar{Name: "TRAINMASTER_LISTEN", Value: fmt.Sprintf("0.0.0.0:%d", ServerPort)}, corev1.EnvVar{Name: "TRAINMASTER_DATA_SOCKET", Value: "off"})
 	} else {
-		add = append(add, corev1.EnvVar{Name: "TRAINMASTER_CONTROL_LISTEN", Value: fmt.Sprintf(":%d", ControlPort)})
+		add = append(add, corev1.EnvVar{Name: "TRAINMASTER_CONTROL_LISTEN", Value: fmt.Sprintf(":%d", ControlPort)},
+			corev1.EnvVar{Name: "TRAINMASTER_RING_LISTEN", Value: fmt.Sprintf(":%d", RingPort)})
 	}
 	for _, v := range add {
 		if !slices.ContainsFunc(env, func(e corev1.EnvVar) bool { return e.Name == v.Name }) {
