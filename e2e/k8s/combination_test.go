@@ -58,6 +58,10 @@ func TestEachCombinationStartsWorksAndEnds(t *testing.T) {
 			pods: []string{"worker-0 Succeeded", "worker-1 Succeeded"}, logs: "done: the job ended: 2 workers have completed"},
 		{name: "4 pods and tasks", args: []string{"--need-training-service=false", "--workers=2", "--ps=1", trainer + " --protocol netrpc"},
 			pods: []string{"worker-0 Succeeded", "worker-1 Succeeded"}, logs: "done: the job ended after 1 pass"},
+		{name: "5 pods, tasks and ring", args: []string{"--need-training-service=false", "--workers=2", "--distribution-strategy=allreduce", trainer + " --protocol netrpc --distribution-strategy allreduce"},
+			pods: []string{"worker-0 Succeeded", "worker-1 Succeeded"}, logs: "done: the job ended after 1 pass"},
+		{name: "7 all, with all-reduce", args: []string{"--workers=3", "--distribution-strategy=allreduce", trainer + " --distribution-strategy allreduce --model mlp"},
+			pods: []string{"worker-0 Succeeded", "worker-1 Succeeded", "worker-2 Succeeded"}, logs: "done: the job ended after 1 pass"},
 		{name: "6 pods, tasks and training service", args: []string{"--workers=2", "--ps=1", trainer}, pods: []string{"worker-0 Succeeded", "worker-1 Succeeded"}, logs: "done: the job ended after 1 pass"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
