@@ -11,7 +11,6 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/taskqueue"
-	"trainmaster/trainer"
 	"trainmaster/trainer/allreduce"
 	"trainmaster/trainer/model"
 )
@@ -21,18 +20,15 @@ type reduced struct {
 	*supply
 	replica *replica
 	model   model.Model
-	scorer  model.Model // of evaluation tasks
 	batch   *model.Batch
 	size    int // records of a mini-batch
 	journal *Journal
 	log     *logrus.Entry
 	state   *trainerState
 
-	task       *taskqueue.Task // nil: none
-	running    context.Context // ends when the master stops the task
-	unwatch    context.CancelFunc
-	evaluation chan evaluated // outcome of the evaluation task in progress; nil: there is none
-	unevaluate context.CancelFunc
+	task    *taskqueue.Task // nil: none
+	running context.Context // ends when the master stops the task
+	unwatch context.CancelFunc
 
 	records reader
 	current allreduce.Batch // of batch
@@ -40,11 +36,6 @@ type reduced struct {
 	loss    float64         // of current
 	report  TaskReport
 	began   time.Time
-}
-
-type evaluated struct {
-	outcome
-	err error
 }
 
 // reader reads the records of a task.
@@ -111,36 +102,14 @@ func (r *reduced) Next(ctx context.Context, wait time.Duration, used func(taskqu
 	return r.current, nil
 }
 
-// begin waits for a task. An evaluation task runs concurrently with the steps.
+// begin waits for a task.
 func (r *reduced) begin(ctx context.Context, wait time.Duration) error {
-	if r.evaluation != nil {
-		select {
-		case e := <-r.evaluation:
-			r.evaluation = nil
-			if e.err != nil {
-				return e.err
-			}
-			r.fetch(e.outcome)
-		default:
-		}
-	}
-	if r.evaluation == nil && r.fetched == nil {
+	if r.fetched == nil {
 		r.fetch(outcome{})
-	}
-	if r.evaluation != nil {
-		select {
-		case <-time.After(wait):
-		case <-ctx.Done():
-		}
-		return nil
 	}
 	s, ok := r.take(ctx, wait)
 	if !ok || s.err != nil {
 		return s.err
-	}
-	if s.task.Token.Kind == taskqueue.Evaluation {
-		r.evaluate(s.task)
-		return nil
 	}
 	r.task = s.task
 	r.running, r.unwatch = r.client.UntilStopped(r.ctx, s.task)
@@ -228,50 +197,9 @@ func (r *reduced) Finished(context.Context) error {
 
 // Release implements [allreduce.Work].
 func (r *reduced) Release() {
-	if r.evaluation != nil {
-		r.unevaluate()
-		<-r.evaluation
-		r.evaluation = nil
-	}
 	r.drop()
 	r.release()
 }
 
 // Ended implements [allreduce.Work].
 func (r *reduced) Ended() <-chan struct{} { return r.ended }
-
-// evaluate measures a copy of the parameters on the records of a task, concurrently with the steps.
-func (r *reduced) evaluate(task *taskqueue.Task) {
-	client := r.client
-	parameters := model.ZerosLike(r.replica.tensors)
-	for i, t := range r.replica.tensors {
-		copy(parameters[i].Data, t.Data)
-	}
-	running, release := client.UntilStopped(r.ctx, task)
-	outcomes := make(chan evaluated, 1)
-	r.evaluation, r.unevaluate = outcomes, release
-	go func() {
-		defer release()
-		metrics, err := metricsOf(r.scorer, func(*model.Batch) ([]model.Tensor, error) {
-			if running.Err() != nil {
-				return nil, context.Cause(running)
-			}
-			return parameters, nil
-		}, client.Records(task))
-		bad, isBad := errors.AsType[*recordError](err)
-		notFinite, isNotFinite := errors.AsType[*trainer.NotFiniteError](err)
-		switch {
-		case errors.Is(err, trainer.ErrStopped):
-			outcomes <- evaluated{}
-		case isBad:
-			outcomes <- evaluated{outcome: outcome{failed: task, reason: bad}}
-		case isNotFinite:
-			outcomes <- evaluated{outcome: outcome{failed: task, reason: notFinite}}
-		case err != nil:
-			outcomes <- evaluated{err: err}
-		default:
-			client.Measured(task, metrics)
-			outcomes <- evaluated{outcome: outcome{finished: task}}
-		}
-	}()
-}

@@ -111,10 +111,6 @@ func (w *Worker) first(ctx context.Context, s *supply) (p prepared, err error) {
 
 // reduced returns the work of a member.
 func (w *Worker) reduced(s *supply, p prepared, journal *Journal, current *atomic.Pointer[currentModel]) (*reduced, error) {
-	scorer, err := model.New(w.Kind, p.shape)
-	if err != nil {
-		return nil, err
-	}
 	evaluated, err := model.New(w.Kind, p.shape)
 	if err != nil {
 		return nil, err
@@ -125,7 +121,7 @@ func (w *Worker) reduced(s *supply, p prepared, journal *Journal, current *atomi
 	t.state.set(r.tensors, 0)
 	current.Store(&currentModel{t, Saved{Kind: w.Kind, Config: p.shape}, evaluated, nil, nil})
 	return &reduced{
-		supply: s, replica: r, model: p.model, scorer: scorer, batch: p.model.NewBatch(p.recipe.BatchSize), size: p.recipe.BatchSize,
+		supply: s, replica: r, model: p.model, batch: p.model.NewBatch(p.recipe.BatchSize), size: p.recipe.BatchSize,
 		journal: journal, log: w.Log, state: &t.state,
 	}, nil
 }

@@ -150,6 +150,8 @@ func (w *Worker) join(ctx context.Context, current *atomic.Pointer[currentModel]
 	config := w.Trainer
 	config.Accepts = taskqueue.KindsOf(taskqueue.Training, taskqueue.Evaluation)
 	switch {
+	case w.Ring != nil: // the rounds of a job evaluate stored models
+		config.Accepts = taskqueue.KindsOf(taskqueue.Training)
 	case w.Predict.Model != nil:
 		config.Accepts = taskqueue.KindsOf(taskqueue.Prediction)
 	case w.Predict.Parts != nil:
