@@ -469,6 +469,11 @@ func TestNewcomerReceivesState(t *testing.T) {
 	if b.model.weighted[0] != 600 {
 		t.Errorf("state of the optimizer: expected 600, found %v", b.model.weighted[0])
 	}
+	for at := range q.tasks {
+		if _, whole := b.progress.Used(token(1, at)); !whole {
+			t.Errorf("expected that the newcomer knows task %d as complete", at)
+		}
+	}
 }
 
 // A member with a newer step of an older generation does not replace the state of the members that continued without it.
