@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc/status"
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/floats"
@@ -213,6 +214,9 @@ func (m *memberships) await(ctx context.Context, wanted func(*pb.RingUpdate) boo
 		case <-m.ended:
 			if m.err == nil {
 				return io.EOF
+			}
+			if s, ok := status.FromError(m.err); ok {
+				return fmt.Errorf("join the ring: %s", s.Message())
 			}
 			return m.err
 		case <-ctx.Done():
