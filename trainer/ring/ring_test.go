@@ -229,7 +229,9 @@ func TestMemberLostByOneIsNamedByAll(t *testing.T) {
 		if i == lost {
 			return groups[i].conns[0].Close()
 		}
-		_, err := groups[i].Gather(context.Background(), nil)
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		defer cancel()
+		_, err := groups[i].Gather(ctx, nil)
 		var peer *PeerError
 		if !errors.As(err, &peer) || peer.Rank != lost {
 			return fmt.Errorf("expected an error of member 3, found %v", err)
