@@ -4,6 +4,7 @@ package k8s
 
 import (
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
@@ -133,4 +134,29 @@ func TestJobSurvivesALostNode(t *testing.T) {
 	c.ReturnNode(t)
 	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=240s")
 	verifyJob(t, c, ns, directory)
+}
+
+// F289: trainers hang in a task and still send heartbeats. Their pods are replaced, the relaunches are charged, and the job ends.
+func TestHungTrainersAreReplaced(t *testing.T) {
+	t.Parallel()
+	c := Cluster(t)
+	ns := c.Namespace(t)
+	program, archive := filepath.Join(t.TempDir(), "hang"), filepath.Join(t.TempDir(), "hang.tar")
+	name := "localhost/hang-" + ns + ":1"
+	for _, command := range [][]string{
+		{"env", "CGO_ENABLED=0", "go", "build", "-o", program, filepath.Join(c.root, "e2e", "k8s", "hang")},
+		{"go", "run", filepath.Join(c.root, "scripts", "k8s", "mkimg"), archive, name, program},
+	} {
+		if out, err := c.run("", command[0], command[1:]...); err != nil {
+			t.Fatalf("%v %s", err, out)
+		}
+	}
+	c.Control(t, "load", archive)
+	directory := startMaster(t, c, ns, "--workers=2", "--worker-image="+name, "--worker-command=/hang master:8080", "--dataset=digits=/job/data/digits-0*",
+		"--task-timeout-min=1s", "--max-relaunch=20")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=240s")
+	verifyJob(t, c, ns, directory)
+	if events := c.Kubectl(t, "-n", ns, "get", "events", "-o", "jsonpath={.items[*].message}"); !strings.Contains(events, "its trainer hangs beyond the hard deadline of its task") {
+		t.Errorf("expected an event about a trainer that hangs, found %s", events)
+	}
 }
