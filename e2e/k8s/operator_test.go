@@ -26,7 +26,7 @@ func (e *Env) crd(t *testing.T) {
 	t.Helper()
 	crdOnce.Do(func() {
 		e.Kubectl(t, "apply", "--server-side", "-f", filepath.Join(e.root, "deploy", "operator", "crd"))
-		e.Kubectl(t, "wait", "--for=condition=Established", "crd/trainingjobs.trainmaster.io", "--timeout=30s")
+		e.Await(t, 30*time.Second, "default", "crd/trainingjobs.trainmaster.io", Condition("Established", "status"), "True")
 	})
 }
 
@@ -264,17 +264,27 @@ func TestInvalidTrainingJobsAreRefusedWithTheField(t *testing.T) {
 		}
 	}
 	// A paused job without an operator: its fields are compared with the earlier ones.
-	c.Apply(t, ns, strings.Replace(valid, "name: digits\n", "name: fixed\n", 1))
+	c.Apply(t, ns, strings.NewReplacer("name: digits\n", "name: fixed\n", "checkpointEvery: 10s", `checkpointEvery: 10s
+  env: [{name: A, value: b}]
+  worker: {resources: {limits: {memory: 1Gi}}, template: {metadata: {labels: {a: b}}}}
+  master: {args: [--seed=1]}`).Replace(valid))
 	for patch, want := range map[string]string{
-		`{"spec":{"image":"other"}}`:                            "spec.image: Invalid value",
-		`{"spec":{"workers":2}}`:                                "expected no change, because the job has no maxWorkers",
-		`{"spec":{"passes":9}}`:                                 "spec.passes: Invalid value",
-		`{"spec":{"parameterServers":3}}`:                       "spec.parameterServers: Invalid value",
-		`{"spec":{"storage":{"claimName":"b"}}}`:                "spec.storage",
-		`{"spec":{"data":{"sample":"flights"}}}`:                "spec.data",
-		`{"spec":{"model":"mlp"}}`:                              "only suspend, ttlSecondsAfterFinished and workers can be changed",
-		`{"spec":{"worker":{"image":"x"}}}`:                     "only suspend, ttlSecondsAfterFinished and workers can be changed",
-		`{"spec":{"suspend":true,"ttlSecondsAfterFinished":5}}`: "",
+		`{"spec":{"image":"other"}}`:                                           "spec.image: Invalid value",
+		`{"spec":{"workers":2}}`:                                               "expected no change, because the job has no maxWorkers",
+		`{"spec":{"passes":9}}`:                                                "spec.passes: Invalid value",
+		`{"spec":{"parameterServers":3}}`:                                      "spec.parameterServers: Invalid value",
+		`{"spec":{"storage":{"claimName":"b"}}}`:                               "spec.storage",
+		`{"spec":{"data":{"sample":"flights"}}}`:                               "spec.data",
+		`{"spec":{"model":"mlp"}}`:                                             "only suspend, ttlSecondsAfterFinished and workers can be changed",
+		`{"spec":{"env":[{"name":"A","value":"c"}]}}`:                          "spec.env",
+		`{"spec":{"worker":{"resources":{"limits":{"memory":"2Gi"}}}}}`:        "spec.worker.resources",
+		`{"spec":{"worker":{"template":{"metadata":{"labels":{"a":"c"}}}}}}`:   "spec.worker.template",
+		`{"spec":{"worker":{"template":{"spec":{"nodeSelector":{"a":"c"}}}}}}`: "spec.worker.template",
+		`{"spec":{"worker":{"command":["x"]}}}`:                                "expected no field that is added or removed",
+		`{"spec":{"master":{"args":["--seed=2"]}}}`:                            "spec.master.args",
+		`{"spec":{"server":{"image":"x"}}}`:                                    "only suspend, ttlSecondsAfterFinished and workers can be changed",
+		`{"spec":{"worker":{"image":"x"}}}`:                                    "expected no field that is added or removed",
+		`{"spec":{"suspend":true,"ttlSecondsAfterFinished":5}}`:                "",
 	} {
 		_, err := c.Try("-n", ns, "patch", "trainingjob/fixed", "--type=merge", "-p", patch)
 		if want == "" && err != nil || want != "" && (err == nil || !strings.Contains(err.Error(), want)) {

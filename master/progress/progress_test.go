@@ -8,6 +8,7 @@ import (
 	"strings"
 	"sync"
 	"testing"
+	"time"
 
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
@@ -104,7 +105,7 @@ func (o *owner) last() (p progress.Progress, n int) {
 func TestPublisherSurvivesAClusterThatRefuses(t *testing.T) {
 	o := &owner{down: errors.New("forbidden")}
 	quiet, _ := logtest.NewNullLogger()
-	p := progress.New(progress.Config{Owner: o, Passes: 1, Pods: func() (int, int) { return 3, 2 }, Log: logrus.NewEntry(quiet)})
+	p := progress.New(progress.Config{Owner: o, Passes: 1, Every: 50 * time.Millisecond, Pods: func() (int, int) { return 3, 2 }, Log: logrus.NewEntry(quiet)})
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{Components: []component.Component{p}})
 	r.Register(4)
 	trainer := r.Join("t")
@@ -146,7 +147,7 @@ func TestWantedNumberOfWorkersIsAppliedOnce(t *testing.T) {
 	var mu sync.Mutex
 	var calls []int
 	running := 0
-	p := progress.New(progress.Config{Owner: o, Passes: 1, Log: logrus.NewEntry(quiet),
+	p := progress.New(progress.Config{Owner: o, Passes: 1, Every: 50 * time.Millisecond, Log: logrus.NewEntry(quiet),
 		Pods: func() (int, int) { mu.Lock(); defer mu.Unlock(); running++; return running, 0 }, // each publication has a change
 		Scale: func(_ context.Context, n int) error {
 			mu.Lock()

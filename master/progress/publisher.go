@@ -26,6 +26,7 @@ type Config struct {
 	Scale  func(ctx context.Context, workers int) error // sets the number of workers
 	Passes int                                          // as the queue has them; 0: no limit
 	Figure string                                       // of the scores of evaluation rounds
+	Every  time.Duration                                // least time between two publications; default 5 s
 	Log    *logrus.Entry                                // default: the standard logger
 }
 
@@ -46,7 +47,7 @@ const WorkersAnnotation = "trainmaster.io/workers"
 
 const (
 	publishEvery = 5 * time.Second
-	atRest       = 15 * time.Second // between two publications without a change, which read the wanted number of workers
+	atRest       = 3                // times as long between two publications without a change, which read the wanted number of workers
 	publishTime  = 10 * time.Second // of one request
 	finalTime    = 30 * time.Second // of the last publication
 	finalPause   = time.Second
@@ -56,6 +57,9 @@ const (
 func New(config Config) *Publisher {
 	if config.Log == nil {
 		config.Log = logrus.NewEntry(logrus.StandardLogger())
+	}
+	if config.Every == 0 {
+		config.Every = publishEvery
 	}
 	return &Publisher{config: config}
 }
@@ -93,7 +97,7 @@ func (p *Publisher) Run(ctx context.Context, t component.Term) error {
 			failed = err.Error()
 			p.config.Log.WithError(err).Warn("progress not published, retrying")
 		}
-		t.Clock().Wait(ctx, p.box.Changed(), publishEvery)
+		t.Clock().Wait(ctx, p.box.Changed(), p.config.Every)
 		p.box.Take()
 	}
 }
@@ -108,12 +112,12 @@ func (p *Publisher) read(ctx context.Context, t component.Term) (now Progress, e
 	return Of(&overview, p.config.Passes, p.config.Figure, evaluated)
 }
 
-// publish writes a progress if it has changed or atRest has passed, and returns the annotations of the owner; nil: it was not written.
+// publish writes a progress if it has changed, or after atRest intervals. It returns the annotations of the owner. nil: it was not written.
 func (p *Publisher) publish(ctx context.Context, now Progress) (annotations map[string]string, err error) {
 	text := now.Encode()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if text == p.last && time.Since(p.at) < atRest {
+	if text == p.last && time.Since(p.at) < atRest*p.config.Every {
 		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishTime)

@@ -129,6 +129,7 @@ type TrainingJobSpec struct {
 
 	// Environment of all containers, for example the keys of an object store.
 	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="immutable"
 	// +listType=map
 	// +listMapKey=name
 	// +optional
@@ -196,6 +197,8 @@ type Evaluation struct {
 }
 
 // Master has the settings of the master.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.args) == has(oldSelf.args) && has(self.resources) == has(oldSelf.resources) && has(self.template) == has(oldSelf.template)",message="expected no field that is added or removed: delete the job and create another"
 type Master struct {
 	// Further flags, such as --update-mode=sync.
 	// +kubebuilder:validation:MaxItems=100
@@ -205,6 +208,7 @@ type Master struct {
 	Args []string `json:"args,omitempty"`
 
 	// Requests and limits (default: requests of 100m and 256Mi, a memory limit of 1Gi).
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="immutable"
 	// +optional
 	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
 
@@ -212,11 +216,14 @@ type Master struct {
 	// +kubebuilder:validation:Type=object
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:pruning:PreserveUnknownFields
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="immutable"
 	// +optional
 	Template *runtime.RawExtension `json:"template,omitempty"`
 }
 
 // Pods has the settings of the pods of a role.
+//
+// +kubebuilder:validation:XValidation:rule="has(self.image) == has(oldSelf.image) && has(self.command) == has(oldSelf.command) && has(self.resources) == has(oldSelf.resources) && has(self.template) == has(oldSelf.template)",message="expected no field that is added or removed: delete the job and create another"
 type Pods struct {
 	// Image (default: the image of the job).
 	// +kubebuilder:validation:MaxLength=512
@@ -233,6 +240,7 @@ type Pods struct {
 	Command []string `json:"command,omitempty"`
 
 	// Requests and limits.
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="immutable"
 	// +optional
 	Resources *corev1.ResourceRequirements `json:"resources,omitempty"`
 
@@ -240,6 +248,7 @@ type Pods struct {
 	// +kubebuilder:validation:Type=object
 	// +kubebuilder:validation:Schemaless
 	// +kubebuilder:pruning:PreserveUnknownFields
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="immutable"
 	// +optional
 	Template *runtime.RawExtension `json:"template,omitempty"`
 }
