@@ -94,7 +94,7 @@ var house = []room{
 	{dir: "master/podmanager/kubernetes", may: []string{"master/podmanager"}},
 	{dir: "master/trainerclient", may: []string{"internal/grpcdial", "master/trainercontrol", "taskqueue", "taskqueue/onwire", "proto"}},
 	{dir: "master/grpcapi", may: []string{"master", "master/pods", "master/ring", "master/rendezvous", "master/trainercontrol", "master/evaluation", "master/evaluation/metric", "taskqueue/onwire", "master/pscontrol", "dataset/onwire", "internal/grpcdial", "internal/grpcserver", "internal/largemsg", "taskqueue", "proto"}},
-	{dir: "master/httpapi", may: []string{"master", "ledger"}},
+	{dir: "master/httpapi", may: []string{"master", "master/rendezvous", "ledger"}},
 	{dir: "pserver/checkpoint", may: []string{"internal/safetensors", "internal/failpoint", "pserver/floats", "pserver/model", "pserver/partition", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness"}},
 	{dir: "pserver", may: []string{"internal/failpoint", "internal/grpcserver", "internal/portsplit", "proto", "pserver/checkpoint", "pserver/checkpoint/storage", "pserver/control", "pserver/dataport", "pserver/persist", "pserver/shard", "pserver/wire"}},
 	{dir: "trainer/params/stream", may: []string{"pserver/floats", "pserver/sharedmem", "pserver/wire"}},

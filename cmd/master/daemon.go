@@ -42,7 +42,8 @@ type daemonSettings struct {
 	dataProxy  string // proxySelf or host:port
 	listen     string
 	http       string
-	httpChosen bool // by the user
+	httpChosen bool     // by the user
+	tools      net.Addr // of the HTTP port; nil: there is none
 	leaseTTL   time.Duration
 	ps         int
 	config     master.Config
@@ -399,6 +400,7 @@ func (s *daemonSettings) serveTools(ctx context.Context, log *logrus.Entry) (fac
 	if err != nil || listener == nil {
 		return face, func() error { return nil }, err
 	}
+	s.tools = listener.Addr()
 	serving, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
 	go func() { ended <- face.Serve(serving, listener) }()
@@ -436,7 +438,7 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	servers := s.servers
 	servers.Servers, servers.Registry = client, roster
 	var m *master.Master // the components call it when it leads
-	config.Ring = s.ring.component(&config)
+	config.Ring = s.ring.component(&config, s.tools)
 	if config.Pods, err = s.pods.manager(&config, roster, s.endpoints, log); err != nil {
 		return err
 	}

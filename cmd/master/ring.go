@@ -2,6 +2,7 @@ package main
 
 import (
 	"io"
+	"net"
 	"strconv"
 	"strings"
 	"time"
@@ -63,12 +64,31 @@ func (r *ringFlags) check(cmd *cobra.Command, s *daemonSettings) error {
 	return nil
 }
 
-// component returns the component; nil: the job has no ring.
-func (r *ringFlags) component(config *master.Config) *ring.Ring {
+// component returns the component; nil: the job has no ring. tools is the address of the HTTP port; nil: there is none.
+func (r *ringFlags) component(config *master.Config, tools net.Addr) *ring.Ring {
 	if !r.enabled {
 		return nil
 	}
-	return ring.New(ring.Config{Rendezvous: r.config, Store: config.Store, Log: config.Log})
+	return ring.New(ring.Config{Rendezvous: r.config, Store: config.Store, Log: config.Log, Horovod: horovodAt(config.Advertise, tools)})
+}
+
+// horovodAt returns the address at which members reach the HTTP port; "": they do not. advertise is the address of the master for trainers.
+func horovodAt(advertise string, tools net.Addr) string {
+	if tools == nil {
+		return ""
+	}
+	host, port, err := net.SplitHostPort(tools.String())
+	at, _, badAdvertise := net.SplitHostPort(advertise)
+	if err != nil || badAdvertise != nil {
+		return ""
+	}
+	switch ip := net.ParseIP(host); {
+	case ip == nil || ip.IsUnspecified():
+		host = at
+	case ip.IsLoopback() && !isLoopback(advertise):
+		return "" // members run on other machines
+	}
+	return net.JoinHostPort(host, port)
 }
 
 func ringCommand() *cobra.Command {

@@ -178,7 +178,7 @@ func (a *Agent) start(ctx context.Context, g *pb.RingGeneration) (*run, error) {
 		return nil, fmt.Errorf("generation %d: expected member %s in it, found %d others", g.Number, a.Client.Member.Id, len(g.Members))
 	}
 	job, _ := a.Client.JobOf()
-	p := place{g, self, job, a.MaxRestarts, a.Servers}
+	p := place{g, self, job, a.MaxRestarts, a.Servers, a.Client.Horovod()}
 	running, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	r := &run{generation: g.Number, cancel: cancel, done: make(chan struct{})}
 	var processes sync.WaitGroup

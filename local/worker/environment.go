@@ -19,6 +19,7 @@ type place struct {
 	job         string
 	maxRestarts int
 	servers     []string // parameter servers of another framework, host:port
+	horovod     string   // host:port of the HTTP rendezvous of Horovod; "": there is none
 }
 
 // environment returns the variables of the process with the given number in its member.
@@ -48,7 +49,7 @@ func (p place) environment(local int) ([]string, error) {
 		return nil, err
 	}
 	text := strconv.Itoa
-	return []string{
+	list := []string{
 		// PyTorch, as torchrun sets them.
 		"RANK=" + text(rank), "WORLD_SIZE=" + text(world),
 		"LOCAL_RANK=" + text(local), "LOCAL_WORLD_SIZE=" + text(int(me.Processes)),
@@ -61,11 +62,15 @@ func (p place) environment(local int) ([]string, error) {
 		"HOROVOD_RANK=" + text(rank), "HOROVOD_SIZE=" + text(world),
 		"HOROVOD_LOCAL_RANK=" + text(local), "HOROVOD_LOCAL_SIZE=" + text(int(me.Processes)),
 		"HOROVOD_CROSS_RANK=" + text(cross), "HOROVOD_CROSS_SIZE=" + text(crossing),
-		"HOROVOD_HOSTNAME=" + me.Host,
+		"HOROVOD_HOSTNAME=" + me.Id, "HOROVOD_CONTROLLER=gloo", "HOROVOD_CPU_OPERATIONS=gloo",
 		// JAX.
 		"JAX_COORDINATOR_ADDRESS=" + p.generation.Coordinator, "JAX_NUM_PROCESSES=" + text(world), "JAX_PROCESS_ID=" + text(rank),
 		"TF_CONFIG=" + config,
-	}, nil
+	}
+	if host, port, err := net.SplitHostPort(p.horovod); err == nil {
+		list = append(list, "HOROVOD_GLOO_RENDEZVOUS_ADDR="+host, "HOROVOD_GLOO_RENDEZVOUS_PORT="+port)
+	}
+	return list, nil
 }
 
 // tfConfig returns a sparse TF_CONFIG: a worker and the parameter servers.

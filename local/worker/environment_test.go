@@ -29,13 +29,13 @@ func TestEnvironmentOfAProcess(t *testing.T) {
 		{Id: "b", Host: "10.0.0.2", Ports: []uint32{5000}, Processes: 1},
 		{Id: "c", Host: "10.0.0.3", Ports: []uint32{6000, 6001}, Processes: 3},
 	}}
-	p := place{generation: g, self: 2, job: "digits", maxRestarts: 3, servers: []string{"10.0.1.1:7000"}}
+	p := place{generation: g, self: 2, job: "digits", maxRestarts: 3, servers: []string{"10.0.1.1:7000"}, horovod: "10.0.2.1:8081"}
 	env := asMap(t, p, 1)
 	for name, want := range map[string]string{
 		"RANK": "4", "WORLD_SIZE": "6", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "3", "GROUP_RANK": "2", "GROUP_WORLD_SIZE": "3",
 		"ROLE_RANK": "4", "ROLE_WORLD_SIZE": "6", "MASTER_ADDR": "10.0.0.1", "MASTER_PORT": "4001",
 		"TORCHELASTIC_RESTART_COUNT": "2", "TORCHELASTIC_MAX_RESTARTS": "3", "TORCHELASTIC_RUN_ID": "digits", "TORCHELASTIC_USE_AGENT_STORE": "False",
-		"HOROVOD_RANK": "4", "HOROVOD_SIZE": "6", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "3", "HOROVOD_CROSS_RANK": "1", "HOROVOD_CROSS_SIZE": "2", "HOROVOD_HOSTNAME": "10.0.0.3",
+		"HOROVOD_RANK": "4", "HOROVOD_SIZE": "6", "HOROVOD_LOCAL_RANK": "1", "HOROVOD_LOCAL_SIZE": "3", "HOROVOD_CROSS_RANK": "1", "HOROVOD_CROSS_SIZE": "2", "HOROVOD_HOSTNAME": "c", "HOROVOD_CONTROLLER": "gloo", "HOROVOD_GLOO_RENDEZVOUS_ADDR": "10.0.2.1", "HOROVOD_GLOO_RENDEZVOUS_PORT": "8081",
 		"JAX_COORDINATOR_ADDRESS": "10.0.0.1:4001", "JAX_NUM_PROCESSES": "6", "JAX_PROCESS_ID": "4",
 		"TF_CONFIG": `{"cluster":{"ps":["10.0.1.1:7000"],"worker":{"4":"10.0.0.3:6000"}},"task":{"index":4,"type":"worker"}}`,
 	} {

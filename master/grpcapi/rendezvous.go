@@ -46,7 +46,7 @@ func (s *rendezvousService) Join(ctx context.Context, req *pb.RingJoinRequest) (
 	if err != nil {
 		return nil, err
 	}
-	return &pb.RingJoinReply{Job: s.master.Job(), JobId: id[:]}, nil
+	return &pb.RingJoinReply{Job: s.master.Job(), JobId: id[:], Horovod: r.Horovod()}, nil
 }
 
 // hostOf returns the address of the connection of a call; "": it has none.

@@ -1,9 +1,11 @@
 // Package httpapi is the API of a master for monitoring tools: whether it lives, whether it
-// is ready, and its metrics for Prometheus. It only reads.
+// is ready, and its metrics for Prometheus.
 //
 //	/healthz  200 while the process serves
 //	/readyz   200 "leader" or "warm" (stands by, task tables loaded); else 503 with the reason
 //	/metrics  the metrics that Collect describes
+//
+// In a job with a ring, it is also the HTTP rendezvous of Horovod: GET, PUT and DELETE of /SCOPE/KEY.
 package httpapi
 
 import (
@@ -86,6 +88,11 @@ func (s *Server) route(m *master.Master, metrics ...prometheus.Collector) {
 	routes.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) { fmt.Fprintln(w, "ok") })
 	routes.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, m) })
 	routes.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorLog: s.log}))
+	if m != nil {
+		if _, err := m.Ring(); err == nil { // the job has a ring
+			(&horovod{master: m}).route(routes)
+		}
+	}
 	s.routes.Store(routes)
 }
 

@@ -242,8 +242,8 @@ func (d *decider) form(why string) {
 	case len(all) >= c.Max, last > 0 && len(old) >= c.Min, last > 0 && len(all) >= last:
 		d.next(all, why)
 	default:
-		since := slices.SortedFunc(slices.Values(all), func(a, b Presence) int { return a.Since.Compare(b.Since) })[c.Min-1].Since
-		d.window(since, all, why)
+		byTime := slices.SortedFunc(slices.Values(all), func(a, b Presence) int { return a.Since.Compare(b.Since) })
+		d.window(byTime[min(c.Min, len(all))-1].Since, all, why)
 	}
 }
 

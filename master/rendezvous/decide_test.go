@@ -253,6 +253,14 @@ func TestDecisions(t *testing.T) {
 			b.leave("a")
 			b.pass(time.Minute)
 		}, "1 [a b c] closed"},
+		{"also at the next leader", 2, 3, func(t *testing.T, b *bench) {
+			b.join("a", "b", "c")
+			b.state.Close = "by request"
+			b.decide()
+			b.next(t)
+			b.reconnect("a", "b")
+			b.pass(time.Minute)
+		}, "1 [a b c] closed"},
 		{"the next leader continues the generation", 2, 4, func(t *testing.T, b *bench) {
 			b.join("a", "b", "c", "d")
 			b.next(t)

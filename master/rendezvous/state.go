@@ -306,3 +306,34 @@ func (s *State) Of(k MemberKey, c Config) (Phase, string) {
 func (g Generation) completing() bool {
 	return slices.ContainsFunc(g.Members, func(m Member) bool { return m.Completed })
 }
+
+// Slot is the place of a process in a generation, as Horovod describes it. A cross rank is the rank among the processes with one local rank.
+type Slot struct {
+	Rank, Size           int
+	LocalRank, LocalSize int
+	CrossRank, CrossSize int
+}
+
+// Slot returns the place of a process of a member.
+func (g Generation) Slot(id string, local int) (s Slot, ok bool) {
+	for _, m := range g.Members {
+		if m.ID == id && local >= 0 && local < m.Processes {
+			s.Rank, s.LocalRank, s.LocalSize, s.CrossRank, ok = s.Size+local, local, m.Processes, s.CrossSize, true
+		}
+		s.Size += m.Processes
+		if local < m.Processes {
+			s.CrossSize++
+		}
+	}
+	return s, ok
+}
+
+// CrossSize returns the number of members that have a process with a local rank.
+func (g Generation) CrossSize(local int) (n int) {
+	for _, m := range g.Members {
+		if local < m.Processes {
+			n++
+		}
+	}
+	return n
+}

@@ -219,24 +219,37 @@ type Update struct {
 	Bounds  rendezvous.Config
 }
 
+// Horovod returns the address of the HTTP rendezvous of Horovod; "": there is none.
+func (r *Ring) Horovod() string { return r.config.Horovod }
+
+// Observe returns the state for an observer, and the channel that closes at the next change.
+func (r *Ring) Observe() (u Update, changed <-chan struct{}, err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.term == nil {
+		return u, nil, errNotLeader
+	}
+	u = Update{Ring: r.state.Ring, Bounds: r.config.Rendezvous, Reason: r.waiting}
+	for _, p := range r.state.Present {
+		if p.Gone == "" && !(r.state.Ring.Active() && r.state.Ring.Has(p.Key())) {
+			u.Waiting = append(u.Waiting, p.Member)
+		}
+	}
+	return u, r.changed, nil
+}
+
 // Update returns the state, and the channel that closes at the next change.
 func (w *Watch) Update() (u Update, changed <-chan struct{}, err error) {
 	r := w.ring
+	if w.key.ID == "" {
+		return r.Observe()
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.term == nil {
 		return u, nil, errNotLeader
 	}
 	u = Update{Ring: r.state.Ring, Bounds: r.config.Rendezvous}
-	if w.key.ID == "" {
-		u.Reason = r.waiting
-		for _, p := range r.state.Present {
-			if p.Gone == "" && !(r.state.Ring.Active() && r.state.Ring.Has(p.Key())) {
-				u.Waiting = append(u.Waiting, p.Member)
-			}
-		}
-		return u, r.changed, nil
-	}
 	u.Phase, u.Reason = r.state.Of(w.key, r.config.Rendezvous)
 	w.closed = u.Phase == rendezvous.Closed
 	switch u.Phase {

@@ -21,6 +21,7 @@ type Config struct {
 	Rendezvous rendezvous.Config
 	Store      store.Store
 	Log        *logrus.Entry // default: the standard logger
+	Horovod    string        // address of the HTTP rendezvous of Horovod; "": there is none
 }
 
 // Ring is the component. Its methods may be called at any time.

@@ -99,6 +99,13 @@ func (c *Client) JobOf() (name string, id []byte) {
 	return c.reply.GetJob(), c.reply.GetJobId()
 }
 
+// Horovod returns the address of the HTTP rendezvous of Horovod at the leader; "": there is none.
+func (c *Client) Horovod() string {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.reply.GetHorovod()
+}
+
 // Run keeps the member in the ring until ctx ends, the member leaves, or the ring is closed, which are no errors except for ctx. It returns ErrReplaced if another process has
 // its id, and io.EOF or trainer.ErrJobFailed if the job has ended without a master.
 func (c *Client) Run(ctx context.Context) error {

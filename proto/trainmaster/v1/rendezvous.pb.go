@@ -477,7 +477,9 @@ type RingJoinReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Job   string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
 	// Random id of the job instance.
-	JobId         []byte `protobuf:"bytes,2,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	JobId []byte `protobuf:"bytes,2,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
+	// host:port of the HTTP rendezvous of Horovod; empty: there is none.
+	Horovod       string `protobuf:"bytes,3,opt,name=horovod,proto3" json:"horovod,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -524,6 +526,13 @@ func (x *RingJoinReply) GetJobId() []byte {
 		return x.JobId
 	}
 	return nil
+}
+
+func (x *RingJoinReply) GetHorovod() string {
+	if x != nil {
+		return x.Horovod
+	}
+	return ""
 }
 
 type RingWatchRequest struct {
@@ -945,10 +954,11 @@ const file_trainmaster_v1_rendezvous_proto_rawDesc = "" +
 	"\x06closed\x18\a \x01(\bR\x06closed\"W\n" +
 	"\x0fRingJoinRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x122\n" +
-	"\x06member\x18\x02 \x01(\v2\x1a.trainmaster.v1.RingMemberR\x06member\"8\n" +
+	"\x06member\x18\x02 \x01(\v2\x1a.trainmaster.v1.RingMemberR\x06member\"R\n" +
 	"\rRingJoinReply\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x15\n" +
-	"\x06job_id\x18\x02 \x01(\fR\x05jobId\"P\n" +
+	"\x06job_id\x18\x02 \x01(\fR\x05jobId\x12\x18\n" +
+	"\ahorovod\x18\x03 \x01(\tR\ahorovod\"P\n" +
 	"\x10RingWatchRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x0e\n" +
 	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1a\n" +
