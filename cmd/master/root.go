@@ -74,7 +74,7 @@ that --config names (lease-ttl: 5s). The flag wins over the environment, the env
 	addCommands(root, groupLook, statusCommand(), queuesCommand(), trainersCommand(), podsCommand(), ringCommand(), tasksCommand(), evaluationsCommand(), verifyCommand())
 	addCommands(root, groupSteer, evaluateCommand(), pauseCommand(), resumeCommand(), drainCommand(), scaleCommand(), jobCommand(), datasetCommand(), checkpointCommand(), snapshotCommand())
 	addCommands(root, groupData, recordioCommand(), modelCommand())
-	addCommands(root, groupTools, benchCommand(), drillCommand(), versionCommand(), completionCommand())
+	addCommands(root, groupTools, benchCommand(), drillCommand(), installCommand(), versionCommand(), completionCommand())
 
 	root.SetUsageTemplate(strings.ReplaceAll(root.UsageTemplate(), ".FlagUsages ", fmt.Sprintf(".FlagUsagesWrapped %d ", cli.HelpWidth)))
 	root.SetHelpCommandGroupID(groupTools.ID)

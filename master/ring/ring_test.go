@@ -236,6 +236,7 @@ func TestRingOfAJobWithoutDataClosesAndEndsTheJob(t *testing.T) {
 		}
 		m.ended <- nil
 	}
+	mastertest.Eventually(t, "the end of the master", r.Ended)
 	if err := r.Wait(); err != nil {
 		t.Errorf("master: %v", err)
 	}
