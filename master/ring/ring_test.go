@@ -150,9 +150,11 @@ func TestNextLeaderContinuesTheGeneration(t *testing.T) {
 	var members []*member
 	for i, id := range ids {
 		members = append(members, attend(t, follow, id))
-		if i > 0 {
-			members[i].await(t, uint64(i), ids[:i+1]...)
+		if i == 0 {
+			members[i].awaitState(t, pb.RingState_RING_STATE_WAITING) // it is the first
+			continue
 		}
+		members[i].await(t, uint64(i), ids[:i+1]...)
 	}
 	members[0].await(t, 2, ids...)
 	follow.Set("", 0)
@@ -250,6 +252,7 @@ func TestEndOfAPodRemovesItsMemberImmediately(t *testing.T) {
 	store := etcdtest.Store(t)
 	r, component := start(t, store, 2, 3, 0)
 	a := attend(t, trainer.At(r.Addr), "a")
+	a.awaitState(t, pb.RingState_RING_STATE_WAITING) // it is the first
 	b := attend(t, trainer.At(r.Addr), "b")
 	b.await(t, 1, "a", "b")
 	c := attend(t, trainer.At(r.Addr), "c")
