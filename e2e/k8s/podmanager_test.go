@@ -85,6 +85,12 @@ func startMaster(t *testing.T, c *Env, ns string, more ...string) (directory str
 // startMasterWith is startMaster with more lines below the spec of the template of workers.
 func startMasterWith(t *testing.T, c *Env, ns, worker string, more ...string) (directory string) {
 	t.Helper()
+	return startMasterFrom(t, c, ns, strings.Replace(masterJob, "WORKER\n", worker, 1), more...)
+}
+
+// startMasterFrom is startMaster with other manifests.
+func startMasterFrom(t *testing.T, c *Env, ns, manifests string, more ...string) (directory string) {
+	t.Helper()
 	if !slices.Contains(more, "--need-pod-manager=false") {
 		more = append(more, "--worker-template=/etc/template/worker.yaml", "--ps-template=/etc/template/ps.yaml")
 	}
@@ -93,7 +99,7 @@ func startMasterWith(t *testing.T, c *Env, ns, worker string, more ...string) (d
 	for i, arg := range more {
 		more[i] = fmt.Sprintf("        - %q", arg)
 	}
-	c.Apply(t, ns, strings.NewReplacer("DIRECTORY", directory, "IMAGE", c.Image, "MORE", strings.Join(more, "\n"), "WORKER\n", worker).Replace(masterJob))
+	c.Apply(t, ns, strings.NewReplacer("DIRECTORY", directory, "IMAGE", c.Image, "MORE", strings.Join(more, "\n")).Replace(manifests))
 	return directory
 }
 
@@ -233,8 +239,16 @@ func scrape(t *testing.T, ip string) string {
 	return string(text)
 }
 
-// killWorker kills the process of a pod by its UID, which is in the cgroup of the process.
+// killWorker kills the process of a pod.
 func killWorker(t *testing.T, c *Env, ns, pod string) {
+	t.Helper()
+	if err := syscall.Kill(processOf(t, c, ns, pod), syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// processOf finds the process of a pod by the UID of the pod, which is in the cgroup of the process.
+func processOf(t *testing.T, c *Env, ns, pod string) (pid int) {
 	t.Helper()
 	uid := strings.ReplaceAll(c.Get(t, ns, "pod/"+pod, "{.metadata.uid}"), "-", "_")
 	files, err := filepath.Glob("/proc/[0-9]*/cgroup")
@@ -246,19 +260,16 @@ func killWorker(t *testing.T, c *Env, ns, pod string) {
 		if err != nil || !strings.Contains(strings.ReplaceAll(string(groups), "-", "_"), uid) {
 			continue
 		}
-		var pid int
 		if _, err := fmt.Sscanf(file, "/proc/%d/cgroup", &pid); err != nil {
 			t.Fatal(err)
 		}
 		if command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err != nil || !bytes.HasPrefix(command, []byte("/master\x00")) {
 			continue
 		}
-		if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
-			t.Fatal(err)
-		}
-		return
+		return pid
 	}
 	t.Fatalf("pod %s: expected a process, found none", pod)
+	return 0
 }
 
 // foreign are the flags of workers that run the test program of the cluster.

@@ -1,0 +1,457 @@
+//go:build k8s
+
+package k8s
+
+import (
+	"context"
+	"encoding/json"
+	"flag"
+	"fmt"
+	"math"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"trainmaster/internal/grpcdial"
+	pb "trainmaster/proto/trainmaster/v1"
+)
+
+var (
+	figuresFile = flag.String("figures", "", "`file` for the figures of TestFigures (default: they are not measured)")
+	figuresRuns = flag.Int("figures-runs", 20, "number of runs of TestFigures")
+)
+
+// figure is one line of the results. Times are in seconds.
+type figure struct {
+	Name  string  `json:"name"`
+	Unit  string  `json:"unit"`
+	Runs  int     `json:"runs"`
+	P50   float64 `json:"p50"`
+	P99   float64 `json:"p99"`
+	Max   float64 `json:"max"`
+	Limit string  `json:"limit"`
+
+	values []float64
+}
+
+type figures struct{ list []*figure }
+
+func (f *figures) add(name, unit, limit string, value float64) {
+	i := slices.IndexFunc(f.list, func(g *figure) bool { return g.Name == name })
+	if i < 0 {
+		i, f.list = len(f.list), append(f.list, &figure{Name: name, Unit: unit, Limit: limit})
+	}
+	f.list[i].values = append(f.list[i].values, value)
+}
+
+// write computes the quantiles, and writes the figures as JSON.
+func (f *figures) write(t *testing.T, path string) {
+	t.Helper()
+	for _, g := range f.list {
+		slices.Sort(g.values)
+		at := func(q float64) float64 { return g.values[int(math.Ceil(q*float64(len(g.values))))-1] }
+		g.Runs, g.P50, g.P99, g.Max = len(g.values), at(0.5), at(0.99), at(1)
+		t.Logf("%-60s %4d runs  p50 %7.3f  p99 %7.3f %s (%s)", g.Name, g.Runs, g.P50, g.P99, g.Unit, g.Limit)
+	}
+	data, err := json.MarshalIndent(f.list, "", "  ")
+	if err == nil {
+		err = os.WriteFile(path, append(data, '\n'), 0o644)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+}
+
+// TestFigures measures the figures of pods (make bench-k8s). It measures nothing without -figures.
+func TestFigures(t *testing.T) {
+	if *figuresFile == "" {
+		t.Skip("no -figures")
+	}
+	c := Cluster(t)
+	f := &figures{}
+	for run := range *figuresRuns {
+		t.Run(fmt.Sprint("job ", run+1), func(t *testing.T) { measureJob(t, c, f) })
+	}
+	t.Run("thousand pods", func(t *testing.T) { measureThousand(t, c, f) })
+	f.write(t, *figuresFile)
+}
+
+// measureJob runs a job, kills a worker and a parameter server, and deletes the pod of the master.
+func measureJob(t *testing.T, c *Env, f *figures) {
+	ns := c.Namespace(t)
+	startMaster(t, c, ns, "--workers=3", "--ps=2", "--passes=100000", "--chunks-per-task=1", "--checkpoint-every=1s", "--clean-pods=none",
+		"--ps-command=master pserver --checkpoint-dir=/job/checkpoints",
+		"--worker-command=master trainer --data '/job/data/digits-0*' --record-delay 1ms")
+	w := watchPods(t, c, ns)
+	j := w.job(t, "")
+	j.await(t, "three trainers with tasks", func() bool { return len(j.holders(t)) == 3 })
+
+	// A worker.
+	const worker = "digits-worker-0-0"
+	pid := processOf(t, c, ns, worker)
+	var held *pb.TaskEntry
+	j.await(t, "a task of the worker", func() bool { held = j.heldBy(t, worker); return held != nil })
+	killed := kill(t, pid)
+	var moved, first time.Time
+	j.await(t, "the task of the worker with another", func() bool {
+		if moved.IsZero() && j.isWithAnother(t, held, worker) {
+			moved = time.Now()
+		}
+		if j.heldBy(t, "digits-worker-0-1") != nil {
+			first = time.Now()
+		}
+		return !moved.IsZero() && !first.IsZero()
+	})
+	f.add("worker kill -9 to its task with another", "s", "p99 3", moved.Sub(killed).Seconds())
+	f.add("pod event to the same", "s", "p99 0.5", max(0, moved.Sub(w.endOf(t, worker)).Seconds()))
+	f.add("worker kill -9 to the first task of the relaunched pod", "s", "p50 5, p99 10", first.Sub(killed).Seconds())
+
+	// A parameter server. Tasks that were dispatched before may need no push any more, so a later task must finish.
+	pid = processOf(t, c, ns, "digits-ps-0-0")
+	killed = kill(t, pid)
+	begun := j.begun(t)
+	j.await(t, "a task after the end of the server", func() bool { return j.done(t) > begun })
+	f.add("server kill -9 to a task that began and ended after it", "s", "p99 10", time.Since(killed).Seconds())
+
+	// The master.
+	master := masterOf(t, c, ns)
+	begun = j.begun(t)
+	deleted := time.Now()
+	c.Kubectl(t, "-n", ns, "delete", "pod", master, "--wait=false")
+	next := w.job(t, master)
+	next.await(t, "a task of the next master", func() bool { return next.done(t) > begun })
+	f.add("master deleted to a task that began and ended after it, single", "s", "30", time.Since(deleted).Seconds())
+}
+
+// otherController replaces the Job of masterJob. kwok completes pods of a Job.
+const otherController = `
+apiVersion: apps/v1
+kind: StatefulSet
+
+metadata: {name: digits}
+
+spec:
+  serviceName: master
+  selector: {matchLabels: {trainmaster.io/role: master}}
+`
+
+// measureThousand creates 1,000 pods on 20 fake nodes, and deletes 100 of them.
+func measureThousand(t *testing.T, c *Env, f *figures) {
+	const nodes, count = 20, 1000
+	node, err := os.ReadFile(filepath.Join(c.root, "scripts", "k8s", "kwok-node.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var all strings.Builder
+	for i := range nodes {
+		fmt.Fprintf(&all, "---\n%s\n", strings.ReplaceAll(string(node), "kwok-0", fmt.Sprintf("figures-%d", i)))
+	}
+	c.Apply(t, "default", all.String())
+	t.Cleanup(func() { c.Kubectl(t, "delete", "node", "-l", "type=kwok,kubernetes.io/hostname!=kwok-0") })
+	ns := c.Namespace(t)
+	template := strings.Replace(masterJob, "WORKER\n", "      nodeSelector: {type: kwok}\n      tolerations: [{key: kwok.x-k8s.io/node, operator: Exists}]\n", 1)
+	from, to := strings.Index(template, "apiVersion: batch/v1"), strings.Index(template, "  template:\n")
+	template = template[:from] + otherController + strings.Replace(template[to:], "restartPolicy: Never", "restartPolicy: Always", 1)
+	begun := time.Now()
+	startMasterFrom(t, c, ns, template, append(foreign("sleep 1h"), "--need-task-manager=false", fmt.Sprintf("--workers=%d", count))...)
+	w := watchPods(t, c, ns)
+	started := w.await(t, time.Minute, func(p pods) bool { return p.count("worker", "") > 0 })
+	f.add("kwok, 20 nodes: 0 to 1,000 workers", "s", "30", w.await(t, 4*time.Minute, func(p pods) bool { return p.count("worker", "Running") == count }).Sub(started).Seconds())
+	t.Logf("the master had its first pod after %v", started.Sub(begun))
+
+	address := w.masterIP(t, "")
+	before := writes(t, address)
+	f.add("API writes per pod", "writes", "2", before/count)
+	var names []string
+	for i := range 100 {
+		names = append(names, fmt.Sprintf("digits-worker-%d-0", i*10))
+	}
+	deleted := time.Now()
+	c.Kubectl(t, append([]string{"-n", ns, "delete", "pod", "--grace-period=0", "--force", "--wait=false"}, names...)...)
+	back := w.await(t, 4*time.Minute, func(p pods) bool {
+		return p.count("worker", "Running") == count && p.attempts(1) == len(names)
+	})
+	f.add("kwok: 100 of 1,000 deleted, all back", "s", "10", back.Sub(deleted).Seconds())
+	rest := requests(t, address)
+	time.Sleep(time.Minute) // the time of the figure
+	f.add("API requests a minute at rest, with 1,000 pods", "requests", "10", requests(t, address)-rest)
+}
+
+// pods are the newest states of the pods of a namespace, by name.
+type pods map[string]podState
+
+type podState struct {
+	role, attempt, phase, ip string
+	ended                    bool
+}
+
+func (p pods) count(role, phase string) (n int) {
+	for _, s := range p {
+		if s.role == role && (phase == "" || s.phase == phase && !s.ended) {
+			n++
+		}
+	}
+	return n
+}
+
+// attempts counts running workers with an attempt.
+func (p pods) attempts(attempt int) (n int) {
+	for _, s := range p {
+		if s.role == "worker" && s.attempt == strconv.Itoa(attempt) && s.phase == "Running" {
+			n++
+		}
+	}
+	return n
+}
+
+// podWatch follows the pods of a namespace.
+type podWatch struct {
+	mu   sync.Mutex
+	pods pods
+	ends map[string]time.Time // when the end of a pod was observed
+}
+
+func watchPods(t *testing.T, c *Env, ns string) *podWatch {
+	t.Helper()
+	w := &podWatch{pods: pods{}, ends: map[string]time.Time{}}
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	t.Cleanup(func() { stop(); <-done })
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil { // the API ends a slow watch
+			if err := w.follow(ctx, ns); err != nil && ctx.Err() == nil {
+				t.Errorf("kubectl get pods --watch: %v", err)
+				return
+			}
+		}
+	}()
+	return w
+}
+
+// follow runs one watch to its end.
+func (w *podWatch) follow(ctx context.Context, ns string) error {
+	cmd := exec.CommandContext(ctx, "kubectl", "-n", ns, "get", "pods", "--watch", "--output-watch-events", "-o", "json")
+	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return err
+	}
+	if err := cmd.Start(); err != nil {
+		return err
+	}
+	w.mu.Lock()
+	w.pods = pods{}
+	w.mu.Unlock()
+	for in := json.NewDecoder(out); ; {
+		var e podEvent
+		if err := in.Decode(&e); err != nil {
+			_ = cmd.Wait() // it was killed, or its watch has ended
+			return nil
+		}
+		w.event(e)
+	}
+}
+
+type podEvent struct {
+	Type   string
+	Object struct {
+		Metadata struct {
+			Name   string
+			Labels map[string]string
+		}
+		Status struct {
+			Phase, PodIP      string
+			ContainerStatuses []struct {
+				State struct{ Terminated *struct{} }
+			}
+		}
+	}
+}
+
+func (w *podWatch) event(e podEvent) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	name, labels := e.Object.Metadata.Name, e.Object.Metadata.Labels
+	s := podState{role: labels["trainmaster.io/role"], attempt: labels["trainmaster.io/attempt"], phase: e.Object.Status.Phase, ip: e.Object.Status.PodIP}
+	s.ended = e.Type == "DELETED"
+	for _, c := range e.Object.Status.ContainerStatuses {
+		s.ended = s.ended || c.State.Terminated != nil
+	}
+	if s.ended && w.ends[name].IsZero() {
+		w.ends[name] = time.Now()
+	}
+	w.pods[name] = s
+}
+
+// await returns the time at which the pods are as is says.
+func (w *podWatch) await(t *testing.T, limit time.Duration, is func(pods) bool) time.Time {
+	t.Helper()
+	for end := time.Now().Add(limit); time.Now().Before(end); time.Sleep(5 * time.Millisecond) { // the precision of the figure
+		w.mu.Lock()
+		ok := is(w.pods)
+		w.mu.Unlock()
+		if ok {
+			return time.Now()
+		}
+	}
+	t.Fatalf("after %v the pods are not as expected: %d pods, %d running workers", limit, len(w.pods), w.pods.count("worker", "Running"))
+	return time.Time{}
+}
+
+// endOf returns when the end of a pod was observed.
+func (w *podWatch) endOf(t *testing.T, name string) (at time.Time) {
+	t.Helper()
+	w.await(t, time.Minute, func(pods) bool { at = w.ends[name]; return !at.IsZero() })
+	return at
+}
+
+// masterIP returns the address of a running master that is not former.
+func (w *podWatch) masterIP(t *testing.T, former string) (ip string) {
+	t.Helper()
+	w.await(t, 2*time.Minute, func(p pods) bool {
+		for name, s := range p {
+			if s.role == "master" && name != former && s.phase == "Running" && !s.ended {
+				ip = s.ip
+			}
+		}
+		return ip != ""
+	})
+	return ip
+}
+
+// jobView asks the master of a job.
+type jobView struct{ client pb.AdminClient }
+
+func (w *podWatch) job(t *testing.T, former string) *jobView {
+	t.Helper()
+	conn, err := grpcdial.Open(w.masterIP(t, former) + ":8080")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	return &jobView{pb.NewAdminClient(conn)}
+}
+
+func (j *jobView) await(t *testing.T, what string, is func() bool) {
+	t.Helper()
+	for end := time.Now().Add(2 * time.Minute); !is(); time.Sleep(5 * time.Millisecond) { // the precision of the figure
+		if time.Now().After(end) {
+			t.Fatalf("expected %s within 2 minutes", what)
+		}
+	}
+}
+
+func (j *jobView) pending(t *testing.T) []*pb.TaskEntry {
+	t.Helper()
+	reply, err := j.client.ListTasks(t.Context(), &pb.ListTasksRequest{States: []pb.TaskState{pb.TaskState_TASK_STATE_PENDING}})
+	if err != nil {
+		return nil // the master begins or ends
+	}
+	return reply.GetTasks()
+}
+
+// holders returns the trainers that run tasks.
+func (j *jobView) holders(t *testing.T) map[string]bool {
+	found := map[string]bool{}
+	for _, task := range j.pending(t) {
+		for _, h := range task.GetHolders() {
+			found[h.GetTrainer()] = found[h.GetTrainer()] || !h.GetPrefetched()
+		}
+	}
+	return found
+}
+
+// heldBy returns a task that a trainer runs, or nil.
+func (j *jobView) heldBy(t *testing.T, trainer string) *pb.TaskEntry {
+	for _, task := range j.pending(t) {
+		for _, h := range task.GetHolders() {
+			if h.GetTrainer() == trainer && !h.GetPrefetched() {
+				return task
+			}
+		}
+	}
+	return nil
+}
+
+// isWithAnother reports whether another trainer has a task, or has finished it.
+func (j *jobView) isWithAnother(t *testing.T, of *pb.TaskEntry, than string) bool {
+	list := j.pending(t)
+	if list == nil {
+		return false
+	}
+	for _, task := range list {
+		if task.GetIndex() == of.GetIndex() && task.GetPass() == of.GetPass() {
+			return slices.ContainsFunc(task.GetHolders(), func(h *pb.TaskHolder) bool { return h.GetTrainer() != than })
+		}
+	}
+	return j.done(t) > 0 && !j.retries(t, of)
+}
+
+// retries reports whether a task waits to be dispatched again.
+func (j *jobView) retries(t *testing.T, of *pb.TaskEntry) bool {
+	reply, err := j.client.ListTasks(t.Context(), &pb.ListTasksRequest{})
+	return err != nil || slices.ContainsFunc(reply.GetTasks(), func(task *pb.TaskEntry) bool {
+		return task.GetIndex() == of.GetIndex() && task.GetPass() == of.GetPass()
+	})
+}
+
+// done returns the number of finished tasks of all passes.
+func (j *jobView) done(t *testing.T) uint64 {
+	done, _ := j.counts(t)
+	return done
+}
+
+// begun returns the number of tasks of all passes that are finished or dispatched.
+func (j *jobView) begun(t *testing.T) uint64 {
+	done, pending := j.counts(t)
+	return done + pending
+}
+
+func (j *jobView) counts(t *testing.T) (done, pending uint64) {
+	t.Helper()
+	reply, err := j.client.Status(t.Context(), &pb.StatusRequest{})
+	if err != nil || len(reply.GetDatasets()) == 0 {
+		return 0, 0
+	}
+	d := reply.GetDatasets()[0]
+	return uint64(max(d.GetPass(), 1)-1)*d.GetTasks() + d.GetDone(), d.GetPending() + d.GetRetry()
+}
+
+func kill(t *testing.T, pid int) time.Time {
+	t.Helper()
+	if err := syscall.Kill(pid, syscall.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	return time.Now()
+}
+
+// requests returns the requests of a master to the API.
+func requests(t *testing.T, ip string) float64 { return sum(t, ip, "") }
+
+// writes returns the requests that change something, without events for users.
+func writes(t *testing.T, ip string) float64 {
+	return sum(t, ip, `verb="post"`) + sum(t, ip, `verb="put"`) + sum(t, ip, `verb="patch"`) + sum(t, ip, `verb="delete"`)
+}
+
+func sum(t *testing.T, ip, label string) (total float64) {
+	t.Helper()
+	for line := range strings.Lines(scrape(t, ip)) {
+		if !strings.HasPrefix(line, "trainmaster_kube_requests_total{") || !strings.Contains(line, label) {
+			continue
+		}
+		value, err := strconv.ParseFloat(strings.TrimSpace(line[strings.LastIndex(line, " "):]), 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		total += value
+	}
+	return total
+}
