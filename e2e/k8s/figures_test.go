@@ -1,4 +1,4 @@
-//go:build k8s
+//go:build k8s && figures
 
 package k8s
 
@@ -24,7 +24,7 @@ import (
 )
 
 var (
-	figuresFile = flag.String("figures", "", "`file` for the figures of TestFigures (default: they are not measured)")
+	figuresFile = flag.String("figures", "figures.json", "`file` for the figures of TestFigures")
 	figuresRuns = flag.Int("figures-runs", 20, "number of runs of TestFigures")
 )
 
@@ -69,11 +69,8 @@ func (f *figures) write(t *testing.T, path string) {
 	}
 }
 
-// TestFigures measures the figures of pods (make bench-k8s). It measures nothing without -figures.
+// TestFigures measures the figures of pods (make bench-k8s).
 func TestFigures(t *testing.T) {
-	if *figuresFile == "" {
-		t.Skip("no -figures")
-	}
 	c := Cluster(t)
 	f := &figures{}
 	for run := range *figuresRuns {

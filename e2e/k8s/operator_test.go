@@ -154,7 +154,20 @@ func TestTrainingJobIsSuspendedAndContinues(t *testing.T) {
 	c.claim(t, ns)
 	c.Apply(t, ns, c.trainingJob(t, 200))
 	c.awaitPhase(t, ns, "Running")
-	c.awaitPass(t, ns, 3)
+	passes := func() (n int, err error) {
+		text, err := c.Try("-n", ns, "get", "trainingjob/digits", "-o", "jsonpath={.status.progress.pass}")
+		if err == nil && text != "" {
+			n, err = strconv.Atoi(text)
+		}
+		return n, err
+	}
+	Until(t, 2*time.Minute, func() error { // the status, which is some seconds behind the job
+		n, err := passes()
+		if err == nil && n < 3 {
+			err = fmt.Errorf("expected pass 3, found %d", n)
+		}
+		return err
+	})
 	suspend := func(is bool) {
 		t.Helper()
 		c.Kubectl(t, "-n", ns, "patch", "trainingjob/digits", "--type=merge", "-p", fmt.Sprintf(`{"spec":{"suspend":%v}}`, is))
@@ -167,20 +180,15 @@ func TestTrainingJobIsSuspendedAndContinues(t *testing.T) {
 	if failed := c.Get(t, ns, "job/digits", "{.status.failed}"); failed != "" && failed != "0" {
 		t.Errorf("%s failed pods: expected that a suspension counts none", failed)
 	}
-	passes := func() int {
-		t.Helper()
-		n, err := strconv.Atoi(c.Get(t, ns, "trainingjob/digits", "{.status.progress.pass}"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return n
+	before, err := passes()
+	if err != nil {
+		t.Fatal(err)
 	}
-	before := passes()
 	c.Kubectl(t, "-n", system, "delete", "pods", "-l", "app.kubernetes.io/name=trainmaster-operator", "--grace-period=1", "--wait=false")
 	suspend(false)
 	c.awaitPhase(t, ns, "Running")
-	if after := passes(); before < 3 || after < before {
-		t.Errorf("pass %d, and %d after the suspension", before, after)
+	if after, err := passes(); err != nil || before < 3 || after < before {
+		t.Errorf("pass %d, and %d after the suspension, %v", before, after, err)
 	}
 	c.Kubectl(t, "-n", ns, "wait", "--for=condition=Complete", "trainingjob/digits", "--timeout=300s")
 	c.verify(t, ns, "/job/digits/etcd")
