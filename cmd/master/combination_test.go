@@ -49,3 +49,14 @@ func TestDistributionStrategyHasOtherNames(t *testing.T) {
 		}
 	}
 }
+
+// A trainer that listens on loopback cannot be reached at the address of its pod.
+func TestRingOfAPodIsReachable(t *testing.T) {
+	t.Setenv("POD_IP", "10.0.0.7")
+	root := rootCommand()
+	root.SetArgs(strings.Fields("trainer --endpoints 127.0.0.1:1 --data x --distribution-strategy allreduce"))
+	err := root.ExecuteContext(t.Context())
+	if err == nil || !strings.Contains(err.Error(), "--ring-listen") || !strings.Contains(err.Error(), "10.0.0.7") || cli.ExitCode(err) != cli.ExitUsage {
+		t.Errorf("expected exit code 2 and the flag --ring-listen, found %v", err)
+	}
+}

@@ -193,6 +193,9 @@ func checkStrategy(cmd *cobra.Command, strategy distribution, w *reference.Worke
 		return cli.UsageErrorf("--push-every, --pull-every and --staleness: expected none with --distribution-strategy allreduce: each step has one mini-batch of each trainer")
 	}
 	ring.Host = cmp.Or(ring.Host, os.Getenv("POD_IP"))
+	if ring.Host != "" && isLoopback(ring.Listen) && !isLoopback(ring.Host) {
+		return cli.SettingErrorf(cmd, "ring-listen", "expected an address that the other trainers reach at %s, such as :9200", ring.Host)
+	}
 	if host, _, err := net.SplitHostPort(ring.Listen); err == nil && ring.Host == "" {
 		if ip := net.ParseIP(host); ip == nil || !ip.IsUnspecified() {
 			ring.Host = host // "" with a port alone

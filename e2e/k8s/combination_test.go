@@ -42,6 +42,27 @@ spec:
       volumes: [{name: job, hostPath: {path: DIRECTORY}}]
 `
 
+// ringOfTwo are trainers of a ring that other programs than the master start.
+const ringOfTwo = `
+apiVersion: batch/v1
+kind: Job
+metadata: {name: trainers}
+spec:
+  completions: 2
+  parallelism: 2
+  template:
+    spec:
+      restartPolicy: OnFailure
+      containers:
+      - name: main
+        image: IMAGE
+        imagePullPolicy: Never
+        args: [trainer, --job=digits, --endpoints=master:2379, --data=/job/data/digits-0*, --distribution-strategy=allreduce, "--ring-listen=:9200"]
+        env: [{name: POD_IP, valueFrom: {fieldRef: {fieldPath: status.podIP}}}]
+        volumeMounts: [{name: job, mountPath: /job}]
+      volumes: [{name: job, hostPath: {path: DIRECTORY}}]
+`
+
 // F345, F346: each combination of the parts of a master starts, does its work and ends with exit code 0. docs/combinations.md has the table.
 func TestEachCombinationStartsWorksAndEnds(t *testing.T) {
 	t.Parallel()
@@ -56,6 +77,8 @@ func TestEachCombinationStartsWorksAndEnds(t *testing.T) {
 		{name: "1 tasks without fault tolerance", args: []string{"--need-pod-manager=false", "--task-fault-tolerance=false", "--ps=1"}, also: separate, logs: "done: the job ended after 1 pass"},
 		{name: "2 pods", args: append(foreign("sleep 1s"), "--need-task-manager=false", "--workers=2", "--ps=1", "--ps-image=localhost/probe:1", "--ps-command=/probe sleep 10m"),
 			pods: []string{"worker-0 Succeeded", "worker-1 Succeeded"}, logs: "done: the job ended: 2 workers have completed"},
+		{name: "3 pods and ring", args: []string{"--need-task-manager=false", "--workers=2", "--distribution-strategy=allreduce", "--worker-command=master worker -- /master version"},
+			pods: []string{"worker-0 Succeeded", "worker-1 Succeeded"}, logs: "done: the job ended: "},
 		{name: "4 pods and tasks", args: []string{"--need-training-service=false", "--workers=2", "--ps=1", trainer + " --protocol netrpc"},
 			pods: []string{"worker-0 Succeeded", "worker-1 Succeeded"}, logs: "done: the job ended after 1 pass"},
 		{name: "5 pods, tasks and ring", args: []string{"--need-training-service=false", "--workers=2", "--distribution-strategy=allreduce", trainer + " --protocol netrpc --distribution-strategy allreduce"},
@@ -63,6 +86,7 @@ func TestEachCombinationStartsWorksAndEnds(t *testing.T) {
 		{name: "7 all, with all-reduce", args: []string{"--workers=3", "--distribution-strategy=allreduce", trainer + " --distribution-strategy allreduce --model mlp"},
 			pods: []string{"worker-0 Succeeded", "worker-1 Succeeded", "worker-2 Succeeded"}, logs: "done: the job ended after 1 pass"},
 		{name: "6 pods, tasks and training service", args: []string{"--workers=2", "--ps=1", trainer}, pods: []string{"worker-0 Succeeded", "worker-1 Succeeded"}, logs: "done: the job ended after 1 pass"},
+		{name: "tasks and ring", args: []string{"--need-pod-manager=false", "--distribution-strategy=allreduce", "--ring=2"}, also: ringOfTwo, logs: "done: the job ended after 1 pass"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
