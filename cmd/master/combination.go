@@ -28,9 +28,9 @@ const (
 
 // otherNames are names of strategies in other programs, in lower case and without separators.
 var otherNames = map[string]distribution{
-	"parameterserver": parameterServers, "parameterserverstrategy": parameterServers, "ps": parameterServers,
+	"parameterserver": parameterServers, "parameterserverstrategy": parameterServers,
 	"allreduce": allReduce, "allreducestrategy": allReduce,
-	"local": eachAlone, "localstrategy": eachAlone,
+	"local": eachAlone,
 }
 
 // Set implements [pflag.Value].

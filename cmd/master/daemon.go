@@ -475,10 +475,11 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	}
 	log.WithFields(logrus.Fields{"listen": listener.Addr().String(), "advertise": s.config.Advertise}).Info("serving")
 	err = m.Run(ctx)
-	if s.progress != nil && ctx.Err() == nil && (err == nil || errors.Is(err, master.ErrJobFailed)) {
+	hasEnded := ctx.Err() == nil && (err == nil || errors.Is(err, master.ErrJobFailed))
+	if hasEnded && s.progress != nil {
 		s.publishEnd(ctx, store, log)
 	}
-	if config.Pods != nil && ctx.Err() == nil && (err == nil || errors.Is(err, master.ErrJobFailed)) {
+	if hasEnded && config.Pods != nil {
 		if err := config.Pods.Clean(ctx); err != nil {
 			log.WithError(err).Error("pods of the ended job not cleaned, delete them with kubectl")
 		}

@@ -169,20 +169,26 @@ func parseWorkers(text string) (g podmanager.Group, err error) {
 	if text == "" {
 		return g, nil
 	}
-	low, high, elastic := strings.Cut(text, ":")
+	g.Min, g.Count, err = parseLimits(text, podmanager.MaxPods)
+	return g, err
+}
+
+// parseLimits reads N or MIN:MAX with numbers from 1 to most.
+func parseLimits(text string, most int) (low, high int, err error) {
+	first, last, elastic := strings.Cut(text, ":")
 	if !elastic {
-		high = low
+		last = first
 	}
-	if g.Min, err = strconv.Atoi(low); err == nil {
-		g.Count, err = strconv.Atoi(high)
+	if low, err = strconv.Atoi(first); err == nil {
+		high, err = strconv.Atoi(last)
 	}
 	switch {
-	case err != nil, g.Min < 1, g.Count > podmanager.MaxPods:
-		return g, fmt.Errorf("expected N or MIN:MAX with numbers from 1 to %d", podmanager.MaxPods)
-	case g.Min > g.Count:
-		return g, fmt.Errorf("expected MIN:MAX with MIN at most MAX, found MIN %d and MAX %d", g.Min, g.Count)
+	case err != nil, low < 1, high > most:
+		return low, high, fmt.Errorf("expected N or MIN:MAX with numbers from 1 to %d", most)
+	case low > high:
+		return low, high, fmt.Errorf("expected MIN:MAX with MIN at most MAX, found MIN %d and MAX %d", low, high)
 	}
-	return g, nil
+	return low, high, nil
 }
 
 // pods reads the flags of a role.

@@ -3,8 +3,6 @@ package main
 import (
 	"io"
 	"net"
-	"strconv"
-	"strings"
 	"time"
 
 	"github.com/spf13/cobra"
@@ -45,19 +43,11 @@ func (r *ringFlags) check(cmd *cobra.Command, s *daemonSettings) error {
 		}
 		return nil
 	}
-	low, high, elastic := strings.Cut(members, ":")
-	if !elastic {
-		high = low
-	}
 	var err error
-	if r.config.Min, err = strconv.Atoi(low); err == nil {
-		r.config.Max, err = strconv.Atoi(high)
-	}
+	r.config.Min, r.config.Max, err = parseLimits(members, rendezvous.MaxMembers)
 	switch {
-	case err != nil, r.config.Min < 1, r.config.Max > rendezvous.MaxMembers:
-		return cli.SettingErrorf(cmd, "ring", "expected N or MIN:MAX with numbers from 1 to %d", rendezvous.MaxMembers)
-	case r.config.Min > r.config.Max:
-		return cli.SettingErrorf(cmd, "ring", "expected MIN:MAX with MIN at most MAX, found MIN %d and MAX %d", r.config.Min, r.config.Max)
+	case err != nil:
+		return cli.SettingErrorf(cmd, "ring", "%v", err)
 	case r.config.Window < 0 || r.config.Window > time.Hour:
 		return cli.SettingErrorf(cmd, "ring-window", "expected 0 to 1h")
 	}

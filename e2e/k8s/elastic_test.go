@@ -27,7 +27,7 @@ func TestScaledWorkersLoseNothing(t *testing.T) {
 		"--ps-command=master pserver --checkpoint-dir=/job/checkpoints --ps-ttl=60s", slowTrainer)
 	awaitWorkers(t, c, ns, "digits-worker-0-0", "digits-worker-1-0", "digits-worker-2-0", "digits-worker-3-0")
 	c.awaitPass(t, ns, 1)
-	if out := c.inMaster(t, ns, "scale", "workers=2"); !strings.HasSuffix(out, "2 of 2 workers running") {
+	if out := c.inMaster(t, ns, "scale", "workers=2"); !strings.HasSuffix(out, "workers: 2 of 2 running") {
 		t.Errorf("found %q", out)
 	}
 	awaitWorkers(t, c, ns, "digits-worker-0-0", "digits-worker-1-0")

@@ -6,6 +6,7 @@ import (
 	"net"
 	"strconv"
 
+	"trainmaster/master/rendezvous"
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
@@ -29,20 +30,15 @@ func (p place) environment(local int) ([]string, error) {
 		return nil, fmt.Errorf("coordinator of generation %d: expected host:port, found %q", p.generation.Number, p.generation.Coordinator)
 	}
 	me := p.generation.Members[p.self]
-	first, world, crossing, cross := 0, 0, 0, 0
-	for i, m := range p.generation.Members {
-		if i < p.self {
-			first += int(m.Processes)
-		}
-		if int(m.Processes) > local { // it has a process with this local rank
-			if i < p.self {
-				cross++
-			}
-			crossing++
-		}
-		world += int(m.Processes)
+	var g rendezvous.Generation
+	for _, m := range p.generation.Members {
+		g.Members = append(g.Members, rendezvous.Member{ID: m.Id, Processes: int(m.Processes)})
 	}
-	rank := first + local
+	slot, ok := g.Slot(me.Id, local)
+	if !ok {
+		return nil, fmt.Errorf("process of member %s: expected 0 to %d, found %d", me.Id, int(me.Processes)-1, local)
+	}
+	rank, world := slot.Rank, slot.Size
 	own := net.JoinHostPort(me.Host, strconv.Itoa(int(me.Ports[(p.generation.Number+uint64(local))%uint64(len(me.Ports))])))
 	config, err := tfConfig(rank, own, p.servers)
 	if err != nil {
@@ -61,7 +57,7 @@ func (p place) environment(local int) ([]string, error) {
 		// Horovod.
 		"HOROVOD_RANK=" + text(rank), "HOROVOD_SIZE=" + text(world),
 		"HOROVOD_LOCAL_RANK=" + text(local), "HOROVOD_LOCAL_SIZE=" + text(int(me.Processes)),
-		"HOROVOD_CROSS_RANK=" + text(cross), "HOROVOD_CROSS_SIZE=" + text(crossing),
+		"HOROVOD_CROSS_RANK=" + text(slot.CrossRank), "HOROVOD_CROSS_SIZE=" + text(slot.CrossSize),
 		"HOROVOD_HOSTNAME=" + me.Id, "HOROVOD_CONTROLLER=gloo", "HOROVOD_CPU_OPERATIONS=gloo",
 		// JAX.
 		"JAX_COORDINATOR_ADDRESS=" + p.generation.Coordinator, "JAX_NUM_PROCESSES=" + text(world), "JAX_PROCESS_ID=" + text(rank),

@@ -1,12 +1,11 @@
 package evaluation
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
 
+	"trainmaster/internal/jsonstate"
 	"trainmaster/taskqueue"
 )
 
@@ -114,45 +113,21 @@ func (s *State) Best() (best Round, ok bool) {
 	return s.Kept[0], true
 }
 
-// encoded is a state with its format.
-type encoded struct {
-	Format int `json:"format"`
-	State
-}
+var codec = jsonstate.Codec[State]{Format: Format, MaxBytes: MaxBytes, Newer: ErrNewer, Damaged: ErrDamaged}
 
 // Encode returns the state as JSON. Equal states have equal bytes.
-func (s State) Encode() []byte {
-	b, err := json.Marshal(encoded{Format, s})
-	if err != nil {
-		panic(err) // all numbers are finite
-	}
-	return b
-}
+func (s State) Encode() []byte { return codec.Encode(s) }
 
 // Decode reads an encoded state. It accepts only bytes that [State.Encode] writes.
 func Decode(b []byte) (State, error) {
-	if len(b) > MaxBytes {
-		return State{}, fmt.Errorf("%w: expected at most %d bytes, found %d", ErrDamaged, MaxBytes, len(b))
+	s, err := codec.Decode(b)
+	if err != nil {
+		return State{}, err
 	}
-	var format struct{ Format int }
-	if err := json.Unmarshal(b, &format); err != nil {
+	if err := s.check(); err != nil {
 		return State{}, fmt.Errorf("%w: %v", ErrDamaged, err)
 	}
-	if format.Format > Format {
-		return State{}, fmt.Errorf("%w: expected at most %d, found %d", ErrNewer, Format, format.Format)
-	}
-	var e encoded
-	if err := json.Unmarshal(b, &e); err != nil {
-		return State{}, fmt.Errorf("%w: %v", ErrDamaged, err)
-	}
-	//guard:evaluation-state-strict
-	if e.Format != Format || !bytes.Equal(e.Encode(), b) {
-		return State{}, fmt.Errorf("%w: expected the form that this version writes: unknown, repeated or reordered fields", ErrDamaged)
-	}
-	if err := e.check(); err != nil {
-		return State{}, fmt.Errorf("%w: %v", ErrDamaged, err)
-	}
-	return e.State, nil
+	return s, nil
 }
 
 // valid reports whether a round has a model, or a trainer.

@@ -1,14 +1,13 @@
 package podmanager
 
 import (
-	"bytes"
 	"cmp"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
 	"slices"
 
+	"trainmaster/internal/jsonstate"
 	"trainmaster/taskqueue"
 )
 
@@ -64,40 +63,18 @@ const (
 	GivenUp Done = "given-up"
 )
 
-type encoded struct {
-	Format int `json:"format"`
-	State
-}
+var codec = jsonstate.Codec[State]{Format: Format, MaxBytes: MaxBytes, Newer: ErrNewer, Damaged: ErrDamaged}
 
 // Encode returns the state as JSON. Equal states have equal bytes.
-func (s State) Encode() []byte {
-	b, err := json.Marshal(encoded{Format, s})
-	if err != nil {
-		panic(err) // numbers and strings always encode
-	}
-	return b
-}
+func (s State) Encode() []byte { return codec.Encode(s) }
 
 // Decode reads an encoded state. It accepts only bytes that [State.Encode] writes.
 func Decode(b []byte) (State, error) {
-	if len(b) > MaxBytes {
-		return State{}, fmt.Errorf("%w: expected at most %d bytes, found %d", ErrDamaged, MaxBytes, len(b))
+	s, err := codec.Decode(b)
+	if err != nil {
+		return State{}, err
 	}
-	var format struct{ Format int }
-	if err := json.Unmarshal(b, &format); err != nil {
-		return State{}, fmt.Errorf("%w: %v", ErrDamaged, err)
-	}
-	if format.Format > Format {
-		return State{}, fmt.Errorf("%w: expected %d, found %d", ErrNewer, Format, format.Format)
-	}
-	var e encoded
-	if err := json.Unmarshal(b, &e); err != nil {
-		return State{}, fmt.Errorf("%w: %v", ErrDamaged, err)
-	}
-	if e.Format != Format || !bytes.Equal(e.State.Encode(), b) {
-		return State{}, fmt.Errorf("%w: expected the JSON of format %d", ErrDamaged, Format)
-	}
-	return e.State, e.check()
+	return s, s.check()
 }
 
 func (s State) check() error {

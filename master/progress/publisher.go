@@ -4,7 +4,6 @@ import (
 	"context"
 	"fmt"
 	"strconv"
-	"sync"
 	"time"
 
 	"github.com/sirupsen/logrus"
@@ -35,11 +34,9 @@ type Publisher struct {
 	config Config
 	box    *component.Mailbox
 
-	mu   sync.Mutex
-	last string    // as published
-	at   time.Time // of the last publication
-
-	scaled string // the number of workers that was applied last in this term
+	last   string    // as published
+	at     time.Time // of the last publication
+	scaled string    // the number of workers that was applied last in this term
 }
 
 // WorkersAnnotation is the annotation with the wanted number of workers.
@@ -84,7 +81,7 @@ func (p *Publisher) Run(ctx context.Context, t component.Term) error {
 		if err == nil {
 			now.Workers, now.Servers = p.config.Pods()
 			var annotations map[string]string
-			if annotations, err = p.publish(ctx, now); err == nil {
+			if annotations, err = p.publish(ctx, now, t.Clock().Now()); err == nil {
 				err = p.scale(ctx, annotations[WorkersAnnotation])
 			}
 		}
@@ -113,11 +110,9 @@ func (p *Publisher) read(ctx context.Context, t component.Term) (now Progress, e
 }
 
 // publish writes a progress if it has changed, or after atRest intervals. It returns the annotations of the owner. nil: it was not written.
-func (p *Publisher) publish(ctx context.Context, now Progress) (annotations map[string]string, err error) {
+func (p *Publisher) publish(ctx context.Context, now Progress, at time.Time) (annotations map[string]string, err error) {
 	text := now.Encode()
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if text == p.last && time.Since(p.at) < atRest*p.config.Every {
+	if text == p.last && at.Sub(p.at) < atRest*p.config.Every {
 		return nil, nil
 	}
 	ctx, cancel := context.WithTimeout(ctx, publishTime)
@@ -125,7 +120,7 @@ func (p *Publisher) publish(ctx context.Context, now Progress) (annotations map[
 	if annotations, err = p.config.Owner.Annotate(ctx, map[string]string{Annotation: text}); err != nil {
 		return nil, err
 	}
-	p.last, p.at = text, time.Now()
+	p.last, p.at = text, at
 	return annotations, nil
 }
 
@@ -146,7 +141,7 @@ func (p *Publisher) scale(ctx context.Context, wanted string) error {
 	return nil
 }
 
-// Final publishes the progress of a job that has ended, by its stored state. It repeats failed requests for 30 s.
+// Final publishes the progress of a job that has ended, by its stored state, after Run has returned. It repeats failed requests for 30 s.
 func (p *Publisher) Final(ctx context.Context, o *taskqueue.Overview, evaluated []byte) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, finalTime, fmt.Errorf("the cluster did not take the progress within %v", finalTime))
 	defer cancel()
@@ -157,7 +152,7 @@ func (p *Publisher) Final(ctx context.Context, o *taskqueue.Overview, evaluated 
 	pause := time.NewTicker(finalPause)
 	defer pause.Stop()
 	for {
-		_, err := p.publish(ctx, now)
+		_, err := p.publish(ctx, now, p.at)
 		//guard:final-progress-repeated
 		if err == nil {
 			return nil

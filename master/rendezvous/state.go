@@ -1,8 +1,6 @@
 package rendezvous
 
 import (
-	"bytes"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"slices"
@@ -10,6 +8,7 @@ import (
 	"strings"
 	"time"
 
+	"trainmaster/internal/jsonstate"
 	"trainmaster/taskqueue"
 )
 
@@ -130,40 +129,18 @@ type Ring struct {
 	Closed string `json:"closed,omitempty"` // why no generation follows; "": it is open
 }
 
-type encoded struct {
-	Format int `json:"format"`
-	Ring
-}
+var codec = jsonstate.Codec[Ring]{Format: Format, MaxBytes: maxBytes, Newer: ErrNewer, Damaged: ErrDamaged}
 
 // Encode returns the ring as JSON. Equal rings have equal bytes.
-func (r Ring) Encode() []byte {
-	b, err := json.Marshal(encoded{Format, r})
-	if err != nil {
-		panic(err) // numbers and strings always encode
-	}
-	return b
-}
+func (r Ring) Encode() []byte { return codec.Encode(r) }
 
 // Decode reads an encoded ring. It accepts only bytes that [Ring.Encode] writes.
 func Decode(b []byte) (Ring, error) {
-	if len(b) > maxBytes {
-		return Ring{}, fmt.Errorf("%w: expected at most %d bytes, found %d", ErrDamaged, maxBytes, len(b))
+	r, err := codec.Decode(b)
+	if err != nil {
+		return Ring{}, err
 	}
-	var format struct{ Format int }
-	if err := json.Unmarshal(b, &format); err != nil {
-		return Ring{}, fmt.Errorf("%w: %v", ErrDamaged, err)
-	}
-	if format.Format > Format {
-		return Ring{}, fmt.Errorf("%w: expected %d, found %d", ErrNewer, Format, format.Format)
-	}
-	var e encoded
-	if err := json.Unmarshal(b, &e); err != nil {
-		return Ring{}, fmt.Errorf("%w: %v", ErrDamaged, err)
-	}
-	if e.Format != Format || !bytes.Equal(e.Ring.Encode(), b) {
-		return Ring{}, fmt.Errorf("%w: expected the JSON of format %d", ErrDamaged, Format)
-	}
-	return e.Ring, e.check()
+	return r, r.check()
 }
 
 func (r Ring) check() error {

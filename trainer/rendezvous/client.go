@@ -106,8 +106,8 @@ func (c *Client) Horovod() string {
 	return c.reply.GetHorovod()
 }
 
-// Run keeps the member in the ring until ctx ends, the member leaves, or the ring is closed, which are no errors except for ctx. It returns ErrReplaced if another process has
-// its id, and io.EOF or trainer.ErrJobFailed if the job has ended without a master.
+// Run keeps the member in the ring until ctx ends, the member leaves, or the ring is closed. Only the end of ctx is an error. Run returns ErrReplaced if
+// another process has its id, and io.EOF or trainer.ErrJobFailed if the job has ended without a master.
 func (c *Client) Run(ctx context.Context) error {
 	c.prepare()
 	c.runs.Add(1)
@@ -336,16 +336,4 @@ func reasonOf(err error) string {
 		}
 	}
 	return ""
-}
-
-// Rank returns the rank of the first process of a member in a generation, and the number of processes of all members; -1: it is no member.
-func Rank(g *pb.RingGeneration, id string) (rank, world int) {
-	rank = -1
-	for _, m := range g.GetMembers() {
-		if m.Id == id {
-			rank = world
-		}
-		world += int(m.Processes)
-	}
-	return rank, world
 }

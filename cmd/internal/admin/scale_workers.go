@@ -9,6 +9,7 @@ import (
 	"github.com/spf13/cobra"
 
 	"trainmaster/cmd/internal/cli"
+	"trainmaster/cmd/internal/view"
 	pb "trainmaster/proto/trainmaster/v1"
 )
 
@@ -42,7 +43,7 @@ func ScaleWorkers(cmd *cobra.Command, l *Leader, n uint32) error {
 			return fmt.Errorf("number of workers: another request has changed it to %d", reply.GetWorkers().GetGoal())
 		case err == nil:
 			heard = time.Now()
-			say(workersLine(reply))
+			say("workers: " + view.PodGroup(reply.GetWorkers()))
 			if reply.GetDone() {
 				return nil
 			}
@@ -71,23 +72,4 @@ func (l *Leader) scaleWorkers(ctx context.Context, n uint32) (reply *pb.ScaleWor
 		return err
 	})
 	return reply, err
-}
-
-// workersLine is a line about the progress.
-func workersLine(reply *pb.ScaleWorkersReply) string {
-	g := reply.GetWorkers()
-	line := fmt.Sprintf("%d of %s running", g.GetRunning(), cli.Counted(int(g.GetGoal()), "worker"))
-	if n := g.GetLeaving(); n > 0 {
-		line += fmt.Sprintf(", %d leaving", n)
-	}
-	if n := g.GetCompleted(); n > 0 {
-		line += fmt.Sprintf(", %d completed", n)
-	}
-	if n := g.GetGivenUp(); n > 0 {
-		line += fmt.Sprintf(", %d given up", n)
-	}
-	if g.GetPending() > 0 && g.GetReason() != "" {
-		line += "; waiting for " + g.GetReason()
-	}
-	return line
 }

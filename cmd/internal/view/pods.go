@@ -42,13 +42,20 @@ type podGroup struct {
 func newPodGroups(list []*pb.PodGroup) []podGroup {
 	groups := []podGroup{}
 	for _, g := range list {
-		groups = append(groups, podGroup{
-			Role: g.GetRole(), Goal: g.GetGoal(), Min: g.GetMin(), Max: g.GetMax(), Running: g.GetRunning(), Pending: g.GetPending(),
-			Completed: g.GetCompleted(), GivenUp: g.GetGivenUp(), Leaving: g.GetLeaving(), Reason: g.GetReason(),
-		})
+		groups = append(groups, newPodGroup(g))
 	}
 	return groups
 }
+
+func newPodGroup(g *pb.PodGroup) podGroup {
+	return podGroup{
+		Role: g.GetRole(), Goal: g.GetGoal(), Min: g.GetMin(), Max: g.GetMax(), Running: g.GetRunning(), Pending: g.GetPending(),
+		Completed: g.GetCompleted(), GivenUp: g.GetGivenUp(), Leaving: g.GetLeaving(), Reason: g.GetReason(),
+	}
+}
+
+// PodGroup describes in one line how far the pods of a role are from their goal.
+func PodGroup(g *pb.PodGroup) string { return newPodGroup(g).String() }
 
 func (g podGroup) String() string {
 	text := fmt.Sprintf("%d of %d running", g.Running, g.Goal)
