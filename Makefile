@@ -56,10 +56,10 @@ RACED = ./pserver $$(go list ./... | grep -vxE 'trainmaster|trainmaster/e2e(/sim
 
 .PHONY: test
 test: setup ## the core tier of tests, with the race detector; ends with the list of skips
-	$(TEST) -vet=off -timeout 40m ./e2e -e2e.raced \
-		and -vet=off -timeout 40m -race -p 3 $(RACED) \
-		and -vet=off -timeout 40m -p 1 ./e2e/sim ./e2e/sim/mutants . \
-		and -vet=off -timeout 40m -p 1 -run 'KilledAtEveryStep|TestEachPushOnce$$|AllocatesNothing$$' ./pserver ./pserver/persist ./pserver/dataport
+	$(TEST) -vet=off -timeout 25m ./e2e -e2e.raced \
+		and -vet=off -timeout 25m -race -p 3 $(RACED) \
+		and -vet=off -timeout 25m -p 1 ./e2e/sim ./e2e/sim/mutants . \
+		and -vet=off -timeout 25m -p 1 -run 'KilledAtEveryStep|TestEachPushOnce$$|AllocatesNothing$$' ./pserver ./pserver/persist ./pserver/dataport
 
 .PHONY: setup-k8s
 setup-k8s: ## install what the tests on Kubernetes need (containerd and other Debian packages), and build the cluster, once (8 to 12 minutes)
@@ -67,7 +67,7 @@ setup-k8s: ## install what the tests on Kubernetes need (containerd and other De
 
 .PHONY: test-k8s
 test-k8s: setup-k8s ## the tests on a real Kubernetes cluster, which they start on this machine: make test-k8s [RUN=TestX]
-	$(TEST) -tags k8s -vet=off -count=1 -timeout 40m -run '$(RUN)' ./e2e/k8s
+	$(TEST) -tags k8s -vet=off -count=1 -timeout 25m -run '$(RUN)' ./e2e/k8s
 
 .PHONY: bench-k8s
 bench-k8s: setup-k8s ## figures of pods on a real Kubernetes cluster, as JSON in bin/figures-k8s.json: make bench-k8s [RUNS=20], about 40 s a run

@@ -80,17 +80,19 @@ func TestUploadInChunks(t *testing.T) {
 	for name, test := range map[string]struct {
 		size   int
 		faults []string
+		pause  time.Duration // of the source
+		stall  time.Duration
 	}{
-		"whole chunks": {16 << 20, nil},
-		"refused":      {17<<20 + 1, []string{"", "refused", "", "refused", ""}},
-		"lost answer":  {17<<20 + 1, []string{"lost answer", "", "", "lost answer"}},
-		"partly kept":  {17<<20 + 1, []string{"partly kept", "", "", "partly kept"}},
+		"slow source": {16 << 20, nil, 3 * time.Second, 2 * time.Second},
+		"refused":     {17<<20 + 1, []string{"", "refused", "", "refused", ""}, 0, time.Minute},
+		"lost answer": {17<<20 + 1, []string{"lost answer", "", "", "lost answer"}, 0, time.Minute},
+		"partly kept": {17<<20 + 1, []string{"partly kept", "", "", "partly kept"}, 0, time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := &uploadServer{faults: test.faults}
-			b := openWithin(t, gsAt(serve(t, s.ServeHTTP)), time.Second)
+			b := openWithin(t, gsAt(serve(t, s.ServeHTTP)), test.stall)
 			want := random(test.size)
-			source := io.MultiReader(bytes.NewReader(want[:9<<20]), paused(1500*time.Millisecond), bytes.NewReader(want[9<<20:]))
+			source := io.MultiReader(bytes.NewReader(want[:9<<20]), paused(test.pause), bytes.NewReader(want[9<<20:]))
 			if err := b.Objects.Upload(limited(t), "a", source, options); err != nil {
 				t.Fatal(err)
 			}

@@ -215,10 +215,10 @@ func (r *Ring) until(ctx context.Context, holds func(rendezvous.State) bool) err
 		leads, ok, changed := r.term != nil, holds(r.state), r.changed
 		r.mu.Unlock()
 		switch {
-		case !leads:
-			return errNotLeader
 		case ok:
 			return nil
+		case !leads:
+			return errNotLeader
 		}
 		select {
 		case <-changed:

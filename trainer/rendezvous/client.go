@@ -65,6 +65,7 @@ type Client struct {
 	reply   *pb.RingJoinReply
 	addr    string
 	conn    *grpc.ClientConn
+	users   int // of conn: Run, and calls in progress
 }
 
 func (c *Client) prepare() {
@@ -112,7 +113,7 @@ func (c *Client) Run(ctx context.Context) error {
 	c.prepare()
 	c.runs.Add(1)
 	defer c.runs.Done()
-	defer c.Disconnect()
+	defer c.use()()
 	outer := ctx
 	ctx, cancel := context.WithCancel(outer)
 	defer cancel()
@@ -189,13 +190,19 @@ func (c *Client) service(ctx context.Context) (client pb.RendezvousClient, moved
 	return pb.NewRendezvousClient(c.conn), moved, nil
 }
 
-// Disconnect closes the connection.
-func (c *Client) Disconnect() {
+// use keeps the connection open until release.
+func (c *Client) use() (release func()) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.conn != nil {
-		_ = c.conn.Close() // it is only ever closed already
-		c.conn = nil
+	c.users++
+	return func() {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		//guard:call-keeps-connection
+		if c.users--; c.users == 0 && c.conn != nil {
+			_ = c.conn.Close() // it is only ever closed already
+			c.conn = nil
+		}
 	}
 }
 
@@ -268,6 +275,7 @@ func (c *Client) attend(ctx context.Context) error {
 // call repeats a call until a leader has answered.
 func (c *Client) call(ctx context.Context, call func(context.Context, pb.RendezvousClient) error) error {
 	c.prepare()
+	defer c.use()()
 	for {
 		client, _, err := c.service(ctx)
 		if err == nil {
@@ -301,7 +309,6 @@ func (c *Client) Leave(ctx context.Context, reason string) error {
 	c.prepare()
 	c.leave.Do(func() { close(c.leaving) })
 	c.runs.Wait()
-	defer c.Disconnect()
 	return c.call(ctx, func(ctx context.Context, client pb.RendezvousClient) error {
 		_, err := client.Leave(ctx, &pb.RingLeaveRequest{Job: c.Job, Id: c.Member.Id, Instance: c.Member.Instance, Reason: reason})
 		return err
@@ -310,10 +317,18 @@ func (c *Client) Leave(ctx context.Context, reason string) error {
 
 // Close ends the rendezvous for all members.
 func (c *Client) Close(ctx context.Context, reason string) error {
-	return c.call(ctx, func(ctx context.Context, client pb.RendezvousClient) error {
+	err := c.call(ctx, func(ctx context.Context, client pb.RendezvousClient) error {
 		_, err := client.Close(ctx, &pb.RingCloseRequest{Job: c.Job, Reason: reason})
+		//guard:closed-ring-needs-no-answer
+		if err != nil && c.Update().GetState() == pb.RingState_RING_STATE_CLOSED {
+			return nil // the master ends when all members know it
+		}
 		return err
 	})
+	if errors.Is(err, io.EOF) { // the job has ended
+		return nil
+	}
+	return err
 }
 
 // explain returns the error of a call, as one of the errors of this package where that is possible.

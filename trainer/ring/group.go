@@ -9,6 +9,7 @@ import (
 	"net"
 	"os"
 	"sync"
+	"sync/atomic"
 	"time"
 )
 
@@ -45,8 +46,8 @@ var (
 type Group struct {
 	Membership
 	silence   time.Duration
-	conns     []*conn // by rank; nil: the own rank
-	operation uint32  // number of the last collective
+	conns     []*conn       // by rank; nil: the own rank
+	operation atomic.Uint32 // number of the last collective
 
 	once   sync.Once
 	failed chan struct{} // closes after the first error
@@ -187,7 +188,7 @@ func (c *conn) closeWrite() {
 const abortTimeout = 300 * time.Millisecond
 
 func (g *Group) frame(k kind, block uint32) frame {
-	return frame{kind: k, operation: g.operation, block: block}
+	return frame{kind: k, operation: g.operation.Load(), block: block}
 }
 
 // lost ends the group because of a member.
@@ -270,8 +271,7 @@ func (g *Group) begin(frames func(rank int) int, room func(*conn, frame) ([]byte
 		return nil, g.err
 	default:
 	}
-	g.operation++
-	o := &operation{number: g.operation, room: room, took: took, left: make([]int, len(g.conns)), done: make([]chan struct{}, len(g.conns))}
+	o := &operation{number: g.operation.Add(1), room: room, took: took, left: make([]int, len(g.conns)), done: make([]chan struct{}, len(g.conns))}
 	for rank, c := range g.conns {
 		if c == nil {
 			continue
