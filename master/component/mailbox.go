@@ -7,20 +7,22 @@ import (
 	"trainmaster/taskqueue"
 )
 
+// The kinds of effects that are not effects of the queue, whose kinds count from 0.
+const (
+	OnServersChanged taskqueue.EffectKind = 255 - iota
+	OnServerMemory
+	OnCheckpointDue
+	OnCheckpointDone
+)
+
 // ServersChanged is posted when the registry of parameter servers changes. A server that registers has just started.
 type ServersChanged struct{}
-
-// OnServersChanged is the kind of [ServersChanged]. It is not an effect of the queue.
-const OnServersChanged taskqueue.EffectKind = 255
 
 // Key implements [taskqueue.Effect].
 func (ServersChanged) Key() taskqueue.EffectKey { return taskqueue.EffectKey{Kind: OnServersChanged} }
 
 // ServerMemory is posted every few seconds with the working sets of the containers of parameter servers, in bytes by the address of the server.
 type ServerMemory struct{ Used map[string]uint64 }
-
-// OnServerMemory is the kind of [ServerMemory]. It is not an effect of the queue.
-const OnServerMemory taskqueue.EffectKind = 250
 
 // Key implements [taskqueue.Effect].
 func (ServerMemory) Key() taskqueue.EffectKey { return taskqueue.EffectKey{Kind: OnServerMemory} }
@@ -55,6 +57,11 @@ func (m *Mailbox) Post(e taskqueue.Effect) {
 	}
 	m.newest[key] = e
 	m.mu.Unlock()
+	m.Wake()
+}
+
+// Wake puts a token into Changed.
+func (m *Mailbox) Wake() {
 	select {
 	case m.changed <- struct{}{}:
 	default:

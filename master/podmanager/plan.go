@@ -22,16 +22,12 @@ type Verb uint8
 
 // The verbs.
 const (
-	Create      Verb = iota
-	Delete           // with the UID
-	FailJob          // the job cannot continue
-	CompleteJob      // all workers of a job without tasks have completed
-	Resize           // change the memory of a pod in place
+	Create Verb = iota
+	Delete      // with the UID
+	Resize      // change the memory of a pod in place
 )
 
-func (v Verb) String() string {
-	return [...]string{"create", "delete", "fail-job", "complete-job", "resize"}[v]
-}
+func (v Verb) String() string { return [...]string{"create", "delete", "resize"}[v] }
 
 // Action is one step towards the goal.
 type Action struct {
@@ -42,11 +38,14 @@ type Action struct {
 	Index   int
 	Attempt int
 	Memory  int64  // of a pod to create or resize; 0: as configured
-	Reason  string // of a delete, or of the end of the job
+	Reason  string // of a delete
 }
 
-// EndsJob reports whether the action is the end of the job.
-func (a Action) EndsJob() bool { return a.Verb == FailJob || a.Verb == CompleteJob }
+// End ends the job.
+type End struct {
+	Failed bool // the job cannot continue; false: all workers of a job without tasks have completed
+	Reason string
+}
 
 // Relaunch is a decision to replace a pod, or not.
 type Relaunch struct {
@@ -62,6 +61,7 @@ type Relaunch struct {
 type Decision struct {
 	State      State // to store before the actions
 	Actions    []Action
+	End        *End          // to store with the state, instead of actions; nil: the job continues
 	Relaunches []Relaunch    // that the next state has, and the last state did not have
 	Rest       time.Duration // until the next action by time; negative: none is due by time
 }
@@ -94,24 +94,22 @@ func Plan(c Config, stored State, seen Observed, now taskqueue.Clock) Decision {
 	left, completed := p.ends(Worker)
 	//guard:fewer-than-min-fails
 	if reason := p.hopeless(); reason != "" {
-		p.Actions = append(p.Actions, Action{Verb: FailJob, Reason: reason})
+		//guard:failed-job-creates-nothing
+		p.Actions, p.End = nil, &End{Failed: true, Reason: reason}
 	} else if p.config.NoTasks && left > 0 && completed == left {
 		//guard:workers-complete-the-job
-		p.Actions = []Action{{Verb: CompleteJob, Reason: fmt.Sprintf("%d workers have completed", completed)}}
+		p.Actions, p.End = nil, &End{Reason: fmt.Sprintf("%d workers have completed", completed)}
 	}
-	slices.SortStableFunc(p.Actions, func(a, b Action) int { return cmp.Compare(rank(a), rank(b)) })
+	slices.SortStableFunc(p.Actions, func(a, b Action) int { return cmp.Compare(order(a), order(b)) })
 	return p.Decision
 }
 
-// rank puts the end of the job first, and deletes before creates, which may need their quota.
-func rank(a Action) int {
-	switch {
-	case a.EndsJob():
+// order puts deletes before creates, which may need their quota.
+func order(a Action) int {
+	if a.Verb == Delete {
 		return 0
-	case a.Verb == Delete:
-		return 1
 	}
-	return 2
+	return 1
 }
 
 type key struct {

@@ -214,6 +214,9 @@ func (w *world) settle() error {
 		}
 		d := podmanager.Plan(w.config, w.stored, w.observe(), w.now)
 		w.state(d.State)
+		if d.End != nil {
+			return nil // nothing is created any more
+		}
 		for _, a := range d.Actions {
 			w.execute(a, false)
 		}

@@ -114,6 +114,10 @@ func (s *scene) do(out *bytes.Buffer, words []string) error {
 		for _, r := range d.Relaunches {
 			fmt.Fprintf(out, "  ended %s %s memory=%d done=%q: %s\n", r.Name, r.Outcome, r.Memory, r.Done, r.Reason)
 		}
+		if d.End != nil {
+			verb := map[bool]string{false: "complete-job", true: "fail-job"}[d.End.Failed]
+			fmt.Fprintf(out, "  %s: %s\n", verb, d.End.Reason)
+		}
 		for _, a := range d.Actions {
 			fmt.Fprintf(out, "  %s\n", describe(a))
 			if a.Verb == podmanager.Create && len(words) > 2 {
@@ -137,10 +141,8 @@ func describe(a podmanager.Action) string {
 		return fmt.Sprintf("create %s memory=%d", a.Name, a.Memory)
 	case podmanager.Resize:
 		return fmt.Sprintf("resize %s uid=%s memory=%d", a.Name, a.UID, a.Memory)
-	case podmanager.Delete:
-		return fmt.Sprintf("delete %s uid=%s: %s", a.Name, a.UID, a.Reason)
 	}
-	return fmt.Sprintf("%s: %s", a.Verb, a.Reason)
+	return fmt.Sprintf("delete %s uid=%s: %s", a.Name, a.UID, a.Reason)
 }
 
 func number(s string) int {

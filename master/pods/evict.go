@@ -17,7 +17,7 @@ func (t *term) registered(claims []store.Server) {
 	t.mu.Lock()
 	t.claims = claims
 	t.mu.Unlock()
-	t.Post(podsChanged{})
+	t.box.Wake()
 }
 
 const (

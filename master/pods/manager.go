@@ -64,9 +64,10 @@ type Manager struct {
 	leads      *term // nil: this master does not lead
 	shown      podmanager.State
 	instance   string
-	created    map[string]created // by this leader, and not observed yet
-	inFlight   map[string]bool    // names of pods with a request in progress
-	refused    map[string]refusal // by name
+	created    map[string]created              // by this leader, and not observed yet
+	accepted   map[podmanager.Action]time.Time // deletes and resizes that the cluster has accepted
+	inFlight   map[string]bool                 // names of pods with a request in progress
+	refused    map[string]refusal              // by name
 	relaunches map[Cause]int64
 }
 
@@ -88,20 +89,12 @@ type refusal struct {
 	pause time.Duration
 }
 
-// podsChanged is the effect of an observation.
-type podsChanged struct{}
-
-const onPodsChanged taskqueue.EffectKind = 251
-
-// Key implements [taskqueue.Effect].
-func (podsChanged) Key() taskqueue.EffectKey { return taskqueue.EffectKey{Kind: onPodsChanged} }
-
 const (
 	retryPause   = time.Second
 	longestPause = 30 * time.Second // between two attempts of a refused create
 	checkEvery   = 5 * time.Second  // while a deletion may become overdue
 	maxRequests  = 32               // in progress
-	createdSeen  = 30 * time.Second // a created pod that is not observed for longer is asked for again
+	observedIn   = 30 * time.Second // a request whose effect is not observed for longer is repeated
 )
 
 // New returns the component.
@@ -125,7 +118,7 @@ func (m *Manager) Prepare(ctx context.Context, now component.Term) error {
 		return fmt.Errorf("read %s: %w", podmanager.Key, err)
 	}
 	t := &term{
-		Manager: m, Term: now, box: now.Effects(taskqueue.OnJobEnded, taskqueue.OnTrainerHung, component.OnServerMemory, onPodsChanged), stored: value != nil, turn: component.NewSemaphore(),
+		Manager: m, Term: now, box: now.Effects(taskqueue.OnJobEnded, taskqueue.OnTrainerHung, component.OnServerMemory), stored: value != nil, turn: component.NewSemaphore(),
 		known: map[string]podmanager.Pod{}, hung: map[string]bool{}, requests: make(chan struct{}, maxRequests), evicted: map[store.Server]bool{},
 	}
 	if value != nil {
@@ -139,7 +132,7 @@ func (m *Manager) Prepare(ctx context.Context, now component.Term) error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.instance, m.shown = hex.EncodeToString(id[:]), t.state
-	m.created, m.inFlight, m.refused = map[string]created{}, map[string]bool{}, map[string]refusal{}
+	m.created, m.accepted, m.inFlight, m.refused = map[string]created{}, map[podmanager.Action]time.Time{}, map[string]bool{}, map[string]refusal{}
 	return nil
 }
 
@@ -169,7 +162,7 @@ func (m *Manager) Run(ctx context.Context, _ component.Term) error {
 	m.lead(t)
 	defer m.lead(nil)
 	defer t.running.Wait()
-	t.background(func() error { return m.config.Cluster.Watch(ctx, func() { t.Post(podsChanged{}) }) })
+	t.background(func() error { return m.config.Cluster.Watch(ctx, t.box.Wake) })
 	if m.config.Registry != nil && m.config.Pods.Servers.Count > 0 {
 		t.background(func() error { return m.config.Registry.Each(ctx, t.registered) })
 	}
@@ -322,7 +315,7 @@ func (t *term) observe() (pods []podmanager.Pod, known bool) {
 	now, healthy := t.Clock().Now(), t.config.Cluster.Problem() == ""
 	for _, name := range slices.Sorted(maps.Keys(t.created)) {
 		c := t.created[name]
-		if healthy && now.Sub(c.at) > createdSeen {
+		if healthy && now.Sub(c.at) > observedIn {
 			delete(t.created, name) // it was deleted before it was observed
 			continue
 		}
@@ -346,22 +339,18 @@ func (t *term) observe() (pods []podmanager.Pod, known bool) {
 
 // store stores a decision if it changes something.
 func (t *term) store(ctx context.Context, d podmanager.Decision, over bool) error {
-	end := slices.IndexFunc(d.Actions, podmanager.Action.EndsJob)
-	switch {
-	case over || end < 0 && t.stored && bytes.Equal(d.State.Encode(), t.state.Encode()):
+	if over || d.End == nil && t.stored && bytes.Equal(d.State.Encode(), t.state.Encode()) {
 		return nil
-	case end >= 0:
-		return t.commit(ctx, d.State, &d.Actions[end])
 	}
-	return t.commit(ctx, d.State, nil)
+	return t.commit(ctx, d.State, d.End)
 }
 
 // commit stores a state in the fenced transaction of the term, with the end of the job, if there is one.
-func (t *term) commit(ctx context.Context, state podmanager.State, end *podmanager.Action) error {
+func (t *term) commit(ctx context.Context, state podmanager.State, end *podmanager.End) error {
 	with := taskqueue.StoreKeys{Writes: []taskqueue.Write{{Key: podmanager.Key, Value: state.Encode()}}}
 	var event taskqueue.Event = &with
 	if end != nil {
-		event = &taskqueue.EndJob{Failed: end.Verb == podmanager.FailJob, Reason: end.Reason, With: with}
+		event = &taskqueue.EndJob{Failed: end.Failed, Reason: end.Reason, With: with}
 	}
 	if a, err := t.Submit(ctx, event); err != nil {
 		return err
@@ -414,14 +403,12 @@ func (t *term) act(ctx context.Context, actions []podmanager.Action) (rest time.
 	rest = -1
 	now := t.Clock().Now()
 	for _, a := range actions {
-		if a.EndsJob() {
-			continue
-		}
 		t.mu.Lock()
 		key := requestOf(a)
 		wait := t.refused[key].until.Sub(now)
 		_, isMade := t.created[a.Name] // after the observation of this round
-		busy := t.inFlight[key] || a.Verb == podmanager.Create && isMade
+		//guard:accepted-request-not-repeated
+		busy := t.inFlight[key] || a.Verb == podmanager.Create && isMade || now.Sub(t.accepted[a]) < observedIn
 		if !busy && wait <= 0 {
 			t.inFlight[key] = true
 		}
@@ -469,8 +456,10 @@ func (t *term) execute(ctx context.Context, a podmanager.Action) {
 	switch {
 	case err == nil:
 		delete(t.refused, key)
-		if a.Verb == podmanager.Create {
-			t.created[a.Name] = created{pod, t.Clock().Now()}
+		if now := t.Clock().Now(); a.Verb == podmanager.Create {
+			t.created[a.Name] = created{pod, now}
+		} else {
+			t.accepted[a] = now
 		}
 	case ctx.Err() == nil:
 		isNew = before.words != err.Error()
@@ -490,5 +479,5 @@ func (t *term) execute(ctx context.Context, a podmanager.Action) {
 		log.WithError(err).Warnf("pod not %sd, retrying", a.Verb)
 		_ = t.config.Cluster.Note(ctx, "PodRefused", fmt.Sprintf("pod %s: %v", a.Name, err), true)
 	}
-	t.Post(podsChanged{})
+	t.box.Wake()
 }

@@ -64,6 +64,6 @@ func (t *term) scale(ctx context.Context, workers int) error {
 		return err
 	}
 	t.config.Log.WithFields(logrus.Fields{"before": before, "workers": workers}).Info("number of workers set")
-	t.Post(podsChanged{})
+	t.box.Wake()
 	return nil
 }

@@ -59,12 +59,6 @@ func (c Cadence) due(now, last progress) bool {
 		c.Passes > 0 && now.passes >= last.passes+c.Passes
 }
 
-// The cadence and the checkpoints exchange two effects of their own.
-const (
-	onCheckpointDue  taskqueue.EffectKind = 254
-	onCheckpointDone taskqueue.EffectKind = 253
-)
-
 // checkpointDone follows each complete checkpoint, and the read of the latest set at the begin of a term.
 type checkpointDone struct {
 	number int       // of checkpoints in this term, from 1
@@ -72,17 +66,21 @@ type checkpointDone struct {
 }
 
 // Key implements [taskqueue.Effect].
-func (checkpointDone) Key() taskqueue.EffectKey { return taskqueue.EffectKey{Kind: onCheckpointDone} }
+func (checkpointDone) Key() taskqueue.EffectKey {
+	return taskqueue.EffectKey{Kind: component.OnCheckpointDone}
+}
 
 // checkpointDue asks for a checkpoint, unless there was one after the given number.
 type checkpointDue struct{ after int }
 
 // Key implements [taskqueue.Effect].
-func (checkpointDue) Key() taskqueue.EffectKey { return taskqueue.EffectKey{Kind: onCheckpointDue} }
+func (checkpointDue) Key() taskqueue.EffectKey {
+	return taskqueue.EffectKey{Kind: component.OnCheckpointDue}
+}
 
 // cadence returns the component that says when a checkpoint is due. The checkpoints component takes it and retries.
 func (c *Control) cadence() component.Component {
-	kinds := []taskqueue.EffectKind{taskqueue.OnPassClosed, onCheckpointDone}
+	kinds := []taskqueue.EffectKind{taskqueue.OnPassClosed, component.OnCheckpointDone}
 	if c.config.CheckpointEvery.Steps > 0 {
 		kinds = append(kinds, taskqueue.OnStepCommitted)
 	}

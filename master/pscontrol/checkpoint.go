@@ -94,7 +94,7 @@ func (c *Control) Checkpoints() []component.Component {
 	default:
 		list = append(list, c.cadence())
 	}
-	kinds := []taskqueue.EffectKind{onCheckpointDue, component.OnServersChanged}
+	kinds := []taskqueue.EffectKind{component.OnCheckpointDue, component.OnServersChanged}
 	if c.config.Cuts {
 		kinds = append(kinds, taskqueue.OnBarrierHeld, taskqueue.OnCheckpointDue, taskqueue.OnRollbackDue)
 	}

@@ -142,8 +142,12 @@ func (r *Ring) Leave(ctx context.Context, k rendezvous.MemberKey, reason string)
 // Ended notes that the process of a member has ended: its pod.
 func (r *Ring) Ended(id, reason string) {
 	_, _ = r.event(func(s *rendezvous.State, _ time.Time) error { // the next leader observes the pod too
+		isIt := func(p rendezvous.Presence) bool { return p.ID == id && p.Gone == "" }
+		if !slices.ContainsFunc(s.Present, isIt) {
+			return ErrUnknown
+		}
 		//guard:pod-end-removes-member
-		s.Remove(func(p rendezvous.Presence) bool { return p.ID == id }, rendezvous.Clip("its pod ended: "+reason))
+		s.Remove(isIt, rendezvous.Clip("its pod ended: "+reason))
 		return nil
 	})
 }

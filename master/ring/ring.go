@@ -37,14 +37,6 @@ type Ring struct {
 	changed chan struct{}   // closes at the next change, and at the end of the term
 }
 
-// ringChanged is the effect of a call.
-type ringChanged struct{}
-
-const onRingChanged taskqueue.EffectKind = 250
-
-// Key implements [taskqueue.Effect].
-func (ringChanged) Key() taskqueue.EffectKey { return taskqueue.EffectKey{Kind: onRingChanged} }
-
 const retryPause = time.Second
 
 // New returns the component.
@@ -63,7 +55,7 @@ func (r *Ring) Init(context.Context) error { return r.config.Rendezvous.Validate
 
 // Prepare reads the ring that the previous leader stored.
 func (r *Ring) Prepare(ctx context.Context, t component.Term) error {
-	r.box = t.Effects(taskqueue.OnJobEnded, onRingChanged)
+	r.box = t.Effects(taskqueue.OnJobEnded)
 	value, _, err := r.config.Store.Value(ctx, rendezvous.Key)
 	if err != nil {
 		return fmt.Errorf("read %s: %w", rendezvous.Key, err)
@@ -204,7 +196,7 @@ func (r *Ring) event(change func(s *rendezvous.State, now time.Time) error) (cha
 	if err := change(&r.state, r.term.Clock().Now()); err != nil {
 		return nil, err
 	}
-	r.term.Post(ringChanged{})
+	r.box.Wake()
 	return r.changed, nil
 }
 

@@ -83,7 +83,7 @@ func (r *Rounds) Init(context.Context) error { return r.config.Evaluation.Valida
 
 // Prepare reads the state that the leader before has stored.
 func (r *Rounds) Prepare(ctx context.Context, t component.Term) error {
-	kinds := []taskqueue.EffectKind{taskqueue.OnPassClosed, taskqueue.OnModelStored, taskqueue.OnReported, taskqueue.OnJobEnded, taskqueue.OnEvaluationWanted, onAsked}
+	kinds := []taskqueue.EffectKind{taskqueue.OnPassClosed, taskqueue.OnModelStored, taskqueue.OnReported, taskqueue.OnJobEnded, taskqueue.OnEvaluationWanted}
 	if r.config.Evaluation.Every.Steps > 0 {
 		kinds = append(kinds, taskqueue.OnStepCommitted)
 	}
@@ -206,20 +206,12 @@ func (r *Rounds) register(ctx context.Context, t component.Term) error {
 // ErrNotLeading is returned by Evaluate on a master that does not lead.
 var ErrNotLeading = committer.ErrNotLeader
 
-// asked is the effect of a call of Evaluate.
-type asked struct{}
-
-const onAsked taskqueue.EffectKind = 252
-
-// Key implements [taskqueue.Effect].
-func (asked) Key() taskqueue.EffectKey { return taskqueue.EffectKey{Kind: onAsked} }
-
 // Evaluate asks for a round of the model of the job or, with a name, of the own model of a trainer. It returns when the request is stored:
 // the round has begun, or begins after the open one. It returns [evaluation.ErrNotRegistered] with the reason while the dataset cannot be registered.
 func (r *Rounds) Evaluate(ctx context.Context, trainer string) error {
 	done := make(chan error, 1)
 	r.mu.Lock()
-	t, failure := r.term, r.failure
+	t, box, failure := r.term, r.box, r.failure
 	if t != nil && failure == nil {
 		r.waiting = append(r.waiting, call{trainer, done})
 	}
@@ -230,7 +222,7 @@ func (r *Rounds) Evaluate(ctx context.Context, trainer string) error {
 	case failure != nil:
 		return failure
 	}
-	t.Post(asked{})
+	box.Wake()
 	select {
 	case err := <-done:
 		return err
