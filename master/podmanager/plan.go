@@ -154,8 +154,11 @@ func (p *planner) index(slot Slot, wanted bool) {
 	for _, pod := range pods {
 		switch {
 		//guard:pod-of-another-instance-replaced
+		case pod.Instance != p.config.Instance && pod.Attempt >= slot.Attempt:
+			slot.Row++
+			//guard:pod-of-another-instance-has-a-pause
+			slot.Attempt, slot.After = pod.Attempt+1, p.now.Add(backoff(slot.Row))
 		case pod.Instance != p.config.Instance:
-			slot.Attempt = max(slot.Attempt, pod.Attempt+1)
 		case pod.Attempt > slot.Attempt: // the state is older than the pod
 			slot.Attempt, slot.Done = pod.Attempt, NotDone
 		}
@@ -172,6 +175,8 @@ func (p *planner) index(slot Slot, wanted bool) {
 		//guard:late-pod-removed
 		case !pod.Ended():
 			p.remove(pod, "a later attempt exists")
+		case !pod.Stopped() && !pod.Deleting:
+			p.sidecars(slot, pod)
 		default:
 			if ended++; ended >= keptEnded {
 				p.remove(pod, "logs of later attempts are kept")
@@ -198,14 +203,32 @@ func (p *planner) index(slot Slot, wanted bool) {
 	}
 	//guard:relaunch-backoff
 	if rest := slot.After.Sub(p.now); rest > 0 {
-		if p.Rest < 0 || rest < p.Rest {
-			p.Rest = rest
-		}
+		p.wait(rest)
 		return
 	}
 	p.Actions = append(p.Actions, Action{
 		Verb: Create, Name: Name(p.config.Job, slot.Role, slot.Index, slot.Attempt), Role: slot.Role, Index: slot.Index, Attempt: slot.Attempt, Memory: slot.Memory,
 	})
+}
+
+// sidecarGrace is the time that other containers of a pod have to end after its container "main".
+const sidecarGrace = time.Minute
+
+// sidecars removes a pod of an earlier attempt whose other containers do not end: it holds its resources.
+func (p *planner) sidecars(slot Slot, pod Pod) {
+	//guard:pod-with-sidecar-removed
+	if rest := slot.After.Add(sidecarGrace).Sub(p.now); rest > 0 {
+		p.wait(rest)
+		return
+	}
+	p.remove(pod, "its container main has ended, and others run")
+}
+
+// wait makes the next plan due.
+func (p *planner) wait(rest time.Duration) {
+	if p.Rest < 0 || rest < p.Rest {
+		p.Rest = rest
+	}
 }
 
 // nearLimit is the share of its memory from which a parameter server gets more.
@@ -216,7 +239,7 @@ func (p *planner) resize(slot *Slot, pod Pod) {
 	//guard:server-near-its-limit
 	if slot.Memory <= pod.Memory && float64(p.seen.Used[pod.Name]) >= nearLimit*float64(pod.Memory) {
 		if more := p.config.grow(slot.Role, pod.Memory); more > 0 {
-			slot.Memory = more
+			slot.Memory, slot.Raised = more, true
 		}
 	}
 	if slot.Memory > pod.Memory {
@@ -265,7 +288,7 @@ func (p *planner) relaunch(slot *Slot, pod Pod) {
 	case outcome == Completed && slot.Role == Worker:
 		slot.Done = HasDone
 	//guard:refused-resize-in-the-next-pod
-	case outcome == OutOfMemory && pod.Memory > 0 && slot.Memory > pod.Memory: // the resize was refused, or came too late
+	case outcome == OutOfMemory && slot.Raised && slot.Memory > pod.Memory: // the resize was refused, or came too late
 		done.Memory = slot.Memory
 		p.next(slot, 0)
 	case outcome == OutOfMemory && p.config.grow(slot.Role, slot.Memory) > 0:
@@ -293,7 +316,7 @@ func (p *planner) relaunch(slot *Slot, pod Pod) {
 // next begins the next attempt after a pause.
 func (p *planner) next(slot *Slot, pause time.Duration) {
 	slot.Attempt++
-	slot.Hung = false
+	slot.Hung, slot.Raised = false, false
 	slot.After = p.now.Add(pause)
 }
 
@@ -359,7 +382,8 @@ func Clean(policy CleanPolicy, pods []Pod) (list []Action) {
 		switch {
 		case pod.Gone || pod.Deleting || policy == CleanNone:
 			continue
-		case policy == CleanRunning && pod.Ended() && !pod.Lost:
+		//guard:clean-ends-sidecars
+		case policy == CleanRunning && pod.Stopped():
 			continue
 		}
 		list = append(list, Action{Verb: Delete, Name: pod.Name, UID: pod.UID, Role: pod.Role, Index: pod.Index, Attempt: pod.Attempt, Reason: "the job has ended"})

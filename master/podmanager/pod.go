@@ -1,9 +1,11 @@
 package podmanager
 
 import (
+	"encoding/json"
 	"fmt"
 	"slices"
 	"strings"
+	"unicode"
 )
 
 // Role is the purpose of a pod.
@@ -72,6 +74,9 @@ type Exit struct {
 	Reason  string // such as OOMKilled
 	Message string // last words: the termination message
 }
+
+// Stopped reports whether no container of the pod runs any more. A pod with a sidecar can have ended before.
+func (p Pod) Stopped() bool { return p.Gone || p.Phase == Succeeded || p.Phase == Failed }
 
 // Ended reports whether the container of the pod does not run any more, as far as the cluster knows.
 func (p Pod) Ended() bool {
@@ -157,12 +162,24 @@ func lastLine(message string) string {
 	return lines[len(lines)-1]
 }
 
-// clip cuts a text to valid UTF-8 of at most maxWords bytes. The end of a message says more than its middle.
+// clip removes control characters, and cuts a text to valid UTF-8 of at most maxWords bytes, and of 2 maxWords bytes in JSON, which escapes some
+// characters. The end of a message says more than its middle.
 func clip(s string) string {
-	s = strings.ToValidUTF8(s, "?")
-	if len(s) <= maxWords {
-		return s
-	}
+	s = strings.Map(func(r rune) rune {
+		if unicode.IsControl(r) {
+			return -1
+		}
+		return r
+	}, strings.ToValidUTF8(s, "?"))
 	const head, gap = 64, " ... "
-	return strings.ToValidUTF8(s[:head], "") + gap + strings.ToValidUTF8(s[len(s)-(maxWords-head-len(gap)):], "")
+	for most := maxWords; ; most -= 32 {
+		cut := s
+		if len(s) > most {
+			cut = strings.ToValidUTF8(s[:min(head, most/2)], "") + gap + strings.ToValidUTF8(s[len(s)-(most-min(head, most/2)-len(gap)):], "")
+		}
+		//guard:words-fit-as-json
+		if encoded, err := json.Marshal(cut); err == nil && len(encoded) <= 2*maxWords {
+			return cut
+		}
+	}
 }

@@ -18,7 +18,7 @@ const (
 	// Format is the format of an encoded state.
 	Format = 1
 	// MaxBytes is more than the size of any encoded state.
-	MaxBytes = 2 * MaxPods * (6*maxWords + 256)
+	MaxBytes = 2 * MaxPods * (2*maxWords + 256)
 )
 
 // Errors of [Decode].
@@ -47,6 +47,7 @@ type Slot struct {
 	Charged int             `json:"charged,omitempty"` // relaunches at its cost
 	Row     int             `json:"row,omitempty"`     // relaunches in a row, for the pause before the next
 	Memory  int64           `json:"memory,omitempty"`  // bytes; 0: as configured
+	Raised  bool            `json:"raised,omitempty"`  // memory is for this attempt, in place
 	Hung    bool            `json:"hung,omitempty"`    // the attempt is deleted because its trainer hangs
 	After   taskqueue.Clock `json:"after,omitempty"`   // the attempt is not created before
 	Done    Done            `json:"done,omitempty"`

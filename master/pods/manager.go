@@ -402,13 +402,19 @@ func (t *term) request(call func()) {
 func (t *term) act(ctx context.Context, actions []podmanager.Action) (rest time.Duration) {
 	rest = -1
 	now := t.Clock().Now()
+	t.mu.Lock()
+	maps.DeleteFunc(t.accepted, func(_ podmanager.Action, at time.Time) bool { return now.Sub(at) >= observedIn })
+	t.mu.Unlock()
 	for _, a := range actions {
 		t.mu.Lock()
 		key := requestOf(a)
 		wait := t.refused[key].until.Sub(now)
 		_, isMade := t.created[a.Name] // after the observation of this round
+		busy := t.inFlight[key] || a.Verb == podmanager.Create && isMade
 		//guard:accepted-request-not-repeated
-		busy := t.inFlight[key] || a.Verb == podmanager.Create && isMade || now.Sub(t.accepted[a]) < observedIn
+		if at, ok := t.accepted[a]; ok {
+			wait = observedIn - now.Sub(at)
+		}
 		if !busy && wait <= 0 {
 			t.inFlight[key] = true
 		}

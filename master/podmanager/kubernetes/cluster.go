@@ -239,7 +239,7 @@ func (c *Cluster) list(ctx context.Context) (version string, err error) {
 
 // take stores a pod.
 func (c *Cluster) take(pod *corev1.Pod, deadlines map[string]time.Time) {
-	p, ok := observed(pod)
+	p, ok := observed(pod, *c.self) // it is read before the first list
 	if !ok {
 		return
 	}
@@ -348,18 +348,27 @@ func (c *Cluster) Create(ctx context.Context, a podmanager.Action, instance stri
 		}
 		//guard:foreign-pod-not-adopted
 		if made.Labels[JobLabel] != c.config.Job || made.Labels[InstanceLabel] != instance {
-			return podmanager.Pod{}, fmt.Errorf("%w: expected no pod %s, or one of this job, found one of the job %q: delete it", ErrOccupied, a.Name, made.Labels[JobLabel])
+			return podmanager.Pod{}, fmt.Errorf("%w: expected no pod %s, or one of this job, found one %s: delete it, or give one of the jobs another name (--job)", ErrOccupied, a.Name, belongsTo(&made))
 		}
 		err = nil
 	}
 	if err != nil {
 		return podmanager.Pod{}, err
 	}
-	p, ok := observed(&made)
+	p, ok := observed(&made, *self)
 	if !ok {
 		return p, fmt.Errorf("%w: pod %s has other labels", ErrOccupied, a.Name)
 	}
 	return p, nil
+}
+
+// belongsTo names the owner of a pod, or its job.
+func belongsTo(pod *corev1.Pod) string {
+	if len(pod.OwnerReferences) > 0 {
+		o := pod.OwnerReferences[0]
+		return fmt.Sprintf("that belongs to %s %s", o.Kind, o.Name)
+	}
+	return fmt.Sprintf("of the job %q", pod.Labels[JobLabel])
 }
 
 // Delete deletes a pod with the UID of the action. A pod that is gone, or has another UID, is a success.

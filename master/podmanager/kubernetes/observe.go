@@ -9,12 +9,24 @@ import (
 	"trainmaster/master/podmanager"
 )
 
-// observed returns a pod as the plan sees it. ok is false for a pod whose labels do not name a role, an index and an attempt.
-func observed(pod *corev1.Pod) (p podmanager.Pod, ok bool) {
+// maxAttempt limits the number in the label of a pod, which is one less than the next attempt.
+const maxAttempt = 1 << 30
+
+// observed returns a pod as the plan sees it. ok is false for a pod that this job has not created: its name does not follow from its labels, or
+// its owner is another controller than the owner of this job's pods.
+func observed(pod *corev1.Pod, self own) (p podmanager.Pod, ok bool) {
 	role := podmanager.Role(pod.Labels[RoleLabel])
 	index, err1 := strconv.Atoi(pod.Labels[IndexLabel])
 	attempt, err2 := strconv.Atoi(pod.Labels[AttemptLabel])
-	if role != podmanager.Worker && role != podmanager.Server || err1 != nil || err2 != nil || index < 0 || index >= podmanager.MaxPods || attempt < 0 {
+	if role != podmanager.Worker && role != podmanager.Server || err1 != nil || err2 != nil || index < 0 || index >= podmanager.MaxPods || attempt < 0 || attempt > maxAttempt {
+		return p, false
+	}
+	//guard:copy-of-a-pod-ignored
+	if pod.Name != podmanager.Name(pod.Labels[JobLabel], role, index, attempt) {
+		return p, false
+	}
+	//guard:pod-of-another-owner-ignored
+	if len(pod.OwnerReferences) > 0 && !self.owns(pod) {
 		return p, false
 	}
 	p = podmanager.Pod{

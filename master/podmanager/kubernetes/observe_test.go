@@ -5,12 +5,13 @@ import (
 
 	corev1 "k8s.io/api/core/v1"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
+	"k8s.io/apimachinery/pkg/types"
 
 	"trainmaster/master/podmanager"
 )
 
 func podWith(edit func(*corev1.Pod)) *corev1.Pod {
-	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "j-worker-0-0", Labels: map[string]string{RoleLabel: "worker", IndexLabel: "0", AttemptLabel: "0"}}}
+	pod := &corev1.Pod{ObjectMeta: metav1.ObjectMeta{Name: "j-worker-0-0", Labels: map[string]string{JobLabel: "j", RoleLabel: "worker", IndexLabel: "0", AttemptLabel: "0"}}}
 	pod.Status.Phase = corev1.PodRunning
 	edit(pod)
 	return pod
@@ -72,7 +73,7 @@ func TestObservationFollowsTheStatusOfThePod(t *testing.T) {
 			p.Status.ContainerStatuses = main1(running)
 		}, false, 0, ""},
 	} {
-		p, ok := observed(podWith(c.edit))
+		p, ok := observed(podWith(c.edit), own{})
 		if !ok || p.Ended() != c.ended || p.Words != c.words {
 			t.Errorf("%s: expected an end: %v, and %q, found %+v", name, c.ended, c.words, p)
 			continue
@@ -81,7 +82,31 @@ func TestObservationFollowsTheStatusOfThePod(t *testing.T) {
 			t.Errorf("%s: expected %v, found %v: %s", name, c.outcome, outcome, reason)
 		}
 	}
-	if _, ok := observed(podWith(func(p *corev1.Pod) { p.Labels[IndexLabel] = "x" })); ok {
-		t.Error("a pod without an index was accepted")
+}
+
+// F350: labels can be copied, and two jobs can have one name.
+func TestPodsOfOthersAreIgnored(t *testing.T) {
+	job := own{owner: []metav1.OwnerReference{{UID: "job-uid"}}}
+	owned := func(uid types.UID) func(*corev1.Pod) {
+		return func(p *corev1.Pod) { p.OwnerReferences = []metav1.OwnerReference{{Kind: "Job", Name: "m", UID: uid}} }
+	}
+	for name, c := range map[string]struct {
+		edit func(*corev1.Pod)
+		self own
+		ok   bool
+	}{
+		"of this job":                  {owned("job-uid"), job, true},
+		"without an owner":             {func(*corev1.Pod) {}, job, true},
+		"of another job":               {owned("other-uid"), job, false},
+		"owned, of a job without that": {owned("other-uid"), own{}, false},
+		"copy with the same labels":    {func(p *corev1.Pod) { p.Name = "debug" }, job, false},
+		"no index":                     {func(p *corev1.Pod) { p.Labels[IndexLabel] = "x" }, job, false},
+		"attempt too large": {func(p *corev1.Pod) {
+			p.Labels[AttemptLabel], p.Name = "9223372036854775807", "j-worker-0-9223372036854775807"
+		}, job, false},
+	} {
+		if _, ok := observed(podWith(c.edit), c.self); ok != c.ok {
+			t.Errorf("%s: expected %v, found %v", name, c.ok, ok)
+		}
 	}
 }

@@ -45,6 +45,13 @@ type own struct {
 	pull   []corev1.LocalObjectReference
 }
 
+// owns reports whether a pod has the owner of this job's pods.
+func (o own) owns(pod *corev1.Pod) bool {
+	return slices.ContainsFunc(pod.OwnerReferences, func(of metav1.OwnerReference) bool {
+		return len(o.owner) > 0 && of.UID == o.owner[0].UID
+	})
+}
+
 // spec returns the pod of a create.
 func (c Config) spec(a podmanager.Action, instance string, o own) *corev1.Pod {
 	settings := c.pods(a.Role)
