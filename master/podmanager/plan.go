@@ -61,7 +61,7 @@ type Relaunch struct {
 type Decision struct {
 	State      State // to store before the actions
 	Actions    []Action
-	End        *End          // to store with the state, instead of actions; nil: the job continues
+	End        *End          // of the job
 	Relaunches []Relaunch    // that the next state has, and the last state did not have
 	Rest       time.Duration // until the next action by time; negative: none is due by time
 }

@@ -47,7 +47,7 @@ type Slot struct {
 	Charged int             `json:"charged,omitempty"` // relaunches at its cost
 	Row     int             `json:"row,omitempty"`     // relaunches in a row, for the pause before the next
 	Memory  int64           `json:"memory,omitempty"`  // bytes; 0: as configured
-	Raised  bool            `json:"raised,omitempty"`  // memory is for this attempt, in place
+	Raised  bool            `json:"raised,omitempty"`  // in place
 	Hung    bool            `json:"hung,omitempty"`    // the attempt is deleted because its trainer hangs
 	After   taskqueue.Clock `json:"after,omitempty"`   // the attempt is not created before
 	Done    Done            `json:"done,omitempty"`

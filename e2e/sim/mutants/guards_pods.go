@@ -128,7 +128,7 @@ var podGuards = []guard{
 	{"F350", "master/podmanager/kubernetes.TestPodsOfOthersAreIgnored", mutant{"pods of another owner deleted", "pod-of-another-owner-ignored",
 		condition("$ && false"),
 		"two jobs of one name delete each other's pods without end"}},
-	{"F351", "master/podmanager.TestPlansAreAsTheirScenariosSay", mutant{"pod of another instance replaced at once", "pod-of-another-instance-has-a-pause",
+	{"F351", "master/podmanager.TestPlansAreAsTheirScenariosSay", mutant{"pod of another instance replaced without a pause", "pod-of-another-instance-has-a-pause",
 		value("pod.Attempt+1, p.now"),
 		"two masters of one job create pods without a pause"}},
 	{"F352", "master/podmanager.TestPlansAreAsTheirScenariosSay", mutant{"pod with a sidecar stays", "pod-with-sidecar-removed",
