@@ -39,8 +39,9 @@ const (
 
 // Decision is the result of [Decide].
 type Decision struct {
-	Ring Ring   // to store, if it differs from the ring of the state
-	Lost []Lost // members to remove from the state
+	Ring     Ring      // to store, if it differs from the ring of the state
+	Lost     []Lost    // members to remove from the state
+	Suspects []Suspect // to keep in the state
 
 	Rest   time.Duration // until the next decision by time; negative: none is due by time
 	Reason string        // of the change
@@ -56,7 +57,7 @@ type Lost struct {
 }
 
 // lost returns why a member is removed; "": it is not before the time rest has passed.
-func (p Presence) lost(now time.Time, failing bool) (reason string, rest time.Duration) {
+func (p Presence) lost(now time.Time, failing, isSuspect bool) (reason string, rest time.Duration) {
 	after := func(since time.Time, limit time.Duration, why string) (string, time.Duration) {
 		if rest := limit - now.Sub(since); rest > 0 {
 			return "", rest
@@ -66,6 +67,9 @@ func (p Presence) lost(now time.Time, failing bool) (reason string, rest time.Du
 	switch {
 	case p.Gone != "":
 		return p.Gone, 0
+	//guard:silent-suspect-lost
+	case p.Connected && isSuspect:
+		return after(p.Heard, SuspectSilentAfter, fmt.Sprintf("others cannot reach it, and no message for %v", SuspectSilentAfter))
 	case p.Connected:
 		//guard:silent-member-lost
 		return after(p.Heard, SilentAfter, fmt.Sprintf("no message for %v", SilentAfter))
@@ -100,9 +104,14 @@ func Decide(now time.Time, s State, c Config) Decision {
 		d.close(s.Close)
 		return d.Decision
 	}
+	for _, x := range s.Suspects {
+		if !x.isForgotten(now) {
+			d.Suspects = append(d.Suspects, x)
+		}
+	}
 	failing := s.Ring.Active() && len(s.Failures) > 0
 	for _, p := range s.Present {
-		reason, rest := p.lost(now, failing && s.Ring.Has(p.Key()))
+		reason, rest := p.lost(now, failing && s.Ring.Has(p.Key()), d.suspect(p.Key()) != nil)
 		if reason != "" {
 			d.Lost = append(d.Lost, Lost{p.Key(), reason, p.Gone != ""})
 			continue
@@ -184,15 +193,24 @@ func (d *decider) broken() (why, failed string) {
 		return "", ""
 	}
 	f := d.state.Failures[0]
+	settle := Settle
+	peer, by := d.unreachable()
+	//guard:reports-of-others-awaited
+	if f.Peer != "" && peer == nil {
+		settle = LostAfter
+	}
 	//guard:failure-settles
-	if rest := Settle - d.now.Sub(f.At); rest > 0 {
+	if rest := settle - d.now.Sub(f.At); rest > 0 {
 		d.within(rest)
 		return "", ""
 	}
-	if f.Peer != "" {
-		return Clip(fmt.Sprintf("member %s cannot reach member %s: %s", f.By, f.Peer, f.Reason)), ""
+	switch {
+	case f.Peer == "":
+		return Clip(fmt.Sprintf("member %s failed: %s", f.By, f.Reason)), f.By
+	case peer != nil:
+		return Clip(d.accuse(peer, by, f.Reason)), ""
 	}
-	return Clip(fmt.Sprintf("member %s failed: %s", f.By, f.Reason)), f.By
+	return Clip(fmt.Sprintf("member %s cannot reach member %s: %s", f.By, f.Peer, f.Reason)), ""
 }
 
 // end ends the active generation, and forms the next generation if that is possible immediately.
@@ -209,6 +227,9 @@ func (d *decider) survivors() (list []Presence, missing string) {
 		if !ok || !p.Connected && !p.Watched && !p.Stored { // it left and has joined again
 			continue
 		}
+		if d.waits(p) {
+			continue
+		}
 		list = append(list, p)
 		if !p.Connected {
 			missing = p.ID
@@ -220,7 +241,7 @@ func (d *decider) survivors() (list []Presence, missing string) {
 // newcomers returns the connected members that are not in the last generation, in the order in which they joined.
 func (d *decider) newcomers() (list []Presence) {
 	for _, p := range d.live {
-		if p.Connected && !d.Ring.Has(p.Key()) {
+		if p.Connected && !d.Ring.Has(p.Key()) && !d.waits(p) {
 			list = append(list, p)
 		}
 	}
@@ -288,6 +309,7 @@ func (d *decider) next(all []Presence, why string) {
 		}
 		p.Completed = false
 		g.Members = append(g.Members, p.Member)
+		d.returned(p.Key())
 	}
 	if why == "" {
 		why = d.Ring.Ended

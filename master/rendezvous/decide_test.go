@@ -73,6 +73,14 @@ func (b *bench) fail(id, peer string) {
 	b.decide()
 }
 
+// unreachable ends a generation with reports of members about another one.
+func (b *bench) unreachable(peer string, by ...string) {
+	for _, id := range by {
+		b.fail(id, peer)
+	}
+	b.pass(Settle)
+}
+
 func (b *bench) leave(id string) {
 	b.state.Remove(func(p Presence) bool { return p.ID == id }, "it left")
 	b.decide()
@@ -209,7 +217,108 @@ func TestDecisions(t *testing.T) {
 			b.pass(Settle / 2)
 			b.cut("c")
 		}, "2 [a b]"},
-		{"a peer that cannot be reached but is connected stays", 2, 3, func(_ *testing.T, b *bench) { b.join("a", "b", "c"); b.fail("b", "c"); b.pass(Settle) }, "2 [a b c]"},
+		{"a peer that cannot be reached but is connected stays", 2, 3, func(_ *testing.T, b *bench) { b.join("a", "b", "c"); b.fail("b", "c"); b.pass(LostAfter) }, "2 [a b c]"},
+		{"after the time for the reports of others", 2, 3, func(_ *testing.T, b *bench) {
+			b.join("a", "b", "c")
+			b.fail("b", "c")
+			b.pass(LostAfter - 100*time.Millisecond)
+		}, "1 [a b c]"},
+		{"a member that most others cannot reach stays once", 2, 4, func(_ *testing.T, b *bench) {
+			b.join("a", "b", "c", "d")
+			b.unreachable("d", "a", "c")
+		}, "2 [a b c d]"},
+		{"and is excluded the second time", 2, 4, func(_ *testing.T, b *bench) {
+			b.join("a", "b", "c", "d")
+			b.unreachable("d", "a", "c")
+			b.pass(10 * time.Second)
+			b.unreachable("d", "b", "c")
+			b.pass(SuspectFor - time.Second)
+		}, "3 [a b c]"},
+		{"although it reports another one first", 2, 4, func(_ *testing.T, b *bench) {
+			b.join("a", "b", "c", "d")
+			for range 2 {
+				b.fail("d", "a")
+				b.pass(time.Second)
+				b.unreachable("d", "a", "b", "c")
+			}
+		}, "3 [a b c]"},
+		{"not if the second time is more than a minute later", 2, 4, func(_ *testing.T, b *bench) {
+			b.join("a", "b", "c", "d")
+			b.unreachable("d", "a", "c")
+			b.pass(SuspectFor)
+			b.unreachable("d", "a", "c")
+		}, "3 [a b c d]"},
+		{"not by a minority", 2, 4, func(_ *testing.T, b *bench) {
+			b.join("a", "b", "c", "d")
+			for range 3 {
+				b.fail("d", "a")
+				b.pass(LostAfter)
+			}
+		}, "4 [a b c d]"},
+		{"of two members that cannot reach each other, the last is excluded", 1, 2, func(_ *testing.T, b *bench) {
+			b.join("a", "b")
+			for range 2 {
+				b.fail("b", "a")
+				b.unreachable("b", "a")
+			}
+		}, "3 [a]"},
+		{"not if too few others are left", 3, 3, func(_ *testing.T, b *bench) {
+			b.join("a", "b", "c")
+			for range 3 {
+				b.unreachable("c", "a", "b")
+			}
+		}, "4 [a b c]"},
+		{"an excluded member takes part if too few others are left", 3, 4, func(_ *testing.T, b *bench) {
+			b.join("a", "b", "c", "d")
+			b.unreachable("d", "a", "b", "c")
+			b.unreachable("d", "a", "b", "c")
+			b.leave("c")
+			b.join("e")
+		}, "5 [a b d e]"},
+		{"a parked member takes its place", 2, 3, func(_ *testing.T, b *bench) {
+			b.join("a", "b", "c", "d")
+			b.unreachable("b", "a", "c")
+			b.unreachable("b", "a", "c")
+		}, "3 [a c d]"},
+		{"it returns after a time", 2, 4, func(_ *testing.T, b *bench) {
+			b.join("a", "b", "c", "d")
+			b.unreachable("d", "a", "b", "c")
+			b.unreachable("d", "a", "b", "c")
+			b.pass(SuspectFor)
+		}, "4 [a b c d]"},
+		{"and is excluded for longer then", 2, 4, func(_ *testing.T, b *bench) {
+			b.join("a", "b", "c", "d")
+			b.unreachable("d", "a", "b", "c")
+			b.unreachable("d", "a", "b", "c")
+			b.pass(SuspectFor)
+			b.unreachable("d", "a", "b", "c")
+			b.pass(2*SuspectFor - time.Second)
+		}, "5 [a b c]"},
+		{"at most twice as long", 2, 4, func(_ *testing.T, b *bench) {
+			b.join("a", "b", "c", "d")
+			b.unreachable("d", "a", "b", "c")
+			b.unreachable("d", "a", "b", "c")
+			b.pass(SuspectFor)
+			b.unreachable("d", "a", "b", "c")
+			b.pass(2 * SuspectFor)
+		}, "6 [a b c d]"},
+		{"another start of it may join", 2, 4, func(_ *testing.T, b *bench) {
+			b.join("a", "b", "c", "d")
+			b.unreachable("d", "a", "b", "c")
+			b.unreachable("d", "a", "b", "c")
+			b.join("d#2")
+		}, "4 [a b c d]"},
+		{"a member that others cannot reach is lost earlier if it is silent", 2, 4, func(_ *testing.T, b *bench) {
+			b.join("a", "b", "c", "d")
+			b.unreachable("d", "a", "b", "c")
+			b.now = b.now.Add(SuspectSilentAfter)
+			for i := range b.state.Present {
+				if b.state.Present[i].ID != "d" {
+					b.state.Present[i].Heard = b.now
+				}
+			}
+			b.decide()
+		}, "3 [a b c]"},
 		{"below the minimum, the generation ends", 3, 4, func(_ *testing.T, b *bench) { b.join("a", "b", "c"); b.pass(window); b.leave("a"); b.pass(time.Minute) }, "1 [a b c] ended"},
 		{"the next generation is formed when a member comes", 3, 4, func(_ *testing.T, b *bench) {
 			b.join("a", "b", "c")
@@ -364,8 +473,12 @@ func (h *history) step(t *testing.T) string {
 		}
 		return "reconnect all"
 	case kind == 7 && some != "" && h.state.Ring.Active() && h.state.Ring.Has(member(h.key(some)).Key()):
-		h.fail(some, "")
-		return "fail " + some
+		peer := ""
+		if other := h.state.Ring.Members[h.rng.IntN(len(h.state.Ring.Members))]; other.ID != some {
+			peer = other.ID
+		}
+		h.fail(some, peer)
+		return "fail " + some + " for " + peer
 	case kind == 8:
 		h.next(t)
 		h.decide()

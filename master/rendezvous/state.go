@@ -185,6 +185,7 @@ type State struct {
 	Ring
 	Present   []Presence // in the order in which they joined
 	Failures  []Failure
+	Suspects  []Suspect
 	Completed []MemberKey // that have reported it
 	Close     string      // why the rendezvous is to be closed; "": it is not
 }
@@ -245,7 +246,7 @@ func (s *State) Adopt(d Decision) {
 	if d.Ring.Number != s.Ring.Number || d.Ring.Ended != s.Ring.Ended {
 		s.Failures, s.Completed = nil, nil
 	}
-	s.Ring = d.Ring
+	s.Ring, s.Suspects = d.Ring, d.Suspects
 	s.Present = slices.DeleteFunc(s.Present, func(p Presence) bool {
 		return slices.ContainsFunc(d.Lost, func(l Lost) bool { return l.MemberKey == p.Key() && l.gone == (p.Gone != "") })
 	})
@@ -272,12 +273,22 @@ func (s *State) Of(k MemberKey, c Config) (Phase, string) {
 		return Unknown, ""
 	case s.Ring.Active() && s.Ring.Has(k):
 		return Running, s.Ring.Reason
+	case s.Ring.Active() && s.excluded(k) != "":
+		return Parked, s.excluded(k)
 	case s.Ring.Active() && len(s.Ring.Members) >= c.Max:
 		return Parked, fmt.Sprintf("the ring has %d members, its maximum", c.Max)
 	case s.Ring.Active() && s.Ring.completing():
 		return Parked, "members have completed"
 	}
 	return Waiting, ""
+}
+
+// excluded returns why a member is excluded; "": it is not.
+func (s *State) excluded(k MemberKey) string {
+	if i := slices.IndexFunc(s.Suspects, func(x Suspect) bool { return x.MemberKey == k }); i >= 0 {
+		return s.Suspects[i].Why
+	}
+	return ""
 }
 
 func (g Generation) completing() bool {

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -195,6 +196,37 @@ func TestReportedLossFormsTheNextGenerationImmediately(t *testing.T) {
 	}
 	if took := time.Since(began); took > rendezvous.LostAfter-200*time.Millisecond {
 		t.Errorf("the next generation came after %v, expected it before the grace of %v", took, rendezvous.LostAfter)
+	}
+}
+
+// F338: two members cannot reach the third, which is connected to the master. The third waits, with the reason, and the others continue.
+func TestUnreachableMemberIsExcluded(t *testing.T) {
+	store := etcdtest.Store(t)
+	r, _ := start(t, store, 1, 3, 0)
+	a := attend(t, trainer.At(r.Addr), "a")
+	a.await(t, 1, "a")
+	b := attend(t, trainer.At(r.Addr), "b")
+	b.await(t, 2, "a", "b")
+	c := attend(t, trainer.At(r.Addr), "c")
+	for generation := uint64(3); generation < 5; generation++ {
+		c.await(t, generation, "a", "b", "c")
+		var reports sync.WaitGroup
+		for _, m := range []*member{a, b} {
+			reports.Go(func() {
+				if err := m.Report(t.Context(), generation, pb.RingOutcome_RING_OUTCOME_PEER_FAILED, "c", "no route to host"); err != nil {
+					t.Errorf("report of %s: %v", m.Member.Id, err)
+				}
+			})
+		}
+		reports.Wait()
+	}
+	u := a.await(t, 5, "a", "b")
+	const want = "cannot reach member c, which is excluded for 1m0s: no route to host"
+	if !strings.Contains(u.Generation.Reason, want) {
+		t.Errorf("generation: expected the reason %q, found %q", want, u.Generation.Reason)
+	}
+	if u := c.awaitState(t, pb.RingState_RING_STATE_PARKED); !strings.Contains(u.Reason, want) {
+		t.Errorf("excluded member: expected the reason %q, found %q", want, u.Reason)
 	}
 }
 

@@ -29,7 +29,7 @@ const (
 	RingState_RING_STATE_WAITING RingState = 1
 	// The member is in the generation, and runs it.
 	RingState_RING_STATE_MEMBER RingState = 2
-	// The ring is full. The member runs nothing until another member has gone.
+	// The ring is full, or most other members could not reach the member (`reason` says which). The member runs nothing until it is in a generation.
 	RingState_RING_STATE_PARKED RingState = 3
 	// The rendezvous is complete: all members have completed, or it was closed.
 	RingState_RING_STATE_CLOSED RingState = 4
