@@ -8,6 +8,7 @@ import (
 	"io"
 	"net/http"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -263,7 +264,8 @@ func processOf(t *testing.T, c *Env, ns, pod string) (pid int) {
 		if _, err := fmt.Sscanf(file, "/proc/%d/cgroup", &pid); err != nil {
 			t.Fatal(err)
 		}
-		if command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid)); err != nil || !bytes.HasPrefix(command, []byte("/master\x00")) {
+		command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+		if name, _, _ := bytes.Cut(command, []byte{0}); err != nil || path.Base(string(name)) != "master" {
 			continue
 		}
 		return pid
