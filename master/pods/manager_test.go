@@ -436,7 +436,12 @@ func TestCleanDeletesServersAfterWorkersHaveCompleted(t *testing.T) {
 	if !c.has("j-ps-0-0", "j-worker-0-0") {
 		t.Error("a pod was deleted while a worker runs")
 	}
-	c.set("j-worker-0-0", func(p *podmanager.Pod) { p.Phase, p.Exit = podmanager.Succeeded, &podmanager.Exit{} })
+	c.set("j-worker-0-0", func(p *podmanager.Pod) { p.Exit = &podmanager.Exit{} })
+	time.Sleep(700 * time.Millisecond) // the phase follows
+	if !c.has("j-ps-0-0", "j-worker-0-0") {
+		t.Error("a pod was deleted before the phase of a worker was known")
+	}
+	c.set("j-worker-0-0", func(p *podmanager.Pod) { p.Phase = podmanager.Succeeded })
 	if err := <-done; err != nil || !c.has("j-worker-0-0") {
 		t.Errorf("expected the completed worker, found %v, %v", c.pods, err)
 	}

@@ -162,7 +162,7 @@ func (m *Manager) Clean(ctx context.Context) error {
 		pods, err := m.config.Cluster.List(ctx)
 		//guard:workers-complete-before-clean
 		if last = err; err == nil && (time.Duration(n)*cleanPoll >= completeTimeout || !slices.ContainsFunc(pods, func(p podmanager.Pod) bool {
-			return p.Role == podmanager.Worker && !p.Ended() && !p.Deleting && p.Phase == podmanager.Running
+			return p.Role == podmanager.Worker && !p.Stopped() && !p.Lost && !p.Deleting && p.Phase == podmanager.Running // its phase follows the end of main
 		})) {
 			list := podmanager.Clean(m.config.Clean, pods)
 			for _, a := range list {
