@@ -89,6 +89,12 @@ type refusal struct {
 	pause time.Duration
 }
 
+// again returns the refusal that follows: its pause is twice as long, up to longestPause.
+func (r refusal) again(err error, now time.Time) refusal {
+	pause := min(max(retryPause, 2*r.pause), longestPause)
+	return refusal{err.Error(), now.Add(pause), pause}
+}
+
 const (
 	retryPause   = time.Second
 	longestPause = 30 * time.Second // between two attempts of a refused create
@@ -469,8 +475,7 @@ func (t *term) execute(ctx context.Context, a podmanager.Action) {
 		}
 	case ctx.Err() == nil:
 		isNew = before.words != err.Error()
-		pause := min(max(retryPause, 2*before.pause), longestPause)
-		t.refused[key] = refusal{err.Error(), t.Clock().Now().Add(pause), pause}
+		t.refused[key] = before.again(err, t.Clock().Now())
 	}
 	t.mu.Unlock()
 	switch {

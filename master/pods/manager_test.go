@@ -201,23 +201,29 @@ func TestNextLeaderCreatesNoPodTwice(t *testing.T) {
 }
 
 func TestEndOfAPodEndsItsSessionImmediately(t *testing.T) {
+	for code, losses := range map[int]int{137: 0, 1: 1} {
+		t.Run(fmt.Sprint("exit code ", code), func(t *testing.T) { endOfAPod(t, code, losses) })
+	}
+}
+
+func endOfAPod(t *testing.T, code, losses int) {
 	store := etcdtest.Store(t)
 	c := newCluster()
 	r, _ := start(t, store, c, workers(2))
 	mastertest.Eventually(t, "two pods", func() bool { return c.has("j-worker-0-0", "j-worker-1-0") })
-	r.Register(2)
+	r.Register(3)
 	lost, other := r.Join("j-worker-0-0"), r.Join("j-worker-1-0")
-	task := lost.Take(t)
+	task := lost.Take(t, lost.Take(t)) // its first task would not be charged
 	second := other.Take(t)
 	began := time.Now()
-	c.set("j-worker-0-0", ended(137))
+	c.set("j-worker-0-0", ended(code))
 	again := other.Take(t, second)
 	if took := time.Since(began); again.Position != task.Position || took > 4*time.Second {
 		t.Errorf("expected task %v within the grace of 5 s, found %v after %v", task, again, took)
 	}
 	tasks, err := r.Tasks(t.Context())
-	if err != nil || len(tasks.Live) != 1 || tasks.Live[0].Losses != 0 {
-		t.Errorf("expected one task without a charge, found %+v, %v", tasks.Live, err)
+	if err != nil || len(tasks.Live) != 1 || tasks.Live[0].Losses != losses {
+		t.Errorf("expected one task with %d losses, found %+v, %v", losses, tasks.Live, err)
 	}
 }
 
