@@ -15,9 +15,12 @@ import (
 	"strconv"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
+
+	"google.golang.org/grpc"
 
 	"trainmaster/internal/grpcdial"
 	pb "trainmaster/proto/trainmaster/v1"
@@ -58,7 +61,7 @@ func (f *figures) write(t *testing.T, path string) {
 		slices.Sort(g.values)
 		at := func(q float64) float64 { return g.values[int(math.Ceil(q*float64(len(g.values))))-1] }
 		g.Runs, g.P50, g.P99, g.Max = len(g.values), at(0.5), at(0.99), at(1)
-		t.Logf("%-60s %4d runs  p50 %7.3f  p99 %7.3f %s (%s)", g.Name, g.Runs, g.P50, g.P99, g.Unit, g.Limit)
+		t.Logf("%-86s %4d runs  p50 %7.3f  p99 %7.3f %s (%s)", g.Name, g.Runs, g.P50, g.P99, g.Unit, g.Limit)
 	}
 	data, err := json.MarshalIndent(f.list, "", "  ")
 	if err == nil {
@@ -75,6 +78,8 @@ func TestFigures(t *testing.T) {
 	f := &figures{}
 	for run := range *figuresRuns {
 		t.Run(fmt.Sprint("job ", run+1), func(t *testing.T) { measureJob(t, c, f) })
+		t.Run(fmt.Sprint("ring ", run+1), func(t *testing.T) { measureRing(t, c, f) })
+		t.Run(fmt.Sprint("two masters ", run+1), func(t *testing.T) { measureTwoMasters(t, c, f) })
 	}
 	t.Run("thousand pods", func(t *testing.T) { measureThousand(t, c, f) })
 	f.write(t, *figuresFile)
@@ -125,6 +130,88 @@ func measureJob(t *testing.T, c *Env, f *figures) {
 	next := w.job(t, master)
 	next.await(t, "a task of the next master", func() bool { return next.done(t) > begun })
 	f.add("master deleted to a task that began and ended after it, single", "s", "30", time.Since(deleted).Seconds())
+}
+
+// measureRing kills one of four trainers that train by all-reduce in Go.
+func measureRing(t *testing.T, c *Env, f *figures) {
+	ns := c.Namespace(t)
+	startMaster(t, c, ns, "--workers=2:4", "--distribution-strategy=allreduce", "--passes=100000", "--chunks-per-task=1",
+		"--worker-command=master trainer --data '/job/data/digits-0*' --distribution-strategy allreduce --model mlp --record-delay 1ms")
+	w := watchPods(t, c, ns)
+	j := w.job(t, "")
+	j.await(t, "four trainers with tasks", func() bool { return len(j.holders(t)) == 4 })
+	ring := j.ring(t)
+	j.await(t, "a ring of four", func() bool { return ring.newest.Load().members == 4 })
+	before := j.done(t)
+	j.await(t, "ten tasks", func() bool { return j.done(t) > before+10 })
+	former := ring.newest.Load().number
+	killed := kill(t, processOf(t, c, ns, "digits-worker-1-0"))
+	var formed time.Time
+	j.await(t, "the next generation", func() bool {
+		formed = time.Now()
+		return ring.newest.Load().number > former
+	})
+	before = j.done(t)
+	j.await(t, "a task of the next generation", func() bool { return j.done(t) > before+3 }) // each survivor can report a task of the former generation
+	f.add("ring of 4 (all-reduce in Go), one kill -9 to the next generation", "s", "3", formed.Sub(killed).Seconds())
+	f.add("ring of 4 (all-reduce in Go), one kill -9 to a task that the next generation finished", "s", "3", time.Since(killed).Seconds())
+}
+
+// ringWatch follows the generations of a job.
+type ringWatch struct{ newest atomic.Pointer[generation] }
+
+type generation struct {
+	number  uint64
+	members int
+}
+
+func (j *jobView) ring(t *testing.T) *ringWatch {
+	t.Helper()
+	w := &ringWatch{}
+	w.newest.Store(&generation{})
+	ctx, stop := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	t.Cleanup(func() { stop(); <-done })
+	stream, err := pb.NewRendezvousClient(j.conn).Watch(ctx, &pb.RingWatchRequest{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	go func() {
+		defer close(done)
+		for {
+			u, err := stream.Recv()
+			if err != nil {
+				return // the test has ended, or waits in vain
+			}
+			w.newest.Store(&generation{u.GetGeneration().GetNumber(), len(u.GetGeneration().GetMembers())})
+		}
+	}()
+	return w
+}
+
+// measureTwoMasters deletes the pod of the leader of the overlay ha.
+func measureTwoMasters(t *testing.T, c *Env, f *figures) {
+	ns := c.Namespace(t)
+	c.volume(t, ns, "digits")
+	for i := range 3 {
+		c.volume(t, ns, fmt.Sprintf("data-etcd-%d", i))
+	}
+	c.loadEtcd(t)
+	manifests := c.Kubectl(t, "kustomize", c.overlay("ha"))
+	c.Apply(t, ns, strings.NewReplacer("--passes=30", "--passes=100000", "/usr/local/bin/etcd", "/etcd", "--save-model=/job/model.safetensors", "--record-delay=1ms").Replace(manifests))
+	w := watchPods(t, c, ns)
+	w.await(t, 2*time.Minute, func(p pods) bool { return p.count("master", "Running") == 2 && p.count("worker", "Running") == 3 })
+	leader := c.leader(t, ns)
+	ip := c.Get(t, ns, "pod/"+leader, "{.status.podIP}")
+	former, standby := openJob(t, ip), w.job(t, leader)
+	former.await(t, "three trainers with tasks", func() bool { return len(former.holders(t)) == 3 })
+	before := former.done(t)
+	former.await(t, "ten tasks", func() bool { return former.done(t) > before+10 })
+	begun := former.begun(t)
+	deleted := time.Now()
+	c.Kubectl(t, "-n", ns, "delete", "pod", leader, "--wait=false")
+	standby.await(t, "a task of the next leader", func() bool { return standby.done(t) > begun })
+	f.add("master deleted to a task that began and ended after it, ha", "s", "1", time.Since(deleted).Seconds())
 }
 
 // otherController replaces the Job of masterJob. kwok completes pods of a Job.
@@ -337,17 +424,26 @@ func (w *podWatch) masterIP(t *testing.T, former string) (ip string) {
 	return ip
 }
 
-// jobView asks the master of a job.
-type jobView struct{ client pb.AdminClient }
+// jobView asks a master of a job.
+type jobView struct {
+	conn   *grpc.ClientConn
+	client pb.AdminClient
+}
 
+// job asks a running master that is not former.
 func (w *podWatch) job(t *testing.T, former string) *jobView {
 	t.Helper()
-	conn, err := grpcdial.Open(w.masterIP(t, former) + ":8080")
+	return openJob(t, w.masterIP(t, former))
+}
+
+func openJob(t *testing.T, ip string) *jobView {
+	t.Helper()
+	conn, err := grpcdial.Open(ip + ":8080")
 	if err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { conn.Close() })
-	return &jobView{pb.NewAdminClient(conn)}
+	return &jobView{conn, pb.NewAdminClient(conn)}
 }
 
 func (j *jobView) await(t *testing.T, what string, is func() bool) {
