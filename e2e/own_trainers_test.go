@@ -145,8 +145,11 @@ func TestOwnTrainersThatFail(t *testing.T) {
 		code int
 		says []string
 	}{
-		{shell("echo out of luck; exit 1"), exitFailed, []string{"exit status 1: out of luck", "logs/trainer-"}},
-		{shell("no-such-program-here"), exitFailed, []string{"exit status 127", "no-such-program-here"}},
+		{shell("echo out of luck; exit 1"), exitFailed, []string{": exit code 1: out of luck", "logs/trainer-"}},
+		{shell("echo --data: expected a file; exit 64"), exitFailed, []string{": exit code 64 (usage): --data: expected a file", "logs/trainer-"}},
+		{shell("no-such-program-here"), exitFailed, []string{": exit code 127: ", "no-such-program-here"}},
+		{slices.Concat([]string{"--max-relaunch", "1"}, shell("[ -e $TRAINMASTER_TRAINER ] || { : > $TRAINMASTER_TRAINER; kill -9 $$; }; echo later; exit 1")), exitFailed,
+			[]string{", attempt 3: exit code 1: later", "logs/trainer-"}},
 		{shell("exit 0"), exitFailed, []string{"all trainers exited with code 0 before the end of the job"}},
 		{[]string{"--data", prefix, "--", "no-such-program-here"}, exitUsage, []string{"no-such-program-here", "expected a program"}},
 		{[]string{"--data", prefix, "true"}, exitUsage, []string{"follows --"}},

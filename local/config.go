@@ -36,8 +36,11 @@ type Config struct {
 	Masters  int    // one leader, the others are standbys; default 1
 	Servers  int    // parameter servers; default 2
 	Trainers int    // default 3
-	Sync     bool
-	Seed     uint64 // of the order of passes and the initial parameters; the split has a seed of its own
+
+	MaxRelaunch int // charged restarts of a trainer or a parameter server, beyond which the run fails
+
+	Sync bool
+	Seed uint64 // of the order of passes and the initial parameters; the split has a seed of its own
 
 	Backups       int  // trainers that a synchronous step does not wait for
 	Deterministic bool // two runs agree bit by bit, with Sync

@@ -6,11 +6,15 @@ import (
 	"crypto/rand"
 	"errors"
 	"fmt"
+	"os"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
+	"time"
 
 	"trainmaster/local/drill"
+	"trainmaster/master/podmanager/processes"
 )
 
 // putProxies puts a proxy between each master and etcd. stop ends them.
@@ -42,6 +46,19 @@ func (j *Job) putProxies(ctx context.Context, scene *drill.Scene) (stop func(), 
 	return stop, err
 }
 
+// settingsPrefix is the prefix of settings in the environment. They apply to `master run` and
+// not to its children, which get flags.
+const settingsPrefix = "TRAINMASTER_"
+
+const (
+	stopTimeout = 15 * time.Second
+	// A parameter server waits up to 30 s for its last checkpoint set.
+	serverStopTimeout = 40 * time.Second
+)
+
+// ExitSetAside is the exit code of a master whose job ended without the tasks that are set aside.
+const ExitSetAside = 4
+
 // StrategyPath returns the path of the strategy file in the directory of a run.
 func StrategyPath(dir string) string { return filepath.Join(dir, "strategy.yaml") }
 
@@ -56,10 +73,10 @@ func masterName(i int) string {
 // define sets the processes and their arguments.
 func (j *Job) define() {
 	c := j.config
-	child := func(name string, args ...string) *process {
-		return &process{
-			name: name, binary: c.Binary, args: append(args, "--endpoints", cmp.Or(j.proxied[name], j.endpoint)), logPath: j.path("logs", name+".log"), log: c.Log,
-			restartPause: restartPause, stopTimeout: stopTimeout, register: j.register, storeFailed: &j.storeFailed,
+	env := slices.DeleteFunc(os.Environ(), func(v string) bool { return strings.HasPrefix(v, settingsPrefix) })
+	child := func(name string, args ...string) processes.Process {
+		return processes.Process{
+			Name: name, Path: c.Binary, Args: append(args, "--endpoints", cmp.Or(j.proxied[name], j.endpoint)), Env: env, Log: j.path("logs", name+".log"), Grace: stopTimeout,
 		}
 	}
 	update := "async"
@@ -76,42 +93,38 @@ func (j *Job) define() {
 			"--update-mode", update, "--backup-workers", strconv.Itoa(c.Backups),
 			"--deterministic="+strconv.FormatBool(c.Deterministic), "--checkpoint-every", checkpointEvery, "--seed", strconv.FormatUint(c.Seed, 10))
 		if c.OnTrainerLoss != "" {
-			one.args = append(one.args, "--on-trainer-loss", c.OnTrainerLoss)
+			one.Args = append(one.Args, "--on-trainer-loss", c.OnTrainerLoss)
 		}
 		if c.Data == "" {
-			one.args = append(one.args, "--data-roots", j.path("data"))
+			one.Args = append(one.Args, "--data-roots", j.path("data"))
 		}
 		if c.Resume && c.Servers > 0 {
-			one.args = append(one.args, "--resume", j.path(checkpointsDir)) // has an effect only if etcd lost the job
+			one.Args = append(one.Args, "--resume", j.path(checkpointsDir)) // has an effect only if etcd lost the job
 		}
 		for _, path := range j.evaluated() {
-			one.args = append(one.args, "--evaluation-data", path)
+			one.Args = append(one.Args, "--evaluation-data", path)
 		}
 		if len(j.evaluated()) > 0 {
-			one.args = append(one.args, c.Evaluation...)
+			one.Args = append(one.Args, c.Evaluation...)
 		}
 		if c.Strategy != nil {
-			one.args = append(one.args, "--strategy", StrategyPath(c.Dir))
+			one.Args = append(one.Args, "--strategy", StrategyPath(c.Dir))
 		}
-		one.endCodes = []int{ExitSetAside} // the result has the tasks
-		if i == 0 {
-			j.master = one
-		} else {
-			j.standbys = append(j.standbys, one)
-		}
+		one.Completed = []int{ExitSetAside} // the result has the tasks
+		j.masters = append(j.masters, one)
 	}
 	for i := range c.Servers {
 		name := fmt.Sprintf("pserver-%d", i)
 		server := child(name, "pserver", "--listen", "127.0.0.1:0", "--ps-ttl", "5s",
 			"--checkpoint-dir", j.path(checkpointsDir))
-		server.stopTimeout = serverStopTimeout
+		server.Grace = serverStopTimeout
 		j.servers = append(j.servers, server)
 	}
 	for i := range c.Trainers {
 		name := fmt.Sprintf("trainer-%d", i)
 		if len(c.Command) > 0 {
 			own := child(name)
-			own.binary, own.args, own.env, own.dir = c.Command[0], c.Command[1:], j.ownEnvironment(name), j.folder
+			own.Path, own.Args, own.Env, own.Dir = c.Command[0], c.Command[1:], slices.Concat(env, j.ownEnvironment(name)), j.folder
 			j.trainers = append(j.trainers, own)
 			continue
 		}

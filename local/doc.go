@@ -1,8 +1,8 @@
 // Package local implements a whole job on one machine: an embedded etcd in this process, and
 // masters, parameter servers and trainers as child processes.
 //
-// A process that dies is restarted, after a pause that doubles; after 20 restarts of a process
-// the run fails. The run ends when the master exits: when all passes are done and its trainers
+// Trainers and parameter servers that die are started again by the rules for pods, which package podmanager
+// has; masters without a limit, unless they fail. The run ends when the master exits: when all passes are done and its trainers
 // have left. Then the model that the elected trainer saved is evaluated on the held-out
 // records, which no other process opens.
 //

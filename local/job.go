@@ -6,8 +6,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
-	"slices"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"golang.org/x/sync/errgroup"
@@ -15,6 +15,8 @@ import (
 	"trainmaster/dataset/convert"
 	"trainmaster/etcdstore"
 	"trainmaster/local/drill"
+	"trainmaster/master/podmanager"
+	"trainmaster/master/podmanager/processes"
 )
 
 // leaveTimeout is the time for trainers to exit after the master has exited. A trainer that was disconnected at the end of the
@@ -37,12 +39,12 @@ type Job struct {
 	register *drill.Register   // processes that run; nil: not registered
 	gate     *gate             // the address for own trainers; nil: the trainers are built in
 	proxied  map[string]string // name of a master -> address of its proxy; absent: no proxy
-	master   *process
-	standbys []*process
-	servers  []*process
-	trainers []*process
+	masters  []processes.Process
+	servers  []processes.Process
+	trainers []processes.Process
 
-	storeFailed atomic.Bool // etcd has failed
+	storeFailed atomic.Bool // etcd has failed: processes are then killed immediately
+	restarts    atomic.Int64
 }
 
 // New checks the configuration.
@@ -158,31 +160,23 @@ func (j *Job) supervise(ctx context.Context, watch func(ctx context.Context, end
 	training, stopTrainers := context.WithCancel(ctx)
 	defer stopTrainers()
 
-	servers, _ := errgroup.WithContext(serving)
-	for _, p := range j.servers {
-		servers.Go(func() error {
-			err := p.run(serving)
-			if err != nil {
-				stopTrainers()
-			}
-			return err
-		})
-	}
-	var trainers errgroup.Group
-	for _, p := range j.trainers {
-		trainers.Go(func() error {
-			err := p.run(training)
-			if err != nil {
-				stopTrainers()
-			}
-			return err
-		})
-	}
+	var servers errgroup.Group
+	servers.Go(func() error {
+		err := j.set(podmanager.Server, j.config.MaxRelaunch, true, j.servers...).Run(serving, nil)
+		if err != nil {
+			stopTrainers()
+		}
+		return err
+	})
+	over := make(chan struct{}) // closed when the job has ended: a trainer that starts then finds no master
 	left := make(chan struct{}) // closed when all trainers have ended, with trainersErr set
 	var trainersErr error
 	go func() {
 		defer close(left)
-		trainersErr = trainers.Wait()
+		trainersErr = j.set(podmanager.Worker, j.config.MaxRelaunch, len(j.config.Command) == 0, j.trainers...).Run(training, over)
+		if trainersErr != nil {
+			stopTrainers()
+		}
 	}()
 	ended := make(chan error, 1)
 	go func() { ended <- j.lead(leading) }()
@@ -198,6 +192,7 @@ func (j *Job) supervise(ctx context.Context, watch func(ctx context.Context, end
 	var err error
 	select {
 	case err = <-ended: // the job has ended
+		close(over)
 		if err != nil {
 			stopTrainers()
 		}
@@ -224,11 +219,46 @@ func (j *Job) lead(ctx context.Context) error {
 	ctx, stop := context.WithCancel(ctx)
 	defer stop()
 	var group errgroup.Group
-	for _, p := range slices.Concat([]*process{j.master}, j.standbys) {
+	for _, p := range j.masters {
 		group.Go(func() error {
 			defer stop()
-			return p.run(ctx)
+			return j.set(podmanager.Worker, 0, true, p).Run(ctx, nil)
 		})
 	}
 	return group.Wait()
+}
+
+const (
+	firstPause = 100 * time.Millisecond
+	failFast   = 30 * time.Second
+)
+
+// set returns the supervision of processes, by the rules for pods. A program that does not work ends the run immediately: its user waits for it.
+func (j *Job) set(role podmanager.Role, maxRelaunch int, own bool, list ...processes.Process) *processes.Set {
+	return &processes.Set{
+		Role: role, Processes: list, Own: own, Plan: podmanager.Config{MaxRelaunch: maxRelaunch, FirstPause: firstPause, FailFast: failFast},
+		Stop: func() syscall.Signal {
+			if j.storeFailed.Load() {
+				return syscall.SIGKILL
+			}
+			return syscall.SIGTERM
+		},
+		Noted: j.noted, Restarts: &j.restarts, Log: j.config.Log,
+	}
+}
+
+// noted registers a process for drills, or removes it.
+func (j *Job) noted(name string, pid int) {
+	if j.register == nil {
+		return
+	}
+	var err error
+	if pid == 0 {
+		err = j.register.Ended(name)
+	} else {
+		err = j.register.Started(name, pid)
+	}
+	if err != nil && !j.storeFailed.Load() { // after a failure of etcd, that error is reported
+		j.config.Log.WithError(err).WithField("process", name).Warn("process not registered: drills cannot find it")
+	}
 }

@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"trainmaster/master/podmanager/processes"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/recordio"
 	"trainmaster/trainer/model"
@@ -94,14 +95,14 @@ func TestSplitOfTheDigits(t *testing.T) {
 }
 
 // flagsOf reads --name value pairs.
-func flagsOf(t *testing.T, p *process) map[string][]string {
+func flagsOf(t *testing.T, p processes.Process) map[string][]string {
 	t.Helper()
 	flags := map[string][]string{}
-	for i, arg := range p.args {
+	for i, arg := range p.Args {
 		if name, ok := strings.CutPrefix(arg, "--"); ok {
 			value := ""
-			if i+1 < len(p.args) && !strings.HasPrefix(p.args[i+1], "--") {
-				value = p.args[i+1]
+			if i+1 < len(p.Args) && !strings.HasPrefix(p.Args[i+1], "--") {
+				value = p.Args[i+1]
 			}
 			flags[name] = append(flags[name], value)
 		}
@@ -117,43 +118,43 @@ func TestArguments(t *testing.T) {
 	if len(job.servers) != 4 || len(job.trainers) != 5 {
 		t.Fatalf("%d servers and %d trainers", len(job.servers), len(job.trainers))
 	}
-	want := func(p *process, command string, flags map[string]string) {
+	want := func(p processes.Process, command string, flags map[string]string) {
 		t.Helper()
 		found := flagsOf(t, p)
-		if p.binary != "/bin/master" || command != "" && p.args[0] != command {
-			t.Errorf("%s runs %s %q", p.name, p.binary, p.args)
+		if p.Path != "/bin/master" || command != "" && p.Args[0] != command {
+			t.Errorf("%s runs %s %q", p.Name, p.Path, p.Args)
 		}
-		if p.logPath != job.path("logs", p.name+".log") {
-			t.Errorf("%s logs into %s", p.name, p.logPath)
+		if p.Log != job.path("logs", p.Name+".log") {
+			t.Errorf("%s logs into %s", p.Name, p.Log)
 		}
 		flags["endpoints"] = job.endpoint
 		for name, value := range flags {
 			if !slices.Equal(found[name], []string{value}) {
-				t.Errorf("%s: --%s is %q, want %q", p.name, name, found[name], value)
+				t.Errorf("%s: --%s is %q, want %q", p.Name, name, found[name], value)
 			}
 		}
 	}
-	want(job.master, "", map[string]string{
+	want(job.masters[0], "", map[string]string{
 		"ps": "4", "trainers": "5", "passes": "6", "update-mode": "sync", "checkpoint-every": "3s", "seed": "7", "listen": "127.0.0.1:0", "http": "", "data-roots": job.path("data"), "linger": "10m",
 	})
 	names := map[string]bool{}
 	for i, p := range job.servers {
-		names[p.name] = true
+		names[p.Name] = true
 		want(p, "pserver", map[string]string{"checkpoint-dir": job.path("checkpoints"), "listen": "127.0.0.1:0"})
-		if p.name != fmt.Sprintf("pserver-%d", i) {
-			t.Errorf("server %d is %s", i, p.name)
+		if p.Name != fmt.Sprintf("pserver-%d", i) {
+			t.Errorf("server %d is %s", i, p.Name)
 		}
 	}
 	for _, p := range job.trainers {
-		names[p.name] = true
+		names[p.Name] = true
 		want(p, "trainer", map[string]string{
-			"id": p.name, "model": model.MLP, "model-seed": "7", "journal": job.path("journal.jsonl"), "save-model": job.modelPath(),
+			"id": p.Name, "model": model.MLP, "model-seed": "7", "journal": job.path("journal.jsonl"), "save-model": job.modelPath(),
 		})
 		if data := flagsOf(t, p)["data"]; !slices.Equal(data, job.data.Train.Paths) {
-			t.Errorf("%s trains on %q", p.name, data)
+			t.Errorf("%s trains on %q", p.Name, data)
 		}
-		if strings.Contains(strings.Join(p.args, " "), job.data.Test.Paths[0]) {
-			t.Errorf("%s has the held-out records in its arguments", p.name)
+		if strings.Contains(strings.Join(p.Args, " "), job.data.Test.Paths[0]) {
+			t.Errorf("%s has the held-out records in its arguments", p.Name)
 		}
 	}
 	if len(names) != 9 {
@@ -162,22 +163,22 @@ func TestArguments(t *testing.T) {
 
 	job = newTestJob(t, Config{})
 	job.define()
-	want(job.master, "", map[string]string{"update-mode": "async"})
+	want(job.masters[0], "", map[string]string{"update-mode": "async"})
 	if _, told := flagsOf(t, job.trainers[0])["journal"]; told {
 		t.Error("unexpected journal")
 	}
 }
 
 // staged is a job whose processes are test children that record their events in a file.
-func staged(t *testing.T) (job *Job, file string, child func(args ...string) *process) {
+func staged(t *testing.T) (job *Job, file string, child func(args ...string) []processes.Process) {
 	t.Helper()
 	file = filepath.Join(t.TempDir(), "notes")
-	return &Job{config: Config{Log: silent()}}, file, func(args ...string) *process {
+	return &Job{config: Config{Log: silent()}}, file, func(args ...string) []processes.Process {
 		p := runs(t, slices.Insert(slices.Clone(args), 1, file)...)
-		if p.name = args[1]; args[0] == "ends" {
-			p.name = args[2]
+		if p.Name = args[1]; args[0] == "ends" {
+			p.Name = args[2]
 		}
-		return p
+		return []processes.Process{p}
 	}
 }
 
@@ -195,9 +196,9 @@ func index(t *testing.T, file, line string) int {
 // the servers are stopped.
 func TestMasterEndsTheRun(t *testing.T) {
 	job, file, child := staged(t)
-	job.master = child("ends", "server_up", "master", "0")
-	job.trainers = []*process{child("ends", "master_ended", "trainer", "0")}
-	job.servers = []*process{child("stays", "server")}
+	job.masters = child("ends", "server_up", "master", "0")
+	job.trainers = child("ends", "master_ended", "trainer", "0")
+	job.servers = child("stays", "server")
 	watched := make(chan struct{})
 	job.endpoint = "the endpoint"
 	err := job.supervise(t.Context(), func(ctx context.Context, endpoint string) {
@@ -219,9 +220,9 @@ func TestMasterEndsTheRun(t *testing.T) {
 // A run that is interrupted ends the trainers first, then the servers, which ask the master for their last set, the master last.
 func TestInterruptedRun(t *testing.T) {
 	job, file, child := staged(t)
-	job.master = child("stays", "master", "300")
-	job.trainers = []*process{child("stays", "a", "300"), child("stays", "b", "300")}
-	job.servers = []*process{child("stays", "server")}
+	job.masters = child("stays", "master", "300")
+	job.trainers = slices.Concat(child("stays", "a", "300"), child("stays", "b", "300"))
+	job.servers = child("stays", "server")
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan error, 1)
 	go func() { ended <- job.supervise(ctx, nil) }()
@@ -259,17 +260,17 @@ func TestProcessThatCannotRun(t *testing.T) {
 	for _, broken := range []string{"master", "trainer", "server"} {
 		t.Run(broken, func(t *testing.T) {
 			job, file, child := staged(t)
-			job.master, job.trainers, job.servers = child("stays", "master"), []*process{child("stays", "trainer")}, []*process{child("stays", "server")}
-			failing := map[string]*process{"master": job.master, "trainer": job.trainers[0], "server": job.servers[0]}[broken]
+			job.masters, job.trainers, job.servers = child("stays", "master"), child("stays", "trainer"), child("stays", "server")
+			failing := &map[string][]processes.Process{"master": job.masters, "trainer": job.trainers, "server": job.servers}[broken][0]
 			after := map[string]string{"master": "server_up", "trainer": "master_up", "server": "trainer_up"}[broken]
-			failing.args = []string{"child", "ends", file, after, broken, "2"}
+			failing.Args = []string{"child", "ends", file, after, broken, "2"}
 			err := job.supervise(t.Context(), nil)
-			if err == nil || !strings.Contains(err.Error(), broken+": exit status 2") {
+			if err == nil || !strings.Contains(err.Error(), broken+": exit code 2") {
 				t.Errorf("the run ended with %v", err)
 			}
-			for _, p := range []*process{job.master, job.trainers[0], job.servers[0]} {
-				if p.pid.Load() != 0 {
-					t.Errorf("%s is still there", p.name)
+			for _, name := range []string{"master", "trainer", "server"} {
+				if name != broken {
+					index(t, file, name+"_terminated")
 				}
 			}
 		})

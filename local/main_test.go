@@ -1,7 +1,6 @@
 package local
 
 import (
-	"context"
 	"fmt"
 	"io"
 	"os"
@@ -15,6 +14,8 @@ import (
 
 	"github.com/sirupsen/logrus"
 	"go.uber.org/goleak"
+
+	"trainmaster/master/podmanager/processes"
 )
 
 // The test binary is also the program that its tests run: with "child" as its first
@@ -29,18 +30,6 @@ func TestMain(m *testing.M) {
 // child does one thing and returns an exit code.
 func child(what string, args []string) int {
 	switch what {
-	case "exit": // with the code given
-		fmt.Println("leaving with", args[0])
-		return number(args[0])
-	case "dies": // by signal 9, a given number of times; the lines of a file count them
-		note(args[0], "start")
-		if len(noted(args[0])) <= number(args[1]) {
-			_ = syscall.Kill(os.Getpid(), syscall.SIGKILL)
-		}
-	case "environment":
-		for _, v := range os.Environ() {
-			fmt.Println(v)
-		}
 	case "stays": // until SIGTERM, which it notes with its name
 		terminated := make(chan os.Signal, 1)
 		signal.Notify(terminated, syscall.SIGTERM)
@@ -56,13 +45,6 @@ func child(what string, args []string) int {
 		}
 		note(args[0], args[2]+" ended")
 		return number(args[3])
-	case "stubborn": // ignores SIGTERM
-		signal.Ignore(syscall.SIGTERM)
-		note(args[0], fmt.Sprint("up ", os.Getpid()))
-		select {}
-	case "parent": // of a child that ignores the end of its parent
-		p := &process{name: "orphan", binary: os.Args[0], args: []string{"child", "stubborn", args[0]}, logPath: args[0] + ".log", log: silent()}
-		_ = p.once(context.Background())
 	}
 	return 0
 }
@@ -103,16 +85,13 @@ func silent() *logrus.Entry {
 }
 
 // runs is a process of this test binary.
-func runs(t *testing.T, args ...string) *process {
+func runs(t *testing.T, args ...string) processes.Process {
 	t.Helper()
 	binary, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &process{
-		name: "child", binary: binary, args: append([]string{"child"}, args...), logPath: filepath.Join(t.TempDir(), "child.log"), log: silent(),
-		restartPause: time.Millisecond, stopTimeout: time.Minute,
-	}
+	return processes.Process{Path: binary, Args: append([]string{"child"}, args...), Log: filepath.Join(t.TempDir(), "child.log"), Grace: time.Minute}
 }
 
 // await waits until something is so.

@@ -34,9 +34,6 @@ func (j *Job) leaveTimeout() time.Duration {
 	if j.gate == nil {
 		return leaveTimeout
 	}
-	for _, p := range j.trainers {
-		p.final.Store(true) // a trainer that starts now finds no master
-	}
 	return ownLeaveTimeout
 }
 
@@ -87,5 +84,5 @@ func (j *Job) followOwn(training context.Context, left <-chan struct{}) error {
 	if err != nil || state.Status == taskqueue.Ended || state.Status == taskqueue.Failed {
 		return err
 	}
-	return fmt.Errorf("%w; the output of the first trainer is in %s", errNoTrainers, j.trainers[0].logPath)
+	return fmt.Errorf("%w; the output of the first trainer is in %s", errNoTrainers, j.trainers[0].Log)
 }

@@ -3,7 +3,6 @@ package local
 import (
 	"context"
 	"fmt"
-	"slices"
 	"time"
 
 	"trainmaster/dataset/convert"
@@ -36,17 +35,13 @@ func (j *Job) modelPath() string {
 	return j.path(name + "-" + j.config.Model + ".safetensors")
 }
 
-// result counts the restarts, and evaluates the model of built-in trainers.
+// result completes the result, and evaluates the model of built-in trainers.
 func (j *Job) result(ctx context.Context, r Result) (Result, error) {
 	r.Dir = j.config.Dir
 	if r.Reason == "" {
 		r.Passes = j.config.Passes
 	}
-	for _, p := range slices.Concat([]*process{j.master}, j.standbys, j.servers, j.trainers) {
-		if p != nil { // a resumed run that had ended starts no process
-			r.Restarts += int(p.restarts.Load())
-		}
-	}
+	r.Restarts = int(j.restarts.Load())
 	if len(j.config.Command) > 0 {
 		return r, nil
 	}

@@ -27,8 +27,8 @@ import (
 	"github.com/spf13/cobra"
 
 	"trainmaster/cmd/internal/cli"
-	"trainmaster/local"
 	"trainmaster/master"
+	"trainmaster/master/podmanager/processes"
 	"trainmaster/trainer"
 )
 
@@ -76,5 +76,5 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 
 // jobFailed reports whether a process ended with err because its job has failed: another start of it would end in the same way.
 func jobFailed(err error) bool {
-	return errors.Is(err, master.ErrJobFailed) || errors.Is(err, trainer.ErrJobFailed) || errors.Is(err, local.ErrProcess)
+	return errors.Is(err, master.ErrJobFailed) || errors.Is(err, trainer.ErrJobFailed) || errors.Is(err, processes.ErrFailed)
 }

@@ -60,8 +60,8 @@ for held-out shards that match together with the shards to train on: these measu
 
 With a command after --, each trainer is a process of that command instead of the built-in trainer. Its environment has
 TRAINMASTER_ADDR (host:port of the master, the same while masters change), TRAINMASTER_JOB, TRAINMASTER_TRAINER (its
-name) and TRAINMASTER_PROTOCOL. A command must exit with code 0 at the end of the job. Codes 1, 2, 126 and 127 end the run. After any other code
-or a signal the command is started again, 20 times at most. The job has parameter servers only if --ps is given; the
+name) and TRAINMASTER_PROTOCOL. A command must exit with code 0 at the end of the job. A command that is killed is started again, and one that fails
+--max-relaunch times at most. A command that fails within 30 s of its first start, or with code 64, ends the run. The job has parameter servers only if --ps is given; the
 environment then has TRAINMASTER_ENDPOINTS too.
 
 Each run has a new directory under --dir, with the data, the logs, the checkpoints and the model.
@@ -130,6 +130,7 @@ func (r *runFlags) add(cmd *cobra.Command) {
 	flags.IntVar(&c.Masters, "masters", 1, "number of masters, at most 16: one leads, the others are standbys")
 	flags.IntVar(&c.Servers, "ps", 2, "number of parameter servers, at most 128 (default for own trainers, and with a population: 0)")
 	flags.IntVar(&c.Trainers, "trainers", usualTrainers, "number of trainers, at most 1000")
+	flags.IntVar(&c.MaxRelaunch, "max-relaunch", 3, "maximum charged restarts of a trainer or a parameter server; ends by SIGKILL do not count")
 	flags.Uint64Var(&c.Seed, "seed", 0, "of the order of passes and the initial parameters")
 	flags.DurationVar(&c.CheckpointEvery, "checkpoint-every", 2*time.Second, "time between checkpoints of the parameter servers")
 	r.evaluation.addRules(cmd)
@@ -196,6 +197,8 @@ func (r *runFlags) checkNumbers(cmd *cobra.Command) error {
 		return cli.SettingErrorf(cmd, "ps", "expected %d to %d: each is a process of this machine", leastServers, mostRunServers)
 	case c.Trainers > mostRunTrainers:
 		return cli.SettingErrorf(cmd, "trainers", "expected 1 to %d: each is a process of this machine", mostRunTrainers)
+	case c.MaxRelaunch < 0:
+		return cli.SettingErrorf(cmd, "max-relaunch", "expected 0 or more")
 	case c.Passes < 0:
 		return cli.SettingErrorf(cmd, "passes", "expected 0 (chosen by the data) or more")
 	case c.CheckpointEvery <= 0:

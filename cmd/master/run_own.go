@@ -16,7 +16,7 @@ import (
 // ofOwnTrainers are the flags of `master run` that have a meaning for the user's own trainers. The others set the built-in
 // trainers.
 var ofOwnTrainers = []string{
-	"dir", "resume", "output", "help", "dataset", "data", "passes", "masters", "ps", "trainers", "seed",
+	"dir", "resume", "output", "help", "dataset", "data", "passes", "masters", "ps", "trainers", "max-relaunch", "seed",
 	"update-mode", "backup-workers", "checkpoint-every", "on-trainer-loss", "drillable", "strategy",
 }
 

@@ -7,7 +7,7 @@ import (
 	"syscall"
 	"time"
 
-	"trainmaster/local"
+	"trainmaster/internal/procgroup"
 )
 
 // signalPause is the time after the first signal in which others are taken for the same request. timeout(1), for example,
@@ -33,7 +33,7 @@ func untilSignal(ctx context.Context, signals <-chan os.Signal, kill func(os.Sig
 
 // killBy ends this process and the processes that a run has started by a signal, as if the signal had never been handled.
 func killBy(s os.Signal) {
-	local.KillGroups()
+	procgroup.KillAll()
 	signal.Reset(s)
 	_ = syscall.Kill(os.Getpid(), s.(syscall.Signal)) // the process exists
 	// A shell script starts its background commands with SIGINT ignored, and Reset restores that.

@@ -15,7 +15,7 @@ import (
 
 	"github.com/sirupsen/logrus"
 
-	"trainmaster/local"
+	"trainmaster/internal/procgroup"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/trainer/rendezvous"
 )
@@ -194,7 +194,7 @@ func (a *Agent) start(ctx context.Context, g *pb.RingGeneration) (*run, error) {
 		cmd.Env = append(os.Environ(), env...)
 		cmd.Stdout, cmd.Stderr = a.Stdout, a.Stderr
 		processes.Go(func() {
-			if err := local.RunChild(running, cmd, a.Stop, a.Grace); err != nil {
+			if _, err := (procgroup.Child{Cmd: cmd, Stop: a.Stop, Grace: a.Grace}).Run(running); err != nil {
 				mu.Lock()
 				r.err = cmp.Or(r.err, err)
 				mu.Unlock()

@@ -3,6 +3,7 @@ package podmanager
 import (
 	"errors"
 	"fmt"
+	"time"
 )
 
 // Config has the settings of the pods of a job.
@@ -17,6 +18,11 @@ type Config struct {
 
 	// NoTasks ends the job when all workers have completed, except workers that are given up.
 	NoTasks bool
+
+	FirstPause time.Duration // before the first relaunch of an index in a row; it doubles. 0: 1 s
+	// FailFast fails the job if the first attempt of an index fails within this time of its start, as a program that does not work does; 0: such an
+	// attempt is relaunched as others.
+	FailFast time.Duration
 }
 
 // Group has the settings of the pods of one role.
@@ -107,9 +113,14 @@ const exitUnreachable = 3
 // Outcome returns why an ended pod has ended, and the reason in words.
 func (c Config) Outcome(p Pod) (Outcome, string) {
 	outcome, reason := p.Outcome()
+	switch {
+	case outcome != Charged:
 	//guard:unreachable-store-not-charged
-	if outcome == Charged && p.Exit.Code == exitUnreachable && c.group(p.Role).Own {
+	case p.Exit.Code == exitUnreachable && c.group(p.Role).Own:
 		return Free, p.words("exit code 3 (etcd or the master cannot be reached)")
+	//guard:first-failure-ends-the-run
+	case p.Attempt == 0 && p.Ran < c.FailFast:
+		return Usage, reason
 	}
 	return outcome, reason
 }

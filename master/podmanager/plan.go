@@ -74,8 +74,8 @@ const (
 )
 
 // backoff is the pause before a relaunch. row counts the relaunches in a row, from 1.
-func backoff(row int) time.Duration {
-	return min(firstBackoff<<min(row-1, 10), maxBackoff)
+func (c Config) backoff(row int) time.Duration {
+	return min(cmp.Or(c.FirstPause, firstBackoff)<<min(row-1, 20), maxBackoff)
 }
 
 // Plan decides what is created, replaced and deleted. The caller must store Decision.State before it executes the actions.
@@ -157,7 +157,7 @@ func (p *planner) index(slot Slot, wanted bool) {
 		case pod.Instance != p.config.Instance && pod.Attempt >= slot.Attempt:
 			slot.Row++
 			//guard:pod-of-another-instance-has-a-pause
-			slot.Attempt, slot.After = pod.Attempt+1, p.now.Add(backoff(slot.Row))
+			slot.Attempt, slot.After = pod.Attempt+1, p.now.Add(p.config.backoff(slot.Row))
 		case pod.Instance != p.config.Instance:
 		case pod.Attempt > slot.Attempt: // the state is older than the pod
 			slot.Attempt, slot.Done = pod.Attempt, NotDone
@@ -304,10 +304,10 @@ func (p *planner) relaunch(slot *Slot, pod Pod) {
 			break
 		}
 		slot.Row++
-		p.next(slot, backoff(slot.Row))
+		p.next(slot, p.config.backoff(slot.Row))
 	default: // Free, or a parameter server that left a running job
 		slot.Row++
-		p.next(slot, backoff(slot.Row))
+		p.next(slot, p.config.backoff(slot.Row))
 	}
 	done.Done = slot.Done
 	p.Relaunches = append(p.Relaunches, done)

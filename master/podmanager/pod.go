@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"time"
 	"unicode"
 )
 
@@ -39,6 +40,7 @@ type Pod struct {
 	Phase Phase
 	// Exit is of the container "main". It is nil while the container has not ended.
 	Exit *Exit
+	Ran  time.Duration // from its start to its end, if [Config.FailFast] needs it
 	// Disruption is the reason of the condition DisruptionTarget. It is empty without the condition.
 	Disruption string
 	// Deleting is set when the deletion has begun.
@@ -92,7 +94,7 @@ const (
 	Completed                  // exit code 0.
 	OutOfMemory                // replaced by a pod with more memory.
 	Charged                    // replaced at the cost of one relaunch.
-	Usage                      // exit code 64, which another start would repeat.
+	Usage                      // exit code 64, or another end that the next start would repeat.
 )
 
 func (o Outcome) String() string {

@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"testing"
+	"time"
 
 	"trainmaster/master/podmanager"
 	"trainmaster/taskqueue"
@@ -21,7 +22,7 @@ var update = flag.Bool("update", false, "write the golden files")
 // Each file of testdata is a scenario: commands, and below each plan its result.
 //
 //	config KEY=VALUE...                      settings
-//	pod ROLE INDEX ATTEMPT PHASE [WORD...]   the cluster shows a pod: code=N reason=R message=M disruption=D words=W instance=I deleting lost gone
+//	pod ROLE INDEX ATTEMPT PHASE [WORD...]   the cluster shows a pod: code=N reason=R message=M disruption=D words=W instance=I ran=SECONDS deleting lost gone
 //	away ROLE INDEX ATTEMPT                  it does not show it any more
 //	scale ROLE N                             another goal
 //	used POD MIB                             working set of a parameter server
@@ -175,6 +176,10 @@ func (s *scene) set(words []string) error {
 			s.config.Workers.Own = value == "true"
 		case "max-relaunch":
 			s.config.MaxRelaunch = number(value)
+		case "first-pause":
+			s.config.FirstPause = time.Duration(number(value)) * time.Millisecond
+		case "fail-fast":
+			s.config.FailFast = time.Duration(number(value)) * time.Second
 		default:
 			return fmt.Errorf("unknown setting %q", name)
 		}
@@ -204,6 +209,8 @@ func (s *scene) pod(words []string) error {
 			exit.Reason = value
 		case "message":
 			exit.Message = value
+		case "ran":
+			p.Ran = time.Duration(number(value)) * time.Second
 		case "disruption":
 			p.Disruption = value
 		case "words":

@@ -8,7 +8,7 @@ var clientGuards = []guard{
 	{"F64", "master/httpapi.TestHalfRequestsDoNotBlockProbes", mutant{"slow HTTP request keeps its connection", "http-slow-request",
 		condition("$1 < 0"),
 		"a few slow connections block probes, and the process is restarted"}},
-	{"F91", "local.TestNormalEndKillsBackgroundProcesses", mutant{"background processes of a command not killed", "process-group-killed",
+	{"F91", "internal/procgroup.TestEndKillsBackgroundProcesses", mutant{"background processes of a command not killed", "process-group-killed",
 		remove(),
 		"two trainers with one name end each other's sessions"}},
 	{"F60", "master/grpcapi.TestLargestTaskFitsAMessage", mutant{"size of a task without ETags", "task-size-counts-etags",

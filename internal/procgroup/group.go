@@ -1,4 +1,8 @@
-package local
+// Package procgroup runs commands in process groups of their own.
+//
+// A command may be a shell script or a launcher that starts the program as its child. Each command leads a process group, so signals go to the
+// group and reach the program too. A process that leaves the group (setsid) is out of reach.
+package procgroup
 
 import (
 	"errors"
@@ -6,9 +10,6 @@ import (
 	"syscall"
 	"time"
 )
-
-// A command may be a shell script or a launcher that starts the trainer as its child. Each child of this process leads a process
-// group, so signals go to the group and reach the trainer too. A process that leaves the group (setsid) is out of reach.
 
 const (
 	groupPoll = 20 * time.Millisecond
@@ -18,8 +19,8 @@ const (
 // groups has the ids of the process groups that run.
 var groups sync.Map
 
-// KillGroups kills the process groups of all running children. It is for a process that ends without stopping a Job in order.
-func KillGroups() {
+// KillAll kills the process groups of all running commands. It is for a process that ends without stopping them in order.
+func KillAll() {
 	groups.Range(func(id, _ any) bool {
 		_ = signalGroup(id.(int), syscall.SIGKILL) // the group may have ended
 		return true

@@ -1,4 +1,4 @@
-package local
+package procgroup
 
 import (
 	"bytes"
@@ -8,10 +8,10 @@ import (
 	"syscall"
 )
 
-// childAttributes gives a child its own process group, so Ctrl-C reaches it only through this
+// attributes gives a child its own process group, so Ctrl-C reaches it only through this
 // process, in order. The kernel kills the child if the thread that started it ends, also by
-// the end of this process; therefore once locks the thread.
-func childAttributes() *syscall.SysProcAttr {
+// the end of this process; therefore Run locks the thread.
+func attributes() *syscall.SysProcAttr {
 	return &syscall.SysProcAttr{Setpgid: true, Pdeathsig: syscall.SIGKILL}
 }
 
