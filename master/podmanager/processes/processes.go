@@ -14,6 +14,7 @@
 package processes
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -138,7 +139,7 @@ func (s *Set) report(d podmanager.Decision, now taskqueue.Clock) {
 		s.Restarts.Add(1)
 		i := slices.IndexFunc(s.Processes, func(p Process) bool { return p.Name == r.Name })
 		pause := d.State.Slot(s.Role, i).After.Sub(now)
-		s.Log.WithFields(logrus.Fields{"process": r.Name, "reason": r.Reason, "pause": pause.String()}).Warn("process died, restarting it")
+		s.Log.WithFields(logrus.Fields{"process": r.Name, "reason": cmp.Or(r.Reason, "exit code 0"), "pause": pause.String()}).Warn("process died, restarting it")
 	}
 }
 
