@@ -43,7 +43,7 @@ type Job struct {
 	servers  []processes.Process
 	trainers []processes.Process
 
-	storeFailed atomic.Bool // etcd has failed: processes are then killed immediately
+	storeFailed atomic.Bool // etcd has failed
 	restarts    atomic.Int64
 }
 

@@ -41,11 +41,12 @@ type Process struct {
 	Name      string
 	Path      string // of the program
 	Args      []string
-	Env       []string      // nil: the environment of this process
-	Dir       string        // "": the working directory of this process
-	Log       string        // path of the file that the output is appended to
+	Env       []string // nil: the environment of this process
+	Dir       string   // "": the working directory of this process
+	Log       string   // path of the file with the output
+
 	Grace     time.Duration // from SIGTERM to SIGKILL
-	Completed []int         // exit codes, besides 0, of a process that has completed
+	Completed []int         // exit codes that count as 0
 }
 
 // Set is the processes of one role.

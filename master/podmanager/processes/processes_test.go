@@ -94,10 +94,10 @@ func TestProgramThatDoesNotWorkFailsImmediately(t *testing.T) {
 		words  string
 	}{
 		"failure":      {`printf '\033[31mno data\033[0m\n'; exit 1`, "trainer-0: exit code 1: [31mno data[0m; see "},
-		"other code":   {`echo "SyntaxError: invalid syntax"; exit 7`, "trainer-0: exit code 7: SyntaxError: invalid syntax; see "},
+		"other code":   {`echo invalid syntax; exit 7`, "trainer-0: exit code 7: invalid syntax; see "},
 		"no command":   {`no-such-program-here`, "trainer-0: exit code 127: "},
 		"usage":        {`echo "--data: expected a file"; exit 64`, "trainer-0: exit code 64 (usage): --data: expected a file; see "},
-		"segmentation": {`kill -SEGV $$`, "trainer-0: exit code 139; see "},
+		"segmentation": {`kill -SEGV $$`, "trainer-0: exit code 139"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			b := script(t, c.script)
@@ -131,7 +131,7 @@ func TestProgramThatCannotBeExecutedFailsImmediately(t *testing.T) {
 	})
 }
 
-// F298: later failures are charged, and the error is of the last one. A failure after some time is not one of a program that does not work.
+// F298: later failures are charged, and the error has the last reason. A first attempt that fails later is started again.
 func TestLaterFailuresAreCharged(t *testing.T) {
 	b := script(t, `[ $n -gt 1 ] || kill -9 $$; echo "failure $n"; exit 1`)
 	b.Plan.MaxRelaunch, b.Plan.FailFast = 2, time.Hour
@@ -235,7 +235,7 @@ func TestNothingStartsAfterTheEndOfTheJob(t *testing.T) {
 }
 
 // One process that fails stops the others, which are noted as ended.
-func TestFailureStopsTheOthers(t *testing.T) {
+func TestFailedProcessStopsTheOtherProcesses(t *testing.T) {
 	b := script(t, `until [ -e $1.up ]; do sleep 0.01; done; exit 1`)
 	other := b.Processes[0]
 	other.Name, other.Args = "trainer-1", []string{"-c", `trap 'echo terminated; exit 0' TERM; : > $1.up; while :; do sleep 0.01; done`, "sh", b.file}
@@ -269,7 +269,7 @@ func TestKilledShellIsRestartedWithoutFormerTrainer(t *testing.T) {
 			return
 		}
 		if len(shells) == 1 && running(pidsOf(b.file)[0]) {
-			t.Error("the former program runs beside the next")
+			t.Error("the former program and the next run at the same time")
 		}
 		shells = append(shells, pid)
 		want := len(shells)
