@@ -12,6 +12,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"trainmaster/local/drill"
 	"trainmaster/master/podmanager/processes"
 	"trainmaster/pserver/optimizer"
 	"trainmaster/recordio"
@@ -264,14 +265,17 @@ func TestProcessThatCannotRun(t *testing.T) {
 			failing := &map[string][]processes.Process{"master": job.masters, "trainer": job.trainers, "server": job.servers}[broken][0]
 			after := map[string]string{"master": "server_up", "trainer": "master_up", "server": "trainer_up"}[broken]
 			failing.Args = []string{"child", "ends", file, after, broken, "2"}
-			err := job.supervise(t.Context(), nil)
+			var err error
+			if job.register, err = drill.NewRegister(filepath.Dir(file), drill.Scene{}); err != nil {
+				t.Fatal(err)
+			}
+			err = job.supervise(t.Context(), nil)
 			if err == nil || !strings.Contains(err.Error(), broken+": exit code 2") {
 				t.Errorf("the run ended with %v", err)
 			}
-			for _, name := range []string{"master", "trainer", "server"} {
-				if name != broken {
-					index(t, file, name+"_terminated")
-				}
+			scene, err := drill.ReadScene(filepath.Dir(file))
+			if err != nil || len(scene.Processes) > 0 {
+				t.Errorf("processes that run after the end: %+v, %v", scene, err)
 			}
 		})
 	}

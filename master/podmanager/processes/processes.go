@@ -38,12 +38,12 @@ import (
 
 // Process is the program of an index.
 type Process struct {
-	Name      string
-	Path      string // of the program
-	Args      []string
-	Env       []string // nil: the environment of this process
-	Dir       string   // "": the working directory of this process
-	Log       string   // path of the file with the output
+	Name string
+	Path string // of the program
+	Args []string
+	Env  []string // nil: the environment of this process
+	Dir  string   // "": the working directory of this process
+	Log  string   // path of the file with the output
 
 	Grace     time.Duration // from SIGTERM to SIGKILL
 	Completed []int         // exit codes that count as 0
