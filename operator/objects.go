@@ -79,9 +79,10 @@ func objects(t *v1alpha1.TrainingJob) ([]client.Object, error) {
 	return []client.Object{
 		&corev1.ServiceAccount{ObjectMeta: meta(name)},
 		&rbacv1.Role{ObjectMeta: meta(name), Rules: []rbacv1.PolicyRule{
-			{APIGroups: []string{""}, Resources: []string{"pods", "pods/resize", "pods/log"}, Verbs: []string{"get", "list", "watch", "create", "delete", "patch"}},
-			{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, ResourceNames: []string{t.Name}, Verbs: []string{"get", "patch"}},
-			{APIGroups: []string{"", "events.k8s.io"}, Resources: []string{"events"}, Verbs: []string{"create", "patch"}},
+			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch", "create", "delete"}},
+			{APIGroups: []string{""}, Resources: []string{"pods/resize"}, Verbs: []string{"patch"}},
+			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
+			{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, ResourceNames: []string{t.Name}, Verbs: []string{"patch"}},
 		}},
 		&rbacv1.RoleBinding{
 			ObjectMeta: meta(name), RoleRef: rbacv1.RoleRef{APIGroup: rbacv1.GroupName, Kind: "Role", Name: name},

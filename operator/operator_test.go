@@ -2,6 +2,9 @@ package operator
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
+	"reflect"
 	"slices"
 	"strings"
 	"testing"
@@ -9,6 +12,7 @@ import (
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
+	rbacv1 "k8s.io/api/rbac/v1"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
@@ -279,4 +283,60 @@ func TestSummaryOfProgress(t *testing.T) {
 			t.Errorf("%s: expected %s, found %s", text, want, found)
 		}
 	}
+}
+
+// The rights of a master are the same without the controller, except for the progress in the annotation of its Job. A controller grants only rights that it has.
+func TestRightsOfMastersAreEqual(t *testing.T) {
+	list, err := objects(digits())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var ofMaster []rbacv1.PolicyRule
+	for _, object := range list {
+		if role, ok := object.(*rbacv1.Role); ok {
+			ofMaster = role.Rules
+		}
+	}
+	ofJob := len(ofMaster) - 1
+	if overlay := rulesIn(t, "base/rights.yaml", "kind: Role\n"); !reflect.DeepEqual(overlay, ofMaster[:ofJob]) || ofMaster[ofJob].Resources[0] != "jobs" {
+		t.Errorf("deploy/base/rights.yaml: expected %v, found %v", ofMaster[:ofJob], overlay)
+	}
+	controller := rulesIn(t, "operator/rights.yaml", "kind: ClusterRole\n")
+	for _, rule := range ofMaster {
+		if !slices.ContainsFunc(controller, func(r rbacv1.PolicyRule) bool {
+			return slices.Equal(r.APIGroups, rule.APIGroups) && slices.Equal(r.Resources, rule.Resources) && !slices.ContainsFunc(rule.Verbs, func(verb string) bool { return !slices.Contains(r.Verbs, verb) })
+		}) {
+			t.Errorf("deploy/operator/rights.yaml: expected the right %v of the masters", rule)
+		}
+	}
+	chart, err := os.ReadFile("../deploy/helm/trainmaster/templates/rights.yaml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, chartRules, _ := strings.Cut(string(chart), "rules:\n")
+	chartRules, _, _ = strings.Cut(chartRules, "{{-")
+	var found struct{ Rules []rbacv1.PolicyRule }
+	if err := yaml.Unmarshal([]byte("rules:\n"+chartRules), &found); err != nil || !reflect.DeepEqual(found.Rules, controller) {
+		t.Errorf("deploy/helm: expected the rules of deploy/operator/rights.yaml, found %v, %v", found.Rules, err)
+	}
+}
+
+// rulesIn returns the rules of the first object of a kind in a file of deploy.
+func rulesIn(t *testing.T, file, kind string) []rbacv1.PolicyRule {
+	t.Helper()
+	b, err := os.ReadFile(filepath.Join("..", "deploy", filepath.FromSlash(file)))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, text := range strings.Split(string(b), "\n---\n") {
+		if strings.Contains(text, kind) {
+			var found struct{ Rules []rbacv1.PolicyRule }
+			if err := yaml.Unmarshal([]byte(text), &found); err != nil {
+				t.Fatal(err)
+			}
+			return found.Rules
+		}
+	}
+	t.Fatalf("%s: no %s", file, kind)
+	return nil
 }

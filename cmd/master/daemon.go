@@ -53,6 +53,7 @@ type daemonSettings struct {
 	parts      combination
 	ring       ringFlags
 	progress   *progress.Publisher // nil: the progress is not published
+	podCodes   bool                // --exit-codes pod
 	endpoints  []string            // of the etcd that is open, for other machines
 	datasets   datasetFlags
 	strategy   string    // path of the strategy file; "": none
@@ -130,7 +131,7 @@ func addDaemon(cmd *cobra.Command) {
 	flags.Uint64Var(&s.sealing.Every, "ledger-seal-every", 10_000, "seal the ledger after so many `commits`, or 1 MiB")
 	flags.DurationVar(&c.Linger, "linger", 30*time.Second, "`time` that the master of an ended job waits for its trainers to leave")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		s.httpChosen = cmd.Flags().Changed("http")
+		s.httpChosen, s.podCodes = cmd.Flags().Changed("http"), cli.UsesPodCodes(cmd, nil)
 		if err := s.validate(cmd); err != nil {
 			return err
 		}
@@ -476,14 +477,14 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	log.WithFields(logrus.Fields{"listen": listener.Addr().String(), "advertise": s.config.Advertise}).Info("serving")
 	err = m.Run(ctx)
 	hasEnded := ctx.Err() == nil && (err == nil || errors.Is(err, master.ErrJobFailed))
+	var steps []endStep
 	if hasEnded && s.progress != nil {
-		s.publishEnd(ctx, store, log)
+		steps = append(steps, endStep{"progress of the ended job not published: the annotation of the Job has an earlier state", func() error { return s.publishEnd(ctx, store) }})
 	}
 	if hasEnded && config.Pods != nil {
-		if err := config.Pods.Clean(ctx); err != nil {
-			log.WithError(err).Error("pods of the ended job not cleaned, delete them with kubectl")
-		}
+		steps = append(steps, endStep{"pods of the ended job not cleaned", func() error { return config.Pods.Clean(ctx) }})
 	}
+	err = settled(err, s.podCodes, log, steps)
 	stop()
 	if serveErr := group.Wait(); err == nil {
 		err = serveErr

@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
+	"fmt"
 
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/cmd/internal/admin"
+	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
 	"trainmaster/master"
 	"trainmaster/master/evaluation"
@@ -42,16 +45,38 @@ func (s *daemonSettings) publisher(config *master.Config) *progress.Publisher {
 }
 
 // publishEnd publishes the progress of a job that has ended.
-func (s *daemonSettings) publishEnd(ctx context.Context, store *etcdstore.Store, log *logrus.Entry) {
+func (s *daemonSettings) publishEnd(ctx context.Context, store *etcdstore.Store) error {
 	queue, _, err := admin.ReadQueue(ctx, store, admin.Location{Etcd: s.etcd, DataDir: &s.dataDir})
-	if err == nil {
-		var evaluated []byte
-		if evaluated, _, err = store.Value(ctx, evaluation.Key); err == nil {
-			overview := queue.Overview()
-			err = s.progress.Final(ctx, &overview, evaluated)
+	if err != nil {
+		return err
+	}
+	evaluated, _, err := store.Value(ctx, evaluation.Key)
+	if err != nil {
+		return err
+	}
+	overview := queue.Overview()
+	return s.progress.Final(ctx, &overview, evaluated)
+}
+
+// endStep is a request to the cluster after the end of a job.
+type endStep struct {
+	failure string // for the log
+	do      func() error
+}
+
+// settled executes all steps. It returns outcome, the result of the job, if they succeed. In a pod, a step that fails ends the process with the
+// code 3, also of a failed job: the next pod of the Job repeats the steps. Otherwise nothing would start the master again, and the failure is logged only.
+func settled(outcome error, inPod bool, log *logrus.Entry, steps []endStep) error {
+	var failures error
+	for _, step := range steps {
+		if err := step.do(); err != nil {
+			log.WithError(err).Error(step.failure)
+			failures = errors.Join(failures, err)
 		}
 	}
-	if err != nil {
-		log.WithError(err).Error("progress of the ended job not published: the annotation of the Job has an earlier state")
+	//guard:unsettled-end-is-repeated
+	if failures != nil && inPod {
+		return cli.ExitWith(cli.ExitStore, fmt.Errorf("the job has ended, and the cluster did not take all requests: another start repeats them: %w", failures))
 	}
+	return outcome
 }

@@ -39,6 +39,26 @@ func TestManifestsAreValid(t *testing.T) {
 	}
 }
 
+// F347: the Service of an overlay selects the master of its job only. Masters of TrainingJobs have the same role.
+func TestServiceOfAnOverlaySelectsItsMasterOnly(t *testing.T) {
+	t.Parallel()
+	c := ControlPlane(t)
+	for _, overlay := range []string{"single", "ha"} {
+		found := false
+		for _, object := range strings.Split(c.Kubectl(t, "kustomize", c.overlay(overlay)), "\n---\n") {
+			if strings.Contains(object, "kind: Service\n") && strings.Contains(object, "name: master\n") {
+				found = true
+				if _, selector, _ := strings.Cut(object, "selector:\n"); !strings.Contains(selector, "trainmaster.io/job: digits") {
+					t.Errorf("%s: expected the job in the selector of the Service master, found\n%s", overlay, selector)
+				}
+			}
+		}
+		if !found {
+			t.Errorf("%s: expected a Service master", overlay)
+		}
+	}
+}
+
 // The component monitoring goes with an overlay, and selects the pods of the masters by a port that they have.
 func TestMonitoringSelectsTheMasters(t *testing.T) {
 	t.Parallel()
@@ -200,6 +220,7 @@ func (e *Env) awaitPass(t *testing.T, namespace string, pass int) {
 }
 
 // The leader of two masters is killed in the middle of the job. The standby continues the job, and its exit ends the Job and the other pod.
+// F348: the leader survives a standby with wrong usage.
 func TestTwoMastersTrainTheDigits(t *testing.T) {
 	t.Parallel()
 	c := Cluster(t)
@@ -216,9 +237,38 @@ func TestTwoMastersTrainTheDigits(t *testing.T) {
 	c.Kubectl(t, "-n", ns, "delete", "pod", leader, "--grace-period=1")
 	c.awaitNextLeader(t, ns, leader)
 	c.awaitPass(t, ns, 5)
+	c.breakStandby(t, ns)
 	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=300s")
 	if reason := c.Get(t, ns, "job/digits", Condition("SuccessCriteriaMet", "reason")); reason != "SuccessPolicy" {
 		t.Errorf("reason %q: expected SuccessPolicy", reason)
+	}
+}
+
+// breakStandby makes the template of pods invalid and deletes the standby of the overlay ha. Its next pod ends with 64, which ends its index
+// only (F348).
+func (e *Env) breakStandby(t *testing.T, namespace string) {
+	t.Helper()
+	template := ""
+	for name := range strings.FieldsSeq(e.Kubectl(t, "-n", namespace, "get", "configmaps", "-o", "jsonpath={.items[*].metadata.name}")) {
+		if strings.HasPrefix(name, "digits-pods") {
+			template = name
+		}
+	}
+	e.Kubectl(t, "-n", namespace, "patch", "configmap/"+template, "--type=merge", "-p", `{"data":{"pod.yaml":"spec: {tolerationz: []}"}}`)
+	leader := e.leader(t, namespace)
+	for name := range strings.FieldsSeq(e.Kubectl(t, "-n", namespace, "get", "pods", "-l", "trainmaster.io/role=master", "--field-selector=status.phase=Running", "-o", "jsonpath={.items[*].metadata.name}")) {
+		if name != leader {
+			e.Kubectl(t, "-n", namespace, "delete", "pod", name, "--grace-period=1")
+		}
+	}
+	Until(t, time.Minute, func() error {
+		if failed := e.Get(t, namespace, "job/digits", "{.status.failedIndexes}"); failed != "0" && failed != "1" {
+			return fmt.Errorf("expected one failed index, found %q", failed)
+		}
+		return nil
+	})
+	if now := e.leader(t, namespace); now != leader {
+		t.Errorf("expected the leader %s, found %s", leader, now)
 	}
 }
 

@@ -279,6 +279,35 @@ func foreign(command string) []string {
 	return []string{"--worker-image=localhost/probe:1", "--worker-command=/probe " + command}
 }
 
+// F324: the API refuses the deletions at the end of a job. The pod of the master ends with 3, and the next pod of the Job repeats them.
+func TestPodsOfAnEndedJobAreCleanedByTheNextMaster(t *testing.T) {
+	t.Parallel()
+	c := Cluster(t)
+	ns := c.Namespace(t)
+	startMaster(t, c, ns, append(foreign("sleep 20s"), "--need-task-manager=false", "--workers=1", "--ps=1", "--ps-image=localhost/probe:1", "--ps-command=/probe sleep 30m")...)
+	c.Kubectl(t, "-n", ns, "wait", "--for=create", "--timeout=60s", "pod/digits-worker-0-0")
+	rights := func(verbs string) {
+		t.Helper()
+		c.Kubectl(t, "-n", ns, "patch", "role/trainmaster", "--type=json", "-p", `[{"op":"replace","path":"/rules/0/verbs","value":[`+verbs+`]}]`)
+	}
+	rights(`"get","list","watch","create"`)
+	const code = "{.items[*].status.containerStatuses[0].state.terminated.exitCode}"
+	Until(t, 4*time.Minute, func() error {
+		if found := c.Kubectl(t, "-n", ns, "get", "pods", "-l", "trainmaster.io/role=master", "-o", "jsonpath="+code); found != "3" {
+			return fmt.Errorf("exit code of the first master: expected 3, found %q", found)
+		}
+		return nil
+	})
+	rights(`"get","list","watch","create","delete"`)
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=180s")
+	Until(t, time.Minute, func() error {
+		if found := podsOf(t, c, ns, "ps"); len(found) > 0 {
+			return fmt.Errorf("expected no server of the complete job, found %v", found)
+		}
+		return nil
+	})
+}
+
 // F273: a container that exceeds its memory gets more of it.
 func TestPodThatRunsOutOfMemoryGetsMore(t *testing.T) {
 	t.Parallel()
