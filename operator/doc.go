@@ -10,5 +10,5 @@
 //
 // # Failure
 //
-// An error of the API is retried with a pause. A running job does not need the controller: its master continues without it.
+// An error of the API is retried with a pause, and an API server that is away ends no process. A running job does not need the controller: its master continues without it.
 package operator

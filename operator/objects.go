@@ -270,7 +270,9 @@ func evaluationFiles(t *v1alpha1.TrainingJob) []string {
 	return nil
 }
 
-// masterArgs returns the flags of the master. The flags of the user are the last, which take precedence.
+// masterArgs returns the flags of the master. The flags of the user are the last, which take precedence. In them, $(NAME) is a variable of the
+// master, as in the arguments of any container. In all others $ has no meaning for the container of the master: $(NAME) in a command is a variable
+// of the pod that runs it.
 func masterArgs(t *v1alpha1.TrainingJob) []string {
 	s := &t.Spec
 	dir := directory(t)
@@ -312,6 +314,10 @@ func masterArgs(t *v1alpha1.TrainingJob) []string {
 	}
 	for _, root := range roots(t, held) {
 		args = append(args, "--data-roots="+root)
+	}
+	for i, arg := range args {
+		//guard:variables-of-commands
+		args[i] = strings.ReplaceAll(arg, "$", "$$")
 	}
 	if s.Master != nil {
 		args = append(args, s.Master.Args...)

@@ -14,6 +14,7 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	apierrors "k8s.io/apimachinery/pkg/api/errors"
+	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/types"
 	"k8s.io/client-go/tools/events"
@@ -39,7 +40,7 @@ const (
 	stale       = 200 * time.Millisecond // while the cache has an earlier version
 	podsEvery   = time.Second            // while pods of a suspended job end
 	pendingTime = 5 * time.Second        // while the pod of the master does not run
-	occupied    = 10 * time.Second       // while another object has a name of the job
+	occupied    = 10 * time.Second       // while another object has a name of the job, or the API refuses an object
 )
 
 // Reconcile brings one job one step nearer to its spec.
@@ -74,8 +75,11 @@ func (r *reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 			o.problem = &problem{reason: "NameInUse", message: other.Error()}
 			return ctrl.Result{RequeueAfter: occupied}, r.report(ctx, &t, o)
 		}
+		if o.problem = refusal(object, err); o.problem != nil {
+			return ctrl.Result{RequeueAfter: occupied}, r.report(ctx, &t, o)
+		}
 		if err != nil {
-			return ctrl.Result{}, fmt.Errorf("create %T %s: %w", object, object.GetName(), err)
+			return ctrl.Result{}, fmt.Errorf("create %s %s: %w", kindOf(object), object.GetName(), err)
 		}
 		if job, ok := made.(*batchv1.Job); ok {
 			o.job = job
@@ -86,6 +90,13 @@ func (r *reconciler) reconcile(ctx context.Context, request ctrl.Request) (ctrl.
 	}
 	var result ctrl.Result
 	switch ready := o.job.Status.Ready; {
+	case endedByCluster(o.job):
+		if _, err := r.endPods(ctx, o.job); err != nil {
+			return ctrl.Result{}, err
+		}
+		if o.words, err = r.words(ctx, o.job); err != nil {
+			return ctrl.Result{}, err
+		}
 	case t.Spec.Suspend:
 		if o.pods, err = r.endPods(ctx, o.job); err != nil {
 			return ctrl.Result{}, err
@@ -118,6 +129,20 @@ func (r *reconciler) expire(ctx context.Context, t *v1alpha1.TrainingJob) (ctrl.
 	}
 	err := r.Delete(ctx, t, client.Preconditions{UID: &t.UID, ResourceVersion: &t.ResourceVersion}, client.PropagationPolicy(metav1.DeletePropagationBackground))
 	return ctrl.Result{}, client.IgnoreNotFound(err)
+}
+
+// refusal returns why the API refuses an object; nil: it does not. An invalid object is refused again, since the spec cannot change. A quota, a right
+// or a webhook can change.
+func refusal(object client.Object, err error) *problem {
+	message := fmt.Sprintf("%s %s: %v", kindOf(object), object.GetName(), err)
+	switch {
+	case apierrors.IsInvalid(err), apierrors.IsBadRequest(err):
+		return &problem{reason: "InvalidSpec", message: message, final: true}
+	//guard:refusals-are-shown
+	case apierrors.IsForbidden(err), apierrors.IsInternalError(err):
+		return &problem{reason: "Refused", message: message}
+	}
+	return nil
 }
 
 // occupiedError is the error of a name that another object has.
@@ -185,7 +210,8 @@ func (r *reconciler) follow(ctx context.Context, t *v1alpha1.TrainingJob, job *b
 // podsOf reads the pods of a job with one of the roles.
 func (r *reconciler) podsOf(ctx context.Context, job *batchv1.Job, roles ...string) ([]corev1.Pod, error) {
 	var list corev1.PodList
-	if err := r.api.List(ctx, &list, client.InNamespace(job.Namespace), client.MatchingLabels{kubernetes.JobLabel: job.Name}); err != nil {
+	//guard:pods-by-their-owner
+	if err := r.api.List(ctx, &list, client.InNamespace(job.Namespace), client.HasLabels{kubernetes.RoleLabel}); err != nil { // the owner decides, not the name of the job
 		return nil, fmt.Errorf("list the pods of %s: %w", job.Name, err)
 	}
 	return slices.DeleteFunc(list.Items, func(p corev1.Pod) bool {
@@ -233,15 +259,29 @@ func (r *reconciler) report(ctx context.Context, t *v1alpha1.TrainingJob, o obse
 	if err := r.Status().Patch(ctx, t, client.RawPatch(types.MergePatchType, patch)); err != nil {
 		return client.IgnoreNotFound(err)
 	}
-	if phase := t.Status.Phase; phase != before.Status.Phase {
-		kind, message := corev1.EventTypeNormal, "the job is "+strings.ToLower(string(phase))
-		if end := finished(t); end != nil {
-			message = end.Message
-		}
-		if phase == v1alpha1.Failed {
-			kind = corev1.EventTypeWarning
-		}
-		r.events.Eventf(t, nil, kind, string(phase), "Reconcile", "%s", message)
+	if kind, reason, message := eventOf(before.Status, t); reason != "" {
+		r.events.Eventf(t, nil, kind, reason, "Reconcile", "%s", message)
 	}
 	return nil
+}
+
+// eventOf returns the event of a new status: for a new phase, and for a new reason why the job cannot be created. reason "": none.
+func eventOf(before v1alpha1.TrainingJobStatus, t *v1alpha1.TrainingJob) (kind, reason, message string) {
+	created := meta.FindStatusCondition(t.Status.Conditions, v1alpha1.ConditionCreated)
+	was := meta.FindStatusCondition(before.Conditions, v1alpha1.ConditionCreated)
+	phase := t.Status.Phase
+	switch {
+	case created != nil && created.Status == metav1.ConditionFalse && (was == nil || was.Status != created.Status || was.Reason != created.Reason):
+		return corev1.EventTypeWarning, created.Reason, created.Message
+	case phase == before.Phase:
+		return "", "", ""
+	}
+	kind, message = corev1.EventTypeNormal, "the job is "+strings.ToLower(string(phase))
+	if end := finished(t); end != nil {
+		message = end.Message
+	}
+	if phase == v1alpha1.Failed {
+		kind = corev1.EventTypeWarning
+	}
+	return kind, string(phase), message
 }

@@ -3,10 +3,13 @@ package operator
 import (
 	"context"
 	"fmt"
+	"net"
 	"net/http"
+	"sync/atomic"
 	"time"
 
 	"github.com/go-logr/logr"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
 	"github.com/sirupsen/logrus"
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -21,6 +24,8 @@ import (
 	"sigs.k8s.io/controller-runtime/pkg/cache"
 	"sigs.k8s.io/controller-runtime/pkg/client"
 	"sigs.k8s.io/controller-runtime/pkg/config"
+	"sigs.k8s.io/controller-runtime/pkg/healthz"
+	"sigs.k8s.io/controller-runtime/pkg/metrics"
 	"sigs.k8s.io/controller-runtime/pkg/metrics/server"
 
 	"trainmaster/operator/api/v1alpha1"
@@ -29,18 +34,21 @@ import (
 // Config has the settings of the controller.
 type Config struct {
 	API        *rest.Config
-	Namespaces []string // of the jobs; empty: all
-	HTTP       string   // host:port of /healthz, /readyz and /metrics. "": none
+	Namespaces []string     // of the jobs; empty: all
+	HTTP       net.Listener // of /healthz, /readyz and /metrics. nil: none
 
 	// Lease is the namespace of the lease with which one of several processes is elected. "": no election.
 	Lease string
 	Log   *logrus.Entry
 }
 
-// electionID is the name of the lease.
-const electionID = "operator.trainmaster.io"
+const (
+	electionID = "operator.trainmaster.io" // the name of the lease
+	againPause = 2 * time.Second           // before the controller starts again
+)
 
-// Run reconciles TrainingJobs until ctx ends.
+// Run reconciles TrainingJobs until ctx ends. If the API server is away, or another process has the lease, the controller starts again in this process:
+// a restart of the pod would wait for minutes after repeated failures.
 func Run(ctx context.Context, c Config) error {
 	log := logr.New(&sink{log: c.Log})
 	ctrl.SetLogger(log)
@@ -51,6 +59,25 @@ func Run(ctx context.Context, c Config) error {
 			return err
 		}
 	}
+	var current atomic.Pointer[ctrl.Manager]
+	defer serveHealth(c.HTTP, &current)()
+	for {
+		err := c.run(ctx, scheme, log, &current)
+		current.Store(nil)
+		//guard:controller-starts-again
+		if ctx.Err() != nil {
+			return nil
+		}
+		c.Log.WithError(err).Warn("controller ended, starting again")
+		select {
+		case <-ctx.Done():
+		case <-time.After(againPause):
+		}
+	}
+}
+
+// run reconciles until ctx ends, the lease is lost or the API server cannot be used.
+func (c Config) run(ctx context.Context, scheme *runtime.Scheme, log logr.Logger, current *atomic.Pointer[ctrl.Manager]) error {
 	ours, err := labels.NewRequirement(NameLabel, selection.Exists, nil)
 	if err != nil {
 		return err
@@ -65,20 +92,8 @@ func Run(ctx context.Context, c Config) error {
 		}
 		caching.DefaultNamespaces[namespace] = cache.Config{}
 	}
-	face := server.Options{BindAddress: "0"}
-	var manager ctrl.Manager
-	if c.HTTP != "" {
-		face = server.Options{BindAddress: c.HTTP, ExtraHandlers: map[string]http.Handler{
-			"/healthz": answer(func() bool { return true }),
-			"/readyz": answer(func() bool {
-				asking, cancel := context.WithTimeout(ctx, time.Second)
-				defer cancel()
-				return manager.GetCache().WaitForCacheSync(asking)
-			}),
-		}}
-	}
-	manager, err = ctrl.NewManager(c.API, ctrl.Options{
-		Scheme: scheme, Logger: log, Cache: caching, Metrics: face, HealthProbeBindAddress: "0",
+	manager, err := ctrl.NewManager(c.API, ctrl.Options{
+		Scheme: scheme, Logger: log, Cache: caching, Metrics: server.Options{BindAddress: "0"}, HealthProbeBindAddress: "0",
 		LeaderElection: c.Lease != "", LeaderElectionNamespace: c.Lease, LeaderElectionID: electionID, LeaderElectionReleaseOnCancel: true,
 		Controller: config.Controller{SkipNameValidation: new(true)},
 	})
@@ -93,18 +108,30 @@ func Run(ctx context.Context, c Config) error {
 	if err := builder.Complete(r); err != nil {
 		return err
 	}
+	current.Store(&manager)
 	return manager.Start(ctx)
 }
 
-// answer serves 200 or 503.
-func answer(is func() bool) http.Handler {
-	return http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
-		if !is() {
+// serveHealth serves /healthz, /readyz and /metrics until the returned function is called. The process is healthy while the API server is away.
+func serveHealth(listener net.Listener, current *atomic.Pointer[ctrl.Manager]) (stop func()) {
+	if listener == nil {
+		return func() {}
+	}
+	routes := http.NewServeMux()
+	routes.Handle("/healthz", &healthz.Handler{})
+	routes.HandleFunc("/readyz", func(w http.ResponseWriter, r *http.Request) {
+		asking, cancel := context.WithTimeout(r.Context(), time.Second)
+		defer cancel()
+		if manager := current.Load(); manager == nil || !(*manager).GetCache().WaitForCacheSync(asking) {
 			http.Error(w, "not ready: the API server has not answered", http.StatusServiceUnavailable)
 			return
 		}
 		fmt.Fprintln(w, "ok")
 	})
+	routes.Handle("/metrics", promhttp.HandlerFor(metrics.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError}))
+	face := &http.Server{Handler: routes, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second, MaxHeaderBytes: 8 << 10}
+	go face.Serve(listener)
+	return func() { face.Close() }
 }
 
 // sink writes the log of controller-runtime to the log of the program.

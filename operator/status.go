@@ -7,6 +7,7 @@ import (
 	"strconv"
 	"strings"
 	"time"
+	"unicode"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -148,6 +149,17 @@ func active(job *batchv1.Job) bool {
 	return job.Status.Active > 0 || job.Status.Terminating != nil && *job.Status.Terminating > 0
 }
 
+// endedByCluster reports whether the Job has failed and its master has not ended the job, for example by a deadline that the cluster has set. The
+// master has deleted no pods then.
+func endedByCluster(job *batchv1.Job) bool {
+	if jobCondition(job, batchv1.JobFailed) == nil {
+		return false
+	}
+	p, err := progress.Decode(job.Annotations[progress.Annotation])
+	//guard:pods-of-a-failed-job-end
+	return err != nil || p.Status != "failed"
+}
+
 // mirror copies what the master reported last. If the report cannot be read, the status keeps the earlier one.
 func mirror(s *v1alpha1.TrainingJobStatus, job *batchv1.Job) progress.Progress {
 	text := job.Annotations[progress.Annotation]
@@ -211,15 +223,27 @@ func wordsOf(pods []corev1.Pod) string {
 			case c.State.Waiting != nil && c.State.Waiting.Reason != "PodInitializing" && c.State.Waiting.Reason != "ContainerCreating":
 				return fmt.Sprintf("pod %s, container %s: %s: %s", newest.Name, c.Name, c.State.Waiting.Reason, c.State.Waiting.Message)
 			case c.State.Terminated != nil && c.State.Terminated.ExitCode != 0:
-				return fmt.Sprintf("pod %s, container %s: exit code %d: %s", newest.Name, c.Name, c.State.Terminated.ExitCode, lastWords(c.State.Terminated.Message))
+				e := c.State.Terminated
+				reason := ""
+				if e.Reason != "" && e.Reason != "Error" {
+					reason = " (" + e.Reason + ")"
+				}
+				return fmt.Sprintf("pod %s, container %s: exit code %d%s: %s", newest.Name, c.Name, e.ExitCode, reason, lastWords(e.Message))
 			}
 		}
 	}
 	return ""
 }
 
-// lastWords returns the last error of this program in the end of a log, otherwise the last line.
+// lastWords returns the last error of this program in the end of a log, otherwise the last line, without control characters: it is shown on terminals.
 func lastWords(text string) string {
+	//guard:words-without-control-characters
+	text = strings.Map(func(r rune) rune {
+		if r != '\n' && !unicode.IsPrint(r) {
+			return ' '
+		}
+		return r
+	}, strings.ToValidUTF8(text, "?"))
 	lines := strings.Split(strings.TrimSpace(text), "\n")
 	for _, line := range slices.Backward(lines) {
 		if strings.HasPrefix(line, "master: ") || strings.HasPrefix(line, "master ") {

@@ -16,7 +16,8 @@ func operatorCommand() *cobra.Command {
 a master and what this Job needs, and mirrors the state of the job in the status. It stores nothing outside the cluster, and can be
 replaced at any time. The cluster must have the CustomResourceDefinition of deploy/operator.
 
-It runs in a pod with a service account, or with KUBECONFIG. It ends when it is stopped, with the exit code 0.`,
+It runs in a pod with a service account, or with KUBECONFIG. It ends when it is stopped, with the exit code 0. While the API server is
+away, it waits.`,
 		Example: `  # in the cluster
   kubectl apply -k deploy/operator
   # on this machine, for the jobs of one namespace
@@ -26,9 +27,15 @@ It runs in a pod with a service account, or with KUBECONFIG. It ends when it is 
 	var c operator.Config
 	flags := cmd.Flags()
 	flags.StringSliceVar(&c.Namespaces, "namespaces", nil, "`namespaces` of the jobs (default: all)")
-	flags.StringVar(&c.HTTP, "http", "127.0.0.1:8081", "`host:port` for HTTP (/healthz, /readyz, /metrics); empty: none")
+	face := flags.String("http", "127.0.0.1:8081", "`host:port` for HTTP (/healthz, /readyz, /metrics); empty: none")
 	elect := flags.Bool("leader-elect", true, "elect one of several processes, with a lease in the namespace of the pod")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) (err error) {
+		if *face != "" {
+			if c.HTTP, err = cli.Listen(*face, "--http"); err != nil {
+				return err
+			}
+			defer c.HTTP.Close()
+		}
 		var namespace string
 		if c.API, namespace, err = kubernetes.Connect(); err != nil {
 			return cli.UsageErrorf("connect to Kubernetes: %w", err)

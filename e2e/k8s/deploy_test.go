@@ -256,16 +256,17 @@ func (e *Env) breakStandby(t *testing.T, namespace string) {
 	}
 	e.Kubectl(t, "-n", namespace, "patch", "configmap/"+template, "--type=merge", "-p", `{"data":{"pod.yaml":"spec: {tolerationz: []}"}}`)
 	leader := e.leader(t, namespace)
-	for name := range strings.FieldsSeq(e.Kubectl(t, "-n", namespace, "get", "pods", "-l", "trainmaster.io/role=master", "--field-selector=status.phase=Running", "-o", "jsonpath={.items[*].metadata.name}")) {
-		if name != leader {
-			e.Kubectl(t, "-n", namespace, "delete", "pod", name, "--grace-period=1")
+	Until(t, 2*time.Minute, func() error { // a standby that has begun before the change is deleted too
+		failed := e.Get(t, namespace, "job/digits", "{.status.failedIndexes}")
+		if failed == "0" || failed == "1" {
+			return nil
 		}
-	}
-	Until(t, time.Minute, func() error {
-		if failed := e.Get(t, namespace, "job/digits", "{.status.failedIndexes}"); failed != "0" && failed != "1" {
-			return fmt.Errorf("expected one failed index, found %q", failed)
+		for name := range strings.FieldsSeq(e.Kubectl(t, "-n", namespace, "get", "pods", "-l", "trainmaster.io/role=master", "--field-selector=status.phase=Running", "-o", "jsonpath={.items[*].metadata.name}")) {
+			if name != leader {
+				e.Kubectl(t, "-n", namespace, "delete", "pod", name, "--grace-period=1", "--ignore-not-found")
+			}
 		}
-		return nil
+		return fmt.Errorf("expected one failed index, found %q", failed)
 	})
 	if now := e.leader(t, namespace); now != leader {
 		t.Errorf("expected the leader %s, found %s", leader, now)

@@ -129,6 +129,7 @@ type TrainingJobSpec struct {
 
 	// Environment of all containers, for example the keys of an object store.
 	// +kubebuilder:validation:MaxItems=64
+	// +kubebuilder:validation:XValidation:rule="self.all(e, !(e.name in ['POD_IP', 'POD_NAME', 'POD_NAMESPACE', 'TRAINMASTER_JOB', 'TRAINMASTER_ID', 'TRAINMASTER_ENDPOINTS', 'TRAINMASTER_EXIT_CODES', 'TRAINMASTER_LISTEN', 'TRAINMASTER_HTTP']))",message="expected none of POD_IP, POD_NAME, POD_NAMESPACE, TRAINMASTER_JOB, _ID, _ENDPOINTS, _EXIT_CODES, _LISTEN and _HTTP: each pod has its own"
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="immutable"
 	// +listType=map
 	// +listMapKey=name
@@ -200,9 +201,10 @@ type Evaluation struct {
 //
 // +kubebuilder:validation:XValidation:rule="has(self.args) == has(oldSelf.args) && has(self.resources) == has(oldSelf.resources) && has(self.template) == has(oldSelf.template)",message="expected no field that is added or removed: delete the job and create another"
 type Master struct {
-	// Further flags, such as --update-mode=sync.
+	// Further flags, such as --update-mode=sync. $(NAME) is a variable of the master.
 	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MaxLength=1024
+	// +kubebuilder:validation:XValidation:rule="self.all(a, !a.matches('^--(job|listen|http|data-dir|etcd-listen|etcd-advertise|exit-codes|annotate-job)(=|$)'))",message="expected none of job, listen, http, data-dir, etcd-listen, etcd-advertise, exit-codes and annotate-job: the controller sets them"
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="immutable"
 	// +optional
 	Args []string `json:"args,omitempty"`
@@ -232,6 +234,7 @@ type Pods struct {
 	Image string `json:"image,omitempty"`
 
 	// Command, and its arguments (default: master trainer, or master pserver). A first word "master" is the program of the image of the master.
+	// $(NAME) is a variable of the pod.
 	// +kubebuilder:validation:MinItems=1
 	// +kubebuilder:validation:MaxItems=100
 	// +kubebuilder:validation:items:MaxLength=4096
