@@ -2,6 +2,7 @@ package operator
 
 import (
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -13,9 +14,11 @@ import (
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
 	rbacv1 "k8s.io/api/rbac/v1"
+	apierrors "k8s.io/apimachinery/pkg/api/errors"
 	"k8s.io/apimachinery/pkg/api/meta"
 	metav1 "k8s.io/apimachinery/pkg/apis/meta/v1"
 	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
 	"trainmaster/master/progress"
@@ -339,4 +342,92 @@ func rulesIn(t *testing.T, file, kind string) []rbacv1.PolicyRule {
 	}
 	t.Fatalf("%s: no %s", file, kind)
 	return nil
+}
+
+// F326: Kubernetes expands $(POD_IP) in the arguments of the master, where the workers would have the address of the master.
+func TestVariablesOfCommandsAreOfTheirPods(t *testing.T) {
+	of := digits()
+	of.Spec.Worker = &v1alpha1.Pods{Command: []string{"python3", "train.py", "--host=$(POD_IP)"}}
+	of.Spec.Server = &v1alpha1.Pods{Command: []string{"serve", "--host=$(POD_IP)"}}
+	of.Spec.Master = &v1alpha1.Master{Args: []string{"--advertise=$(POD_IP):8080"}}
+	job, _ := jobOf(t, of)
+	args := job.Spec.Template.Spec.Containers[0].Args
+	for _, want := range []string{"--worker-command=python3 train.py --host=$$(POD_IP)", "--ps-command=serve --host=$$(POD_IP)", "--advertise=$(POD_IP):8080"} {
+		if !slices.Contains(args, want) {
+			t.Errorf("expected %s in %v", want, args)
+		}
+	}
+}
+
+// F329: words are shown on terminals, and the reason of the end of a container is often its only message.
+func TestLastWordsAreSafeAndHaveTheReasonOfTheContainer(t *testing.T) {
+	of := func(code int32, reason, message string) string {
+		ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, Message: message}}
+		return wordsOf([]corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "main", State: ended}}}}})
+	}
+	if found := of(137, "OOMKilled", ""); found != "pod a, container main: exit code 137 (OOMKilled): " {
+		t.Errorf("found %q", found)
+	}
+	if found := of(1, "Error", "\x1b[31mred\a\xff"); found != "pod a, container main: exit code 1: [31mred ?" {
+		t.Errorf("found %q", found)
+	}
+}
+
+// F325: an object that the API refuses is in the status and in an event. An invalid object fails the job.
+func TestRefusedObjectIsShown(t *testing.T) {
+	object := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Name: "digits"}}
+	jobs := schema.GroupResource{Group: "batch", Resource: "jobs"}
+	for name, c := range map[string]struct {
+		err    error
+		reason string
+		phase  v1alpha1.Phase
+	}{
+		"invalid":  {apierrors.NewInvalid(schema.GroupKind{Group: "batch", Kind: "Job"}, "digits", nil), "InvalidSpec", v1alpha1.Failed},
+		"quota":    {apierrors.NewForbidden(jobs, "digits", errors.New("exceeded quota")), "Refused", v1alpha1.Pending},
+		"webhook":  {apierrors.NewInternalError(errors.New("failed calling webhook")), "Refused", v1alpha1.Pending},
+		"conflict": {apierrors.NewConflict(jobs, "digits", errors.New("x")), "", ""},
+		"none":     {nil, "", ""},
+	} {
+		p := refusal(object, c.err)
+		if c.reason == "" {
+			if p != nil {
+				t.Errorf("%s: expected no problem, found %+v", name, p)
+			}
+			continue
+		}
+		if p == nil || p.reason != c.reason || !strings.Contains(p.message, "Job digits: ") || !strings.Contains(p.message, c.err.Error()) {
+			t.Errorf("%s: expected %s and the words of the API, found %+v", name, c.reason, p)
+			continue
+		}
+		of := digits()
+		before := of.Status
+		of.Status = statusOf(of, observation{now: now, problem: p})
+		kind, reason, message := eventOf(before, of)
+		if of.Status.Phase != c.phase || kind != corev1.EventTypeWarning || reason != c.reason || message != p.message {
+			t.Errorf("%s: found phase %s, event %s %s %s", name, of.Status.Phase, kind, reason, message)
+		}
+		if _, reason, _ := eventOf(of.Status, of); reason != "" {
+			t.Errorf("%s: expected one event, found another: %s", name, reason)
+		}
+	}
+}
+
+// F328: the pods of a job that the cluster has ended, and not its master, are deleted.
+func TestPodsOfAJobThatTheClusterHasEndedAreDeleted(t *testing.T) {
+	failed := batchv1.JobStatus{Conditions: []batchv1.JobCondition{{Type: batchv1.JobFailed, Status: corev1.ConditionTrue}}}
+	for _, c := range []struct {
+		status batchv1.JobStatus
+		report string
+		want   bool
+	}{
+		{failed, "", true},
+		{failed, half, true},
+		{failed, `{"format":1,"status":"failed","reason":"x"}`, false}, // the master has deleted pods by --clean-pods
+		{batchv1.JobStatus{}, half, false},
+	} {
+		job := &batchv1.Job{ObjectMeta: metav1.ObjectMeta{Annotations: map[string]string{progress.Annotation: c.report}}, Status: c.status}
+		if found := endedByCluster(job); found != c.want {
+			t.Errorf("%+v, %q: expected %v", c.status, c.report, c.want)
+		}
+	}
 }

@@ -210,7 +210,6 @@ func (r *reconciler) follow(ctx context.Context, t *v1alpha1.TrainingJob, job *b
 // podsOf reads the pods of a job with one of the roles.
 func (r *reconciler) podsOf(ctx context.Context, job *batchv1.Job, roles ...string) ([]corev1.Pod, error) {
 	var list corev1.PodList
-	//guard:pods-by-their-owner
 	if err := r.api.List(ctx, &list, client.InNamespace(job.Namespace), client.HasLabels{kubernetes.RoleLabel}); err != nil { // the owner decides, not the name of the job
 		return nil, fmt.Errorf("list the pods of %s: %w", job.Name, err)
 	}

@@ -194,6 +194,46 @@ func TestTrainingJobIsSuspendedAndContinues(t *testing.T) {
 	c.verify(t, ns, "/job/digits/etcd")
 }
 
+// F325: an object that the API refuses for a time is in the status and an event, and is created when it is accepted.
+func TestTrainingJobAboveAQuotaIsShownUntilItIsRaised(t *testing.T) {
+	t.Parallel()
+	c := Cluster(t)
+	c.operator(t)
+	ns := c.Namespace(t)
+	c.claim(t, ns)
+	c.Apply(t, ns, "apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: none}\nspec: {hard: {services: '0'}}")
+	c.Await(t, 30*time.Second, ns, "resourcequota/none", "{.status.hard.services}", "0")
+	c.Apply(t, ns, c.trainingJob(t, 1))
+	c.Await(t, 30*time.Second, ns, "trainingjob/digits", Condition("Created", "reason"), "Refused")
+	if message := c.Get(t, ns, "trainingjob/digits", Condition("Created", "message")); !strings.Contains(message, "exceeded quota: none") {
+		t.Errorf("condition Created: found %q", message)
+	}
+	if phase := c.Get(t, ns, "trainingjob/digits", "{.status.phase}"); phase != "Pending" {
+		t.Errorf("phase: found %q", phase)
+	}
+	c.Kubectl(t, "-n", ns, "delete", "resourcequota", "none")
+	c.awaitPhase(t, ns, "Complete")
+}
+
+// F328: the Job of a TrainingJob fails at a deadline that a policy of the cluster has set. Its workers and servers end.
+func TestFailedTrainingJobLeavesNoPods(t *testing.T) {
+	t.Parallel()
+	c := Cluster(t)
+	c.operator(t)
+	ns := c.Namespace(t)
+	c.claim(t, ns)
+	c.Apply(t, ns, c.trainingJob(t, 100000, "workers: 3", "workers: 1"))
+	c.Await(t, 2*time.Minute, ns, "trainingjob/digits", "{.status.workers}", "1")
+	c.Kubectl(t, "-n", ns, "patch", "job/digits", "--type=merge", "-p", `{"spec":{"activeDeadlineSeconds":1}}`)
+	c.awaitPhase(t, ns, "Failed")
+	Until(t, 2*time.Minute, func() error {
+		if pods, err := c.livePods(ns); err != nil || len(pods) > 0 {
+			return fmt.Errorf("a failed job: expected no pods, found %v, %v", pods, err)
+		}
+		return nil
+	})
+}
+
 // kubectl scale changes the number of workers of a running job, within its limits.
 func TestTrainingJobIsScaled(t *testing.T) {
 	t.Parallel()
@@ -247,21 +287,24 @@ func TestInvalidTrainingJobsAreRefusedWithTheField(t *testing.T) {
 		t.Fatal(err)
 	}
 	for change, want := range map[[2]string]string{
-		{"workers: 3", "workers: 0"}:                                          "spec.workers",
-		{"workers: 3", "workers: 3\n  minWorkers: 4"}:                         "minWorkers: expected at most workers",
-		{"workers: 3", "workers: 3\n  maxWorkers: 2"}:                         "workers: expected at most maxWorkers",
-		{"passes: 2", "passes: 0"}:                                            "spec.passes",
-		{"parameterServers: 2", "parameterServers: -1"}:                       "spec.parameterServers",
-		{"image: localhost/trainmaster:dev", "image: ''"}:                     "spec.image",
-		{"image: localhost/trainmaster:dev", "imagePullPolicy: IfNotPresent"}: "spec.image: Required",
-		{"sample: digits", "sample: letters"}:                                 `Unsupported value: "letters"`,
-		{"sample: digits", "sample: digits\n    files: [/data/a]"}:            "spec.data",
-		{"sample: digits", "claimName: x"}:                                    "expected files or sample, and not both",
-		{"data:\n    sample: digits", "suspend: false"}:                       "data: expected it, or worker.command",
-		{"workers: 3", "workers: 3\n  wokers: 2"}:                             `unknown field "spec.wokers"`,
-		{"name: digits", "name: " + strings.Repeat("a", 41)}:                  "metadata.name: expected 1 to 40",
-		{"checkpointEvery: 10s", "checkpointEvery: ''"}:                       "spec.checkpointEvery",
-		{"claimName: digits", "claimName: ''"}:                                "spec.storage.claimName",
+		{"workers: 3", "workers: 0"}:                                           "spec.workers",
+		{"workers: 3", "workers: 3\n  minWorkers: 4"}:                          "minWorkers: expected at most workers",
+		{"workers: 3", "workers: 3\n  maxWorkers: 2"}:                          "workers: expected at most maxWorkers",
+		{"passes: 2", "passes: 0"}:                                             "spec.passes",
+		{"parameterServers: 2", "parameterServers: -1"}:                        "spec.parameterServers",
+		{"image: localhost/trainmaster:dev", "image: ''"}:                      "spec.image",
+		{"image: localhost/trainmaster:dev", "imagePullPolicy: IfNotPresent"}:  "spec.image: Required",
+		{"sample: digits", "sample: letters"}:                                  `Unsupported value: "letters"`,
+		{"sample: digits", "sample: digits\n    files: [/data/a]"}:             "spec.data",
+		{"sample: digits", "claimName: x"}:                                     "expected files or sample, and not both",
+		{"data:\n    sample: digits", "suspend: false"}:                        "data: expected it, or worker.command",
+		{"workers: 3", "workers: 3\n  wokers: 2"}:                              `unknown field "spec.wokers"`,
+		{"name: digits", "name: " + strings.Repeat("a", 41)}:                   "metadata.name: expected 1 to 40",
+		{"checkpointEvery: 10s", "checkpointEvery: ''"}:                        "spec.checkpointEvery",
+		{"claimName: digits", "claimName: ''"}:                                 "spec.storage.claimName",
+		{"passes: 2", "passes: 2\n  master: {args: [--job=other]}"}:            "spec.master.args: Invalid value",
+		{"passes: 2", "passes: 2\n  master: {args: [--listen, ':1']}"}:         "expected none of job, listen",
+		{"passes: 2", "passes: 2\n  env: [{name: TRAINMASTER_JOB, value: x}]"}: "each pod has its own",
 	} {
 		text := strings.Replace(valid, change[0], change[1], 1)
 		if text == valid {
@@ -322,6 +365,8 @@ func TestTrainingJobsThatCannotStart(t *testing.T) {
 	for name, of := range map[string]struct{ change, phase, kind, words string }{
 		"unknown":   {"worker: {template: {spec: {tolerationz: []}}}", "Failed", "Failed", `spec.worker.template: expected a PodTemplateSpec: unknown field "spec.tolerationz"`},
 		"usage":     {"master: {args: [--no-such-flag]}", "Failed", "Failed", "--no-such-flag"},
+		"memory":    {"master: {resources: {requests: {memory: 2Gi}, limits: {memory: 1Gi}}}", "Failed", "Created", "must be less than or equal to memory limit"},
+		"label":     {`master: {template: {metadata: {labels: {"a b": c}}}}`, "Failed", "Failed", "a b"},
 		"no-volume": {"storage: {claimName: absent}", "Pending", "Running", `persistentvolumeclaim "absent" not found`},
 	} {
 		text := c.trainingJob(t, 1, "name: digits\n", "name: "+name+"\n", "checkpointEvery: 10s", of.change)
