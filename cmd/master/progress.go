@@ -21,10 +21,7 @@ func (s *daemonSettings) publisher(config *master.Config) *progress.Publisher {
 	pods := config.Pods
 	return progress.New(progress.Config{
 		Owner: s.pods.owner, Passes: config.Queue.Passes, Figure: s.evaluation.config.Best.Figure, Log: config.Log,
-		Scale: func(ctx context.Context, workers int) error {
-			_, err := pods.ScaleWorkers(ctx, workers)
-			return err
-		},
+		Scale: pods.FollowWorkers,
 		Pods: func() (workers, servers int) {
 			summary, err := pods.Summary()
 			if err != nil {

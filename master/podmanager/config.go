@@ -101,7 +101,7 @@ func (c Config) Goal(s State, r Role) Goal {
 		if given.Begin != 0 {
 			begin = given.Begin
 		}
-		return Goal{given.Count, begin}
+		return Goal{Given: given.Count, Count: begin}
 	}
 	goal.Count = min(max(goal.Count, given.Min), given.Count)
 	return goal

@@ -395,7 +395,7 @@ func Clean(policy CleanPolicy, pods []Pod) (list []Action) {
 // indices of a job with tasks: they can train the tasks of other workers.
 func (s State) Scale(c Config, r Role, count int) State {
 	s = s.clone()
-	s.setGoal(r, Goal{Given: c.group(r).Count, Count: count})
+	s.setGoal(r, Goal{Given: c.group(r).Count, Count: count, Annotated: s.Goals[r].Annotated})
 	for i := range s.Slots {
 		//guard:scale-begins-again
 		if slot := &s.Slots[i]; slot.Role == r && (slot.Done == GivenUp || slot.Done == HasDone && !c.NoTasks) {
@@ -403,4 +403,18 @@ func (s State) Scale(c Config, r Role, count int) State {
 		}
 	}
 	return s
+}
+
+// Follow returns the state with the number of pods that an annotation wants. applied is false, and the state the same, if this number was applied
+// before: a later request may have changed the number since.
+func (s State) Follow(c Config, r Role, wanted int) (next State, applied bool) {
+	//guard:annotation-applied-once
+	if s.Goals[r].Annotated == wanted {
+		return s, false
+	}
+	next = s.Scale(c, r, wanted)
+	goal := next.Goals[r]
+	goal.Annotated = wanted
+	next.setGoal(r, goal)
+	return next, true
 }

@@ -35,8 +35,9 @@ type State struct {
 
 // Goal is the number of pods of a role.
 type Goal struct {
-	Given int `json:"given"` // by the flag. If the flag of the next leader differs, its number is the goal
-	Count int `json:"count"`
+	Given     int `json:"given"` // by the flag. If the flag of the next leader differs, its number is the goal
+	Count     int `json:"count"`
+	Annotated int `json:"annotated,omitempty"` // the number of an annotation that was applied last; 0: none
 }
 
 // Slot is the state of an index.
@@ -80,7 +81,7 @@ func Decode(b []byte) (State, error) {
 
 func (s State) check() error {
 	for role, g := range s.Goals {
-		if !slices.Contains(roles, role) || g.Given < 0 || g.Given > MaxPods || g.Count < 0 || g.Count > MaxPods {
+		if !slices.Contains(roles, role) || g.Given < 0 || g.Given > MaxPods || g.Count < 0 || g.Count > MaxPods || g.Annotated < 0 || g.Annotated > MaxPods {
 			return fmt.Errorf("%w: goal of %q: expected 0 to %d pods, found %+v", ErrDamaged, role, MaxPods, g)
 		}
 	}

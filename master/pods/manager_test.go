@@ -266,6 +266,40 @@ func TestNumberOfWorkersOutlivesTheLeader(t *testing.T) {
 	mastertest.Eventually(t, "a third pod", func() bool { return len(c.names()) == 3 })
 }
 
+// F321: a number of the annotation that an earlier leader has applied does not undo master scale.
+func TestAnnotatedNumberIsAppliedOnceByAllLeaders(t *testing.T) {
+	store := etcdtest.Store(t)
+	c := newCluster()
+	config := podmanager.Config{Workers: podmanager.Group{Count: 4, Begin: 2, Min: 1}, MaxRelaunch: 1}
+	var m *pods.Manager
+	follow := func(wanted, want int) {
+		t.Helper()
+		mastertest.Eventually(t, "a leader", func() bool { return m.FollowWorkers(t.Context(), wanted) == nil })
+		if g, err := m.ScaleWorkers(t.Context(), 0); err != nil || g.Goal != want {
+			t.Errorf("annotation %d: expected %d workers, found %+v, %v", wanted, want, g, err)
+		}
+	}
+	r, m := start(t, store, c, config)
+	follow(3, 3)
+	if _, err := m.ScaleWorkers(t.Context(), 1); err != nil {
+		t.Fatal(err)
+	}
+	follow(3, 1)
+	if err := r.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	if err := m.FollowWorkers(t.Context(), 3); !errors.Is(err, master.ErrNotLeader) {
+		t.Errorf("a master that does not lead: found %v", err)
+	}
+	_, m = start(t, store, c, config)
+	follow(3, 1)
+	follow(2, 2)
+	follow(3, 3)
+	if err := m.FollowWorkers(t.Context(), 5); !errors.Is(err, pods.ErrLimits) {
+		t.Errorf("5 workers: found %v", err)
+	}
+}
+
 func TestFixedNumberOfWorkersIsNamed(t *testing.T) {
 	for count, want := range map[int]string{
 		0: "expected --workers MIN:MAX of the master, found a job without workers",

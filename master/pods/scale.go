@@ -26,7 +26,9 @@ func (m *Manager) ScaleWorkers(ctx context.Context, workers int) (Group, error) 
 		if err := m.config.Pods.CheckWorkers(workers); err != nil {
 			return Group{}, err
 		}
-		if err := t.scale(ctx, workers); err != nil {
+		if err := t.scale(ctx, func(s podmanager.State) (podmanager.State, bool) {
+			return s.Scale(m.config.Pods, podmanager.Worker, workers), true
+		}); err != nil {
 			return Group{}, err
 		}
 	}
@@ -42,8 +44,22 @@ func (m *Manager) ScaleWorkers(ctx context.Context, workers int) (Group, error) 
 	return Group{}, m.config.Pods.CheckWorkers(0) // the job has no workers
 }
 
-// scale stores the number of workers.
-func (t *term) scale(ctx context.Context, workers int) error {
+// FollowWorkers sets the number of workers to the number of an annotation, unless the leader or an earlier leader has applied this number.
+func (m *Manager) FollowWorkers(ctx context.Context, wanted int) error {
+	m.mu.Lock()
+	t := m.leads
+	m.mu.Unlock()
+	if t == nil {
+		return committer.ErrNotLeader
+	}
+	if err := m.config.Pods.CheckWorkers(wanted); err != nil {
+		return err
+	}
+	return t.scale(ctx, func(s podmanager.State) (podmanager.State, bool) { return s.Follow(m.config.Pods, podmanager.Worker, wanted) })
+}
+
+// scale stores another number of workers, unless change returns false.
+func (t *term) scale(ctx context.Context, change func(podmanager.State) (podmanager.State, bool)) error {
 	if err := t.turn.Acquire(ctx); err != nil {
 		return err
 	}
@@ -59,11 +75,15 @@ func (t *term) scale(ctx context.Context, workers int) error {
 		return taskqueue.ErrJobOver
 	}
 	before := t.config.Pods.Goal(t.state, podmanager.Worker).Count
+	next, changed := change(t.state)
+	if !changed {
+		return nil
+	}
 	//guard:goal-is-stored
-	if err := t.commit(ctx, t.state.Scale(t.config.Pods, podmanager.Worker, workers), nil); err != nil {
+	if err := t.commit(ctx, next, nil); err != nil {
 		return err
 	}
-	t.config.Log.WithFields(logrus.Fields{"before": before, "workers": workers}).Info("number of workers set")
+	t.config.Log.WithFields(logrus.Fields{"before": before, "workers": next.Goals[podmanager.Worker].Count}).Info("number of workers set")
 	t.box.Wake()
 	return nil
 }

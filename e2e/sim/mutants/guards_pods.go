@@ -66,7 +66,7 @@ var podGuards = []guard{
 		condition("$ && false"),
 		"etcd refuses the state, and no pod is replaced any more"}},
 	{"F284", "master/pods.TestNumberOfWorkersOutlivesTheLeader", mutant{"number of workers not stored", "goal-is-stored",
-		text("t.commit(ctx, t.state.Scale(t.config.Pods, podmanager.Worker, workers), nil)", "error(nil)"),
+		text("t.commit(ctx, next, nil)", "error(nil)"),
 		"a new leader starts the workers again that were scaled away"}},
 	{"F284", "master/pods.TestNumberOfWorkersOutlivesTheLeader", mutant{"number of workers without limits", "scale-limits",
 		condition("true"),
