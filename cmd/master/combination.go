@@ -4,6 +4,7 @@ import (
 	"strings"
 
 	"github.com/spf13/cobra"
+	corev1 "k8s.io/api/core/v1"
 
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/master"
@@ -58,9 +59,21 @@ func (c *combination) add(cmd *cobra.Command) {
 	cli.CompleteWords(cmd, "distribution-strategy", []string{string(parameterServers), string(allReduce), string(eachAlone)})
 }
 
-// ofTasks are flags that need the task manager.
-var ofTasks = []string{"dataset", "passes", "pass-mode", "shuffle", "seed", "chunks-per-task", "data-roots", "data-proxy", "explicit-commit", "speculate", "task-fault-tolerance",
-	"update-mode", "backup-workers", "deterministic", "checkpoint-every", "checkpoint-keep", "on-trainer-loss", "resume"}
+// ofTasks are flags that need the task manager. Those of the training service are refused before, with the same reason.
+var ofTasks = []string{"dataset", "dataset-watch", "prediction-data", "passes", "pass-mode", "shuffle", "seed", "chunks-per-task", "trainers", "data-roots", "data-proxy", "explicit-commit", "speculate",
+	"task-timeout-min", "task-timeout-max", "task-max-failures", "max-set-aside", "task-fault-tolerance", "session-ttl", "max-sessions", "allow-trainer-address",
+	"update-mode", "backup-workers", "deterministic", "checkpoint-every", "checkpoint-keep", "on-trainer-loss", "resume",
+	"evaluation-data", "evaluate-every", "best-metric", "keep-best", "target", "patience", "metrics-out", "diverged-factor", "strategy"}
+
+// refuse returns an error for the first of the flags that the user has set.
+func refuse(cmd *cobra.Command, names []string, expected string) error {
+	for _, name := range names {
+		if cmd.Flags().Changed(name) {
+			return cli.SettingErrorf(cmd, name, "%s", expected)
+		}
+	}
+	return nil
+}
 
 // check refuses combinations of parts that do nothing or exclude each other.
 func (c *combination) check(cmd *cobra.Command, s *daemonSettings) error {
@@ -71,6 +84,8 @@ func (c *combination) check(cmd *cobra.Command, s *daemonSettings) error {
 	switch {
 	case s.ps > 0 && c.distribution != parameterServers:
 		return cli.SettingErrorf(cmd, "ps", "expected none with --distribution-strategy %s, whose trainers have the parameters", c.distribution)
+	case c.distribution == allReduce && s.config.Queue.ExplicitCommit:
+		return cli.SettingErrorf(cmd, "explicit-commit", "expected none with --distribution-strategy allreduce, whose trainers report a task when all of them have its last step")
 	case c.service && !c.tasks:
 		return cli.SettingErrorf(cmd, "need-training-service", "expected --need-task-manager with it: it serves tasks")
 	case !c.service && len(s.evaluation.data) > 0:
@@ -84,16 +99,18 @@ func (c *combination) check(cmd *cobra.Command, s *daemonSettings) error {
 	case s.pods.plan.Workers.Count == 0:
 		return cli.SettingErrorf(cmd, "workers", "expected the number of workers: a job without tasks is complete when they have completed")
 	}
-	for _, name := range ofTasks {
-		if changed(name) {
-			return cli.SettingErrorf(cmd, name, "expected --need-task-manager with it")
-		}
-	}
-	return nil
+	//guard:flags-of-tasks-are-refused
+	return refuse(cmd, ofTasks, "expected --need-task-manager with it")
 }
 
-// apply sets what the parts of the master need.
+// apply sets what the parts of the master and the workers need.
 func (c *combination) apply(config *master.Config, pods *podFlags) {
 	config.NoTasks, config.NoTrainingService = !c.tasks, !c.service
 	pods.plan.NoTasks = !c.tasks
+	if c.distribution != parameterServers {
+		pods.cluster.Workers.Env = append(pods.cluster.Workers.Env, corev1.EnvVar{Name: cli.EnvName("distribution-strategy"), Value: string(c.distribution)})
+	}
+	if c.tasks && !c.service {
+		pods.cluster.Workers.Env = append(pods.cluster.Workers.Env, corev1.EnvVar{Name: cli.EnvName("protocol"), Value: "netrpc"})
+	}
 }

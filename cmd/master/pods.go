@@ -89,12 +89,7 @@ func (p *podFlags) check(cmd *cobra.Command, s *daemonSettings) (err error) {
 	case !p.need && p.workers != "":
 		return cli.SettingErrorf(cmd, "workers", "expected it in a pod with a service account, or with --need-pod-manager and KUBECONFIG: the workers are pods; on one machine, use master run")
 	case !p.need:
-		for _, name := range onlyWithPods {
-			if cmd.Flags().Changed(name) {
-				return cli.SettingErrorf(cmd, name, "expected --workers, or --need-pod-manager: this master creates no pods")
-			}
-		}
-		return nil
+		return refuse(cmd, onlyWithPods, "expected --workers, or --need-pod-manager: this master creates no pods")
 	case p.workers == "" && s.ps == 0:
 		return cli.SettingErrorf(cmd, "need-pod-manager", "expected --workers or --ps with the number of pods")
 	}

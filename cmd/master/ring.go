@@ -45,9 +45,15 @@ func (r *ringFlags) check(cmd *cobra.Command, s *daemonSettings) error {
 	}
 	var err error
 	r.config.Min, r.config.Max, err = parseLimits(members, rendezvous.MaxMembers)
+	workers := s.pods.plan.Workers
 	switch {
+	case err != nil && r.members == "":
+		return cli.SettingErrorf(cmd, "workers", "expected 1 to %d with --distribution-strategy allreduce, whose ring has all workers", rendezvous.MaxMembers)
 	case err != nil:
 		return cli.SettingErrorf(cmd, "ring", "%v", err)
+	//guard:ring-of-fewer-workers
+	case s.pods.need && workers.Count > 0 && r.config.Min > workers.Min:
+		return cli.SettingErrorf(cmd, "ring", "expected MIN at most %d, the MIN of --workers: with fewer members the ring waits without end", workers.Min)
 	case r.config.Window < 0 || r.config.Window > time.Hour:
 		return cli.SettingErrorf(cmd, "ring-window", "expected 0 to 1h")
 	}

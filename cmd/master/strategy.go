@@ -120,12 +120,7 @@ func (u strategyUse) checkPopulation(cmd *cobra.Command) error {
 	case !u.evaluated:
 		return cli.SettingErrorf(cmd, "strategy", "population: expected %s, because figures rank the trainers", u.data)
 	}
-	for _, name := range ofJobModel {
-		if f := cmd.Flags().Lookup(name); f != nil && f.Changed {
-			return cli.SettingErrorf(cmd, name, "expected none with a population in --strategy: each trainer has a model of its own")
-		}
-	}
-	return nil
+	return refuse(cmd, ofJobModel, "expected none with a population in --strategy: each trainer has a model of its own")
 }
 
 // checkRounds returns an error for a strategy that needs figures of evaluation rounds in a job without them.

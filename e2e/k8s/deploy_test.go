@@ -231,7 +231,7 @@ func TestTwoMastersTrainTheDigits(t *testing.T) {
 	}
 	c.loadEtcd(t)
 	manifests := c.Kubectl(t, "kustomize", c.overlay("ha"))
-	c.Apply(t, ns, strings.NewReplacer("--passes=30", "--passes=300", "/usr/local/bin/etcd", "/etcd").Replace(manifests))
+	c.Apply(t, ns, strings.NewReplacer("--passes=30", "--passes=1000", "/usr/local/bin/etcd", "/etcd").Replace(manifests))
 	c.awaitPass(t, ns, 3)
 	leader := c.leader(t, ns)
 	c.Kubectl(t, "-n", ns, "delete", "pod", leader, "--grace-period=1")

@@ -55,7 +55,9 @@ func (m *Manager) FollowWorkers(ctx context.Context, wanted int) error {
 	if err := m.config.Pods.CheckWorkers(wanted); err != nil {
 		return err
 	}
-	return t.scale(ctx, func(s podmanager.State) (podmanager.State, bool) { return s.Follow(m.config.Pods, podmanager.Worker, wanted) })
+	return t.scale(ctx, func(s podmanager.State) (podmanager.State, bool) {
+		return s.Follow(m.config.Pods, podmanager.Worker, wanted)
+	})
 }
 
 // scale stores another number of workers, unless change returns false.

@@ -122,7 +122,7 @@ func (q Queues) Table(w io.Writer, limit int) {
 	fmt.Fprintf(w, "job %s, commit %s\n", WithReason(q.Job+", "+q.Status, q.Reason), cli.Thousands(q.Commit))
 	q.Steps.table(w)
 	if len(q.Datasets) == 0 {
-		fmt.Fprintln(w, "No dataset yet: the first trainer that reports one begins the job.")
+		fmt.Fprintln(w, "No dataset yet: a job with tasks begins when a trainer reports its dataset.")
 	}
 	for _, d := range q.Datasets {
 		c := d.Counts

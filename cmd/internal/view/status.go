@@ -382,7 +382,7 @@ func (s Status) datasetsTable(w io.Writer) {
 	case s.Registration != nil:
 		fmt.Fprintln(w, s.Registration)
 	case len(s.Datasets) == 0:
-		fmt.Fprintln(w, "No dataset yet: the first trainer that reports one begins the job.")
+		fmt.Fprintln(w, "No dataset yet: a job with tasks begins when a trainer reports its dataset.")
 	}
 	if len(s.Datasets) == 0 {
 		return

@@ -29,7 +29,7 @@ func connect(t *testing.T, a *api) *kubernetes.Cluster {
 	logger, _ := logtest.NewNullLogger()
 	c, err := kubernetes.New(kubernetes.Config{
 		Job: "j", API: a.config(), Namespace: "ns", Self: "m-0", Endpoints: []string{"http://etcd:2379"}, NodeLostAfter: 30 * time.Second, QPS: 1000, Log: logrus.NewEntry(logger),
-		Workers: kubernetes.Pods{Command: []string{"master", "trainer", "--data", "/d"}}, Servers: kubernetes.Pods{Command: []string{"serve"}, Image: "other:1"},
+		Workers: kubernetes.Pods{Command: []string{"master", "trainer", "--data", "/d"}, Env: []corev1.EnvVar{{Name: "TRAINMASTER_PROTOCOL", Value: "netrpc"}}}, Servers: kubernetes.Pods{Command: []string{"serve"}, Image: "other:1"},
 	})
 	if err != nil {
 		t.Fatal(err)
@@ -186,7 +186,7 @@ func TestPodHasTheEnvironmentAndTheOwnerOfTheJob(t *testing.T) {
 	for _, e := range main.Env {
 		env[e.Name] = e.Value
 	}
-	for k, v := range map[string]string{"TRAINMASTER_ENDPOINTS": "http://etcd:2379", "TRAINMASTER_JOB": "j", "TRAINMASTER_ID": "j-worker-3-2", "TRAINMASTER_EXIT_CODES": "pod"} {
+	for k, v := range map[string]string{"TRAINMASTER_ENDPOINTS": "http://etcd:2379", "TRAINMASTER_JOB": "j", "TRAINMASTER_ID": "j-worker-3-2", "TRAINMASTER_EXIT_CODES": "pod", "TRAINMASTER_PROTOCOL": "netrpc"} {
 		if env[k] != v {
 			t.Errorf("%s: expected %s, found %s", k, v, env[k])
 		}

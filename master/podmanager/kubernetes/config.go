@@ -41,6 +41,7 @@ type Pods struct {
 	Command   []string
 	Resources corev1.ResourceList
 	Template  corev1.PodTemplateSpec
+	Env       []corev1.EnvVar // what the programs of this role must agree about with the master; a variable of the template takes precedence
 }
 
 // Main is the name of the container that runs the command.
@@ -107,8 +108,22 @@ func ReadTemplate(path string) (t corev1.PodTemplateSpec, err error) {
 	return t, nil
 }
 
-// ParseTemplate reads a PodTemplateSpec in YAML. Unknown fields are errors.
+// document begins a document of YAML.
+var document = regexp.MustCompile(`(?m)^---(\s|$)`)
+
+// ParseTemplate reads a PodTemplateSpec in YAML. Unknown fields, and fields that the master sets, are errors.
 func ParseTemplate(b []byte) (t corev1.PodTemplateSpec, err error) {
+	documents := 0
+	for _, part := range document.Split(string(b), -1) {
+		var content any
+		if yaml.Unmarshal([]byte(part), &content) != nil || content != nil {
+			documents++
+		}
+	}
+	//guard:template-of-one-document
+	if documents > 1 {
+		return t, fmt.Errorf("expected one PodTemplateSpec, found %d documents of YAML: use a file for each role", documents)
+	}
 	text, err := yaml.YAMLToJSONStrict(b)
 	if err != nil {
 		return t, fmt.Errorf("expected a PodTemplateSpec: %w", err)
@@ -127,12 +142,32 @@ func ParseTemplate(b []byte) (t corev1.PodTemplateSpec, err error) {
 	if g := t.Spec.TerminationGracePeriodSeconds; g != nil && *g < 1 {
 		return t, fmt.Errorf("spec.terminationGracePeriodSeconds: expected at least 1, found %d", *g)
 	}
-	for i, c := range t.Spec.Containers {
-		if c.Name == "" {
-			return t, fmt.Errorf("spec.containers[%d].name: expected %s, or the name of another container, found nothing", i, Main)
+	return t, checkContainers(t.Spec.Containers)
+}
+
+// perPod are variables that the master sets for each pod: the queue, the ring and the pods know a trainer by its id.
+var perPod = []string{"TRAINMASTER_ID", "TRAINMASTER_JOB"}
+
+func checkContainers(list []corev1.Container) error {
+	names := map[string]bool{}
+	for i, c := range list {
+		switch {
+		case c.Name == "":
+			return fmt.Errorf("spec.containers[%d].name: expected %s, or the name of another container, found nothing", i, Main)
+		case names[c.Name]:
+			return fmt.Errorf("spec.containers[%d].name: expected each name once, found %s twice", i, c.Name)
+		case c.Name == Main && len(c.Command)+len(c.Args) > 0:
+			return fmt.Errorf("spec.containers[%d]: expected no command and args of the container %s: give its command to --worker-command or --ps-command, or worker.command of a TrainingJob", i, Main)
+		}
+		names[c.Name] = true
+		for _, v := range c.Env {
+			//guard:identity-of-a-pod-is-its-name
+			if c.Name == Main && slices.Contains(perPod, v.Name) {
+				return fmt.Errorf("spec.containers[%d].env: expected no %s, which the master sets for each pod", i, v.Name)
+			}
 		}
 	}
-	return t, nil
+	return nil
 }
 
 // ParseResources reads resources such as cpu=1,memory=2Gi.

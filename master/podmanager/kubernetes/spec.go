@@ -109,7 +109,7 @@ func (c Config) main(m *corev1.Container, a podmanager.Action, settings Pods, o 
 	if m.TerminationMessagePolicy == "" {
 		m.TerminationMessagePolicy = corev1.TerminationMessageFallbackToLogsOnError
 	}
-	m.Env = c.env(m.Env, a)
+	m.Env = c.env(m.Env, a, settings.Env)
 	for name, q := range settings.Resources {
 		c.limit(m, name, q)
 	}
@@ -136,7 +136,7 @@ func (Config) limit(m *corev1.Container, name corev1.ResourceName, q resource.Qu
 }
 
 // env adds the variables of a pod. A variable of the template takes precedence.
-func (c Config) env(env []corev1.EnvVar, a podmanager.Action) []corev1.EnvVar {
+func (c Config) env(env []corev1.EnvVar, a podmanager.Action, more []corev1.EnvVar) []corev1.EnvVar {
 	add := []corev1.EnvVar{
 		{Name: "POD_IP", ValueFrom: &corev1.EnvVarSource{FieldRef: &corev1.ObjectFieldSelector{FieldPath: "status.podIP"}}},
 		{Name: "TRAINMASTER_ENDPOINTS", Value: strings.Join(c.Endpoints, ",")},
@@ -150,7 +150,7 @@ func (c Config) env(env []corev1.EnvVar, a podmanager.Action) []corev1.EnvVar {
 		add = append(add, corev1.EnvVar{Name: "TRAINMASTER_CONTROL_LISTEN", Value: fmt.Sprintf(":%d", ControlPort)},
 			corev1.EnvVar{Name: "TRAINMASTER_RING_LISTEN", Value: fmt.Sprintf(":%d", RingPort)})
 	}
-	for _, v := range add {
+	for _, v := range append(add, more...) {
 		if !slices.ContainsFunc(env, func(e corev1.EnvVar) bool { return e.Name == v.Name }) {
 			env = append(env, v)
 		}
