@@ -72,7 +72,7 @@ func TestControllerOutlivesAnAPIServerThatIsAway(t *testing.T) {
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, is func() bool) {
 	t.Helper()
-	for end := time.Now().Add(time.Minute); !is(); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(time.Minute); !is(); time.Sleep(10 * time.Millisecond) { // polls
 		if time.Now().After(end) {
 			t.Fatalf("%s: not within 1m0s", what)
 		}
