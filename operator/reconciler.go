@@ -40,7 +40,7 @@ const (
 	stale       = 200 * time.Millisecond // while the cache has an earlier version
 	podsEvery   = time.Second            // while pods of a suspended job end
 	pendingTime = 5 * time.Second        // while the pod of the master does not run
-	occupied    = 10 * time.Second       // while another object has a name of the job, or the API refuses an object
+	occupied    = 10 * time.Second       // while an object has a name of the job, or is refused
 )
 
 // Reconcile brings one job one step nearer to its spec.

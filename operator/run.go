@@ -2,6 +2,7 @@ package operator
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"net"
 	"net/http"
@@ -59,7 +60,7 @@ func Run(ctx context.Context, c Config) error {
 		}
 	}
 	var current atomic.Pointer[ctrl.Manager]
-	defer serveHealth(c.HTTP, &current)()
+	defer serveHealth(c.HTTP, &current, c.Log)()
 	for {
 		err := c.run(ctx, scheme, log, &current)
 		current.Store(nil)
@@ -112,7 +113,7 @@ func (c Config) run(ctx context.Context, scheme *runtime.Scheme, log logr.Logger
 }
 
 // serveHealth serves /healthz, /readyz and /metrics until the returned function is called. The process is healthy while the API server is away.
-func serveHealth(listener net.Listener, current *atomic.Pointer[ctrl.Manager]) (stop func()) {
+func serveHealth(listener net.Listener, current *atomic.Pointer[ctrl.Manager], log *logrus.Entry) (stop func()) {
 	if listener == nil {
 		return func() {}
 	}
@@ -129,7 +130,11 @@ func serveHealth(listener net.Listener, current *atomic.Pointer[ctrl.Manager]) (
 	})
 	routes.Handle("/metrics", promhttp.HandlerFor(metrics.Registry, promhttp.HandlerOpts{ErrorHandling: promhttp.HTTPErrorOnError}))
 	face := &http.Server{Handler: routes, ReadHeaderTimeout: 10 * time.Second, IdleTimeout: 90 * time.Second, MaxHeaderBytes: 8 << 10}
-	go face.Serve(listener)
+	go func() {
+		if err := face.Serve(listener); !errors.Is(err, http.ErrServerClosed) {
+			log.WithError(err).Error("HTTP port closed")
+		}
+	}()
 	return func() { face.Close() }
 }
 

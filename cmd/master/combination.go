@@ -59,7 +59,7 @@ func (c *combination) add(cmd *cobra.Command) {
 	cli.CompleteWords(cmd, "distribution-strategy", []string{string(parameterServers), string(allReduce), string(eachAlone)})
 }
 
-// ofTasks are flags that need the task manager. Those of the training service are refused before, with the same reason.
+// ofTasks are flags that need the task manager. Some flags of the training service are refused before.
 var ofTasks = []string{"dataset", "dataset-watch", "prediction-data", "passes", "pass-mode", "shuffle", "seed", "chunks-per-task", "trainers", "data-roots", "data-proxy", "explicit-commit", "speculate",
 	"task-timeout-min", "task-timeout-max", "task-max-failures", "max-set-aside", "task-fault-tolerance", "session-ttl", "max-sessions", "allow-trainer-address",
 	"update-mode", "backup-workers", "deterministic", "checkpoint-every", "checkpoint-keep", "on-trainer-loss", "resume",

@@ -194,7 +194,7 @@ func TestTrainingJobIsSuspendedAndContinues(t *testing.T) {
 	c.verify(t, ns, "/job/digits/etcd")
 }
 
-// F325: an object that the API refuses for a time is in the status and an event, and is created when it is accepted.
+// F325: an object that the API refuses is in the status and an event, and is created when it is accepted.
 func TestTrainingJobAboveAQuotaIsShownUntilItIsRaised(t *testing.T) {
 	t.Parallel()
 	c := Cluster(t)

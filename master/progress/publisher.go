@@ -22,7 +22,7 @@ type Owner interface {
 type Config struct {
 	Owner  Owner
 	Pods   func() (workers, servers int)                // that run
-	Scale  func(ctx context.Context, workers int) error // sets the number of workers, unless an earlier leader has applied this number
+	Scale  func(ctx context.Context, workers int) error // sets the number, once for all leaders
 	Passes int                                          // as the queue has them; 0: no limit
 	Figure string                                       // of the scores of evaluation rounds
 	Every  time.Duration                                // least time between two publications; default 5 s

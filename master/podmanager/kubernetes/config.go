@@ -41,7 +41,7 @@ type Pods struct {
 	Command   []string
 	Resources corev1.ResourceList
 	Template  corev1.PodTemplateSpec
-	Env       []corev1.EnvVar // what the programs of this role must agree about with the master; a variable of the template takes precedence
+	Env       []corev1.EnvVar // settings that the programs of this role share with the master; a variable of the template takes precedence
 }
 
 // Main is the name of the container that runs the command.
