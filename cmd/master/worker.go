@@ -9,7 +9,6 @@ import (
 	"os/signal"
 	"slices"
 	"strconv"
-	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -28,8 +27,8 @@ import (
 )
 
 const (
-	coordinatorPorts = 4 // that an agent chooses: generations in a row have different ones
-	longestGrace     = time.Hour
+	fewestPorts  = 4 // that an agent chooses: generations in a row have different ones
+	longestGrace = time.Hour
 )
 
 // workerCommand is the agent of a member of the ring.
@@ -66,7 +65,7 @@ command if it failed too often, or 128 and the number of the signal that ended i
 	flags.StringVar(&addr, "addr", "", "`host:port` of the master (default: found through etcd)")
 	flags.StringVar(&id, "id", defaultID(), "`name` of this member; a second one with the same name takes its place")
 	flags.StringVar(&host, "host", "", "`address` at which other members reach this one (default: POD_IP, else the address of the connection to the master)")
-	flags.IntSliceVar(&ports, "ports", nil, "`ports` for the training program, at most 16; the coordinator of generation g uses the port at place g, modulo their number (default: 4 free ports)")
+	flags.IntSliceVar(&ports, "ports", nil, "`ports` for the training program, at most 16; the coordinator of generation g uses the port at place g, modulo their number. Each process has its own port in TF_CONFIG (default: 4 free ports, more with more --processes)")
 	flags.IntVar(&processes, "processes", 1, "number of processes of the command on this member")
 	flags.IntVar(&a.MaxRestarts, "max-restarts", 3, "maximum number of failures of the command on this member; failures because of other members do not count")
 	flags.DurationVar(&a.Grace, "stop-grace", 10*time.Second, "`time` from SIGTERM to SIGKILL for the command")
@@ -93,10 +92,15 @@ command if it failed too often, or 128 and the number of the signal that ended i
 			return cli.SettingErrorf(cmd, "stop-grace", "expected 0 to %v", longestGrace)
 		case len(ports) > rendezvous.MaxPorts || slices.ContainsFunc(ports, func(p int) bool { return p < 1 || p > 65535 }):
 			return cli.SettingErrorf(cmd, "ports", "expected at most %d ports from 1 to 65535", rendezvous.MaxPorts)
+		//guard:ports-of-the-processes
+		case len(ports) > 0 && len(ports) < min(processes, rendezvous.MaxPorts):
+			return cli.SettingErrorf(cmd, "ports", "expected at least %d ports for --processes %d", min(processes, rendezvous.MaxPorts), processes)
+		case len(servers) > 0 && processes > rendezvous.MaxPorts:
+			return cli.SettingErrorf(cmd, "servers", "expected at most %d --processes, each with a port of its own in TF_CONFIG", rendezvous.MaxPorts)
 		case slices.ContainsFunc(servers, func(s string) bool { return !cli.IsHostPort(s) }):
 			return cli.SettingErrorf(cmd, "servers", "expected host:port of each")
-		case strings.ContainsAny(host, " /") || len(host) > 253:
-			return cli.SettingErrorf(cmd, "host", "expected an address or a name")
+		case host != "" && rendezvous.CheckHost(host) != nil:
+			return cli.SettingErrorf(cmd, "host", "%w", rendezvous.CheckHost(host))
 		}
 		program, err := exec.LookPath(args[0])
 		if err != nil {
@@ -106,7 +110,7 @@ command if it failed too often, or 128 and the number of the signal that ended i
 			host = os.Getenv("POD_IP")
 		}
 		if len(ports) == 0 {
-			if ports, err = freePorts(coordinatorPorts); err != nil {
+			if ports, err = freePorts(min(max(fewestPorts, processes), rendezvous.MaxPorts)); err != nil {
 				return err
 			}
 		}

@@ -43,6 +43,10 @@ type ExitError struct {
 
 func (e *ExitError) Error() string { return e.Reason }
 
+// defaultNCCL ends a process whose NCCL fails, as torchrun does: without it, the process waits for a peer that has ended. A user's value comes later
+// in the environment, and takes precedence.
+const defaultNCCL = "TORCH_NCCL_ASYNC_ERROR_HANDLING=1"
+
 // leaveTimeout bounds the last call of an agent.
 const leaveTimeout = 5 * time.Second
 
@@ -191,7 +195,7 @@ func (a *Agent) start(ctx context.Context, g *pb.RingGeneration) (*run, error) {
 			return nil, err
 		}
 		cmd := exec.Command(a.Command[0], a.Command[1:]...)
-		cmd.Env = append(os.Environ(), env...)
+		cmd.Env = append(append([]string{defaultNCCL}, os.Environ()...), env...)
 		cmd.Stdout, cmd.Stderr = a.Stdout, a.Stderr
 		processes.Go(func() {
 			if _, err := (procgroup.Child{Cmd: cmd, Stop: a.Stop, Grace: a.Grace}).Run(running); err != nil {

@@ -269,3 +269,24 @@ func TestStubbornCommandIsKilled(t *testing.T) {
 		t.Errorf("the end took %v", took)
 	}
 }
+
+// The value of the user takes precedence.
+func TestAgentSetsErrorHandlingOfNCCL(t *testing.T) {
+	for given, want := range map[string]string{"": "1", "3": "3"} {
+		t.Run("given "+given, func(t *testing.T) {
+			t.Setenv("TORCH_NCCL_ASYNC_ERROR_HANDLING", given)
+			if given == "" {
+				if err := os.Unsetenv("TORCH_NCCL_ASYNC_ERROR_HANDLING"); err != nil {
+					t.Fatal(err)
+				}
+			}
+			r := start(t, etcdtest.Store(t), 1, 1)
+			file := notes(filepath.Join(t.TempDir(), "notes"))
+			a := work(t, trainer.At(r.Addr), "a", fmt.Sprintf(`echo "$TORCH_NCCL_ASYNC_ERROR_HANDLING" >> %s`, file))
+			if err := a.wait(t); err != nil {
+				t.Error(err)
+			}
+			file.await(t, want)
+		})
+	}
+}

@@ -39,8 +39,7 @@ func (p place) environment(local int) ([]string, error) {
 		return nil, fmt.Errorf("process of member %s: expected 0 to %d, found %d", me.Id, int(me.Processes)-1, local)
 	}
 	rank, world := slot.Rank, slot.Size
-	own := net.JoinHostPort(me.Host, strconv.Itoa(int(me.Ports[(p.generation.Number+uint64(local))%uint64(len(me.Ports))])))
-	config, err := tfConfig(rank, own, p.servers)
+	config, err := p.tfConfig(rank, local)
 	if err != nil {
 		return nil, err
 	}
@@ -61,7 +60,9 @@ func (p place) environment(local int) ([]string, error) {
 		"HOROVOD_HOSTNAME=" + me.Id, "HOROVOD_CONTROLLER=gloo", "HOROVOD_CPU_OPERATIONS=gloo",
 		// JAX.
 		"JAX_COORDINATOR_ADDRESS=" + p.generation.Coordinator, "JAX_NUM_PROCESSES=" + text(world), "JAX_PROCESS_ID=" + text(rank),
-		"TF_CONFIG=" + config,
+	}
+	if config != "" {
+		list = append(list, "TF_CONFIG="+config)
 	}
 	if host, port, err := net.SplitHostPort(p.horovod); err == nil {
 		list = append(list, "HOROVOD_GLOO_RENDEZVOUS_ADDR="+host, "HOROVOD_GLOO_RENDEZVOUS_PORT="+port)
@@ -69,19 +70,43 @@ func (p place) environment(local int) ([]string, error) {
 	return list, nil
 }
 
-// tfConfig returns a sparse TF_CONFIG: a worker and the parameter servers.
-func tfConfig(rank int, own string, servers []string) (string, error) {
-	cluster := map[string]any{"worker": map[string]string{strconv.Itoa(rank): own}}
-	if len(servers) > 0 {
-		cluster["ps"] = servers
+// tfConfig returns TF_CONFIG; "": it would be wrong or too large. With parameter servers, it is sparse: this process and the servers. Otherwise it has the
+// processes of all members, as MultiWorkerMirroredStrategy requires.
+func (p place) tfConfig(rank, local int) (string, error) {
+	me := p.generation.Members[p.self]
+	//guard:own-port-of-a-process
+	if int(me.Processes) > len(me.Ports) {
+		return "", nil // two processes would have the same address
+	}
+	cluster := map[string]any{}
+	if len(p.servers) > 0 {
+		cluster["ps"], cluster["worker"] = p.servers, map[string]string{strconv.Itoa(rank): p.address(me, local)}
+	} else {
+		var all []string
+		for _, m := range p.generation.Members {
+			if int(m.Processes) > len(m.Ports) {
+				return "", nil
+			}
+			for i := range int(m.Processes) {
+				all = append(all, p.address(m, i))
+			}
+		}
+		cluster["worker"] = all
 	}
 	b, err := json.Marshal(map[string]any{"cluster": cluster, "task": map[string]any{"type": "worker", "index": rank}})
-	if err != nil {
+	switch {
+	case err != nil:
 		return "", err
-	}
 	//guard:tf-config-limit
-	if len(b) > maxTFConfig {
+	case len(b) <= maxTFConfig:
+		return string(b), nil
+	case len(p.servers) > 0:
 		return "", fmt.Errorf("TF_CONFIG: expected at most %d bytes, found %d: name fewer --servers", maxTFConfig, len(b))
 	}
-	return string(b), nil
+	return "", nil // of a job of another framework, most likely
+}
+
+// address returns host:port of a process. The processes of a member have different ports, which change with the generation.
+func (p place) address(m *pb.RingMember, local int) string {
+	return net.JoinHostPort(m.Host, strconv.Itoa(int(m.Ports[(p.generation.Number+uint64(local))%uint64(len(m.Ports))])))
 }

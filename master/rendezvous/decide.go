@@ -114,6 +114,8 @@ func Decide(now time.Time, s State, c Config) Decision {
 		reason, rest := p.lost(now, failing && s.Ring.Has(p.Key()), d.suspect(p.Key()) != nil)
 		if reason != "" {
 			d.Lost = append(d.Lost, Lost{p.Key(), reason, p.Gone != ""})
+			//guard:former-members-stored
+			d.Ring.remember(p.Key())
 			continue
 		}
 		d.live = append(d.live, p)

@@ -611,6 +611,47 @@ func TestDecodeRefusesOtherBytes(t *testing.T) {
 	}
 }
 
+// F353: the term in which a member was lost does not matter.
+func TestMemberThatWasRemovedDoesNotReplaceAnotherInstance(t *testing.T) {
+	for name, removed := range map[string]func(b *bench){
+		"replaced":    func(b *bench) { b.join("b#2") },
+		"lost before": func(b *bench) { b.cut("b"); b.pass(LostAfter); b.join("b#2") },
+		"lost, and its replacement is in the ring of the next leader": func(b *bench) { b.cut("b"); b.pass(LostAfter); b.join("b#2"); b.next(t) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			b := newBench(2, 3, 0)
+			b.join("a", "b", "c")
+			removed(b)
+			if !b.state.Replaced(member("b").Key()) {
+				t.Error("expected the first instance of b to be refused")
+			}
+			for _, other := range []string{"b#2", "b#3", "d"} {
+				if b.state.Replaced(member(other).Key()) {
+					t.Errorf("expected %s to be admitted", other)
+				}
+			}
+			b.leave("b")
+			if b.state.Replaced(member("b").Key()) {
+				t.Error("expected the first instance of b to be admitted when no other instance is present")
+			}
+		})
+	}
+}
+
+// F354: a host that gives no coordinator host:port would end all members.
+func TestHostOfAMemberGivesACoordinator(t *testing.T) {
+	for host, ok := range map[string]bool{
+		"10.0.0.1": true, "node-1.example": true, "::1": true, "fe80::1%eth0": true,
+		"[::1]": false, "10.0.0.1:80": false, "a]": false, "node:80": false, "": false, "a b": false,
+	} {
+		m := member("a")
+		m.Host = host
+		if err := m.Validate(); (err == nil) != ok {
+			t.Errorf("%s: expected accepted %v, found %v", host, ok, err)
+		}
+	}
+}
+
 func (r Ring) String() string { return string(r.Encode()) }
 
 func TestLargestRingFitsAValue(t *testing.T) {
@@ -621,6 +662,9 @@ func TestLargestRingFitsAValue(t *testing.T) {
 			m.Ports = append(m.Ports, 60000+p)
 		}
 		r.Members = append(r.Members, m)
+	}
+	for i := range 2 * maxFormer {
+		r.remember(MemberKey{fmt.Sprintf("%0200d", i), strings.Repeat("i", maxInstance)})
 	}
 	if n := len(r.Encode()); n > maxBytes {
 		t.Errorf("%d bytes, expected at most %d", n, maxBytes)

@@ -3,6 +3,7 @@ package rendezvous
 import (
 	"errors"
 	"fmt"
+	"net/netip"
 	"slices"
 	"strconv"
 	"strings"
@@ -25,6 +26,7 @@ const (
 	// MaxProcesses is the maximum number of processes of a member.
 	MaxProcesses = 1024
 
+	maxFormer   = 256
 	maxID       = 200
 	maxInstance = 64
 	maxHost     = 253
@@ -49,7 +51,10 @@ type Member struct {
 }
 
 // MemberKey identifies a start of a member.
-type MemberKey struct{ ID, Instance string }
+type MemberKey struct {
+	ID       string `json:"id"`
+	Instance string `json:"instance"`
+}
 
 // Key returns the identity of the member.
 func (m Member) Key() MemberKey { return MemberKey{m.ID, m.Instance} }
@@ -61,8 +66,8 @@ func (m Member) Validate() error {
 		return fmt.Errorf("id: expected 1 to %d characters of ASCII without spaces, quotes, slashes, < > and &, found %q", maxID, Clip(m.ID))
 	case !isName(m.Instance, maxInstance):
 		return fmt.Errorf("instance: expected 1 to %d characters of ASCII without spaces, quotes, slashes, < > and &, found %q", maxInstance, Clip(m.Instance))
-	case !isName(m.Host, maxHost):
-		return fmt.Errorf("host: expected an address or a name of at most %d characters, found %q", maxHost, Clip(m.Host))
+	case CheckHost(m.Host) != nil:
+		return fmt.Errorf("host: %w, found %q", CheckHost(m.Host), Clip(m.Host))
 	case len(m.Ports) == 0 || len(m.Ports) > MaxPorts:
 		return fmt.Errorf("ports: expected 1 to %d, found %d", MaxPorts, len(m.Ports))
 	case m.Processes < 1 || m.Processes > MaxProcesses:
@@ -71,6 +76,20 @@ func (m Member) Validate() error {
 	for _, p := range m.Ports {
 		if p < 1 || p > 65535 {
 			return fmt.Errorf("ports: expected 1 to 65535, found %d", p)
+		}
+	}
+	return nil
+}
+
+// CheckHost returns an error if text is not the address of a member: a host that a port can follow.
+func CheckHost(text string) error {
+	if !isName(text, maxHost) {
+		return fmt.Errorf("expected an address or a name of at most %d characters", maxHost)
+	}
+	//guard:host-of-a-member
+	if strings.ContainsAny(text, "[]:") {
+		if _, err := netip.ParseAddr(text); err != nil {
+			return errors.New("expected an address or a name without a port and brackets, such as 10.0.0.1 or fd00::1")
 		}
 	}
 	return nil
@@ -127,6 +146,14 @@ func (g Generation) Coordinator() string {
 type Ring struct {
 	Generation
 	Closed string `json:"closed,omitempty"` // why no generation follows; "": it is open
+	// Former are the members that were removed last, at most maxFormer. They take no place from another instance.
+	Former []MemberKey `json:"former,omitempty"`
+}
+
+// remember adds a member that is removed to Former.
+func (r *Ring) remember(k MemberKey) {
+	r.Former = append(slices.DeleteFunc(slices.Clone(r.Former), func(f MemberKey) bool { return f == k }), k)
+	r.Former = r.Former[max(0, len(r.Former)-maxFormer):]
 }
 
 var codec = jsonstate.Codec[Ring]{Format: Format, MaxBytes: maxBytes, Newer: ErrNewer, Damaged: ErrDamaged}
@@ -156,6 +183,14 @@ func (r Ring) check() error {
 			return fmt.Errorf("%w: expected each member once, found %q twice", ErrDamaged, m.ID)
 		}
 		seen[m.ID] = true
+	}
+	if n := len(r.Former); n > maxFormer {
+		return fmt.Errorf("%w: expected at most %d former members, found %d", ErrDamaged, maxFormer, n)
+	}
+	for _, k := range r.Former {
+		if !isName(k.ID, maxID) || !isName(k.Instance, maxInstance) {
+			return fmt.Errorf("%w: former member: expected an id and an instance, found %q and %q", ErrDamaged, Clip(k.ID), Clip(k.Instance))
+		}
 	}
 	return nil
 }
@@ -204,6 +239,12 @@ func Begin(r Ring, now time.Time) State {
 // Find returns the index of a member in Present; -1: it is absent.
 func (s *State) Find(k MemberKey) int {
 	return slices.IndexFunc(s.Present, func(p Presence) bool { return p.Key() == k && p.Gone == "" })
+}
+
+// Replaced reports whether another instance has the id of a member that is not present. A member that was removed must not take its place back.
+func (s *State) Replaced(k MemberKey) bool {
+	isFormer := slices.Contains(s.Ring.Former, k) || slices.ContainsFunc(s.Present, func(p Presence) bool { return p.Key() == k && p.Gone != "" })
+	return isFormer && s.Find(k) < 0 && slices.ContainsFunc(s.Present, func(p Presence) bool { return p.ID == k.ID && p.Gone == "" })
 }
 
 // Join adds a member, or notes that it is present. It replaces a member with its id.

@@ -46,6 +46,10 @@ func (r *Ring) Join(m rendezvous.Member) (job [16]byte, err error) {
 		if s.Find(m.Key()) < 0 && len(s.Present) >= maxPresent {
 			return fmt.Errorf("%w: expected at most %d", ErrFull, maxPresent)
 		}
+		//guard:replaced-member-stays-out
+		if s.Replaced(m.Key()) {
+			return ErrReplaced
+		}
 		isNew := s.Find(m.Key()) < 0
 		if s.Join(m, now); isNew {
 			r.broadcastLocked()
@@ -67,7 +71,7 @@ const (
 )
 
 // Report notes an outcome of the current generation. It returns when the effect is stored: the generation has ended, or the member has
-// completed it.
+// completed it. A completion of a generation that has ended is refused with [ErrOld]: the next generation begins without it.
 func (r *Ring) Report(ctx context.Context, k rendezvous.MemberKey, generation uint64, o Outcome, peer, reason string) error {
 	_, err := r.event(func(s *rendezvous.State, now time.Time) error {
 		if s.Ring.Closed != "" {
@@ -105,10 +109,23 @@ func (r *Ring) Report(ctx context.Context, k rendezvous.MemberKey, generation ui
 	if err != nil {
 		return err
 	}
-	return r.until(ctx, func(s rendezvous.State) bool {
-		return s.Ring.Closed != "" || s.Ring.Number != generation || s.Ring.Ended != "" ||
-			o == Completed && slices.ContainsFunc(s.Ring.Members, func(m rendezvous.Member) bool { return m.Key() == k && m.Completed })
-	})
+	forgotten := false
+	if err := r.until(ctx, func(s rendezvous.State) bool {
+		isOver := s.Ring.Number != generation || s.Ring.Ended != ""
+		forgotten = isOver && s.Ring.Closed == ""
+		return s.Ring.Closed != "" || isOver || o == Completed && slices.ContainsFunc(s.Ring.Members, func(m rendezvous.Member) bool { return m.Key() == k && m.Completed })
+	}); err != nil {
+		return err
+	}
+	//guard:completion-of-an-ended-generation
+	if o == Completed && forgotten {
+		return errEnded(generation)
+	}
+	return nil
+}
+
+func errEnded(generation uint64) error {
+	return fmt.Errorf("%w: generation %d has ended: begin again in the next generation", ErrOld, generation)
 }
 
 // presentLocked returns an error if a member is not present.

@@ -173,7 +173,7 @@ func (r *Ring) adopt(d rendezvous.Decision, isNew bool, before rendezvous.Ring) 
 			line.Info("ring closed")
 		case d.Ring.Number != before.Number:
 			line.Info("ring formed")
-		case d.Ring.Ended != "":
+		case d.Ring.Ended != before.Ended:
 			line.Warn("ring ended, waiting for members")
 		}
 	}

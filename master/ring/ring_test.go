@@ -14,6 +14,7 @@ import (
 
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/internal/tcpproxy"
 	"trainmaster/master"
 	"trainmaster/master/component"
 	"trainmaster/master/mastertest"
@@ -239,6 +240,52 @@ func TestReportOfAnOldGenerationIsRefused(t *testing.T) {
 	err := a.Report(t.Context(), 1, pb.RingOutcome_RING_OUTCOME_FAILED, "", "late")
 	if !errors.Is(err, client.ErrOldGeneration) || !strings.Contains(err.Error(), "expected 2, found 1") {
 		t.Errorf("expected a refusal with the current number, found %v", err)
+	}
+}
+
+// F357: an answer without an error would mean that the member may go.
+func TestCompletionOfAnEndedGenerationIsRefused(t *testing.T) {
+	store := etcdtest.Store(t)
+	r, _ := start(t, store, 2, 2, 0)
+	a, b := attend(t, trainer.At(r.Addr), "a"), attend(t, trainer.At(r.Addr), "b")
+	a.awaitState(t, pb.RingState_RING_STATE_MEMBER)
+	if err := b.Leave(t.Context(), "drained"); err != nil {
+		t.Fatal(err)
+	}
+	a.awaitState(t, pb.RingState_RING_STATE_WAITING)
+	err := a.Report(t.Context(), 1, pb.RingOutcome_RING_OUTCOME_COMPLETED, "", "")
+	if !errors.Is(err, client.ErrOldGeneration) || !strings.Contains(err.Error(), "generation 1 has ended") {
+		t.Errorf("completed: expected a refusal with the generation, found %v", err)
+	}
+	if err := a.Report(t.Context(), 1, pb.RingOutcome_RING_OUTCOME_FAILED, "", "late"); err != nil {
+		t.Errorf("failed: expected no error, since the generation has ended, found %v", err)
+	}
+}
+
+// F353: the member does not see its replacement while it is unreachable.
+func TestReplacedMemberReturnsAndEnds(t *testing.T) {
+	store := etcdtest.Store(t)
+	r, _ := start(t, store, 2, 2, 0)
+	relay, err := tcpproxy.New(r.Addr)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer relay.Close()
+	first := attend(t, trainer.At(relay.Addr()), "a")
+	b := attend(t, trainer.At(r.Addr), "b")
+	first.awaitState(t, pb.RingState_RING_STATE_MEMBER)
+	u := b.awaitState(t, pb.RingState_RING_STATE_MEMBER)
+	relay.Refuse(true)
+	relay.Cut()
+	second := attend(t, trainer.At(r.Addr), "a")
+	second.await(t, u.Generation.Number+1, "b", "a")
+	relay.Refuse(false)
+	if err := <-first.ended; !errors.Is(err, client.ErrReplaced) {
+		t.Errorf("expected an error that names the id, found %v", err)
+	}
+	first.ended <- nil
+	if g := second.Update().GetGeneration(); g.GetNumber() != u.Generation.Number+1 || stored(t, store).Number != g.GetNumber() {
+		t.Errorf("expected the generation of the replacement to continue, found %v", g)
 	}
 }
 

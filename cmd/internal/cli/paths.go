@@ -59,5 +59,9 @@ func OneLineName(name string) string {
 // IsHostPort reports whether addr is a host and a port.
 func IsHostPort(addr string) bool {
 	_, port, err := net.SplitHostPort(addr)
-	return err == nil && port != ""
+	if err != nil || port == "" {
+		return false
+	}
+	_, err = net.LookupPort("tcp", port) // a number up to 65535, or the name of a service
+	return err == nil
 }

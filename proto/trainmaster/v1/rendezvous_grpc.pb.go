@@ -38,16 +38,16 @@ const (
 // A member calls Join every 5 s, and Watch after the first Join. When the stream of Watch ends, it calls Join and Watch again, at the leader
 // that it finds. All calls can be repeated. Errors have a google.rpc.ErrorInfo with the domain "trainmaster" and a reason: NO_RING (the master
 // has no ring), RING_CLOSED, NOT_A_MEMBER (join first), REPLACED (another process has joined with the id), OLD_GENERATION (the error has the
-// current number), NOT_LEADER (ask again).
+// current number, or says that the completed generation has ended), NOT_LEADER (ask again).
 type RendezvousClient interface {
 	// Join adds a member, or keeps it in the ring. A member without a Join for 15 s is lost. A member that joins with the id of another
-	// instance replaces it.
+	// instance replaces it. An instance that was replaced or lost does not take the place of another instance that is present: REPLACED.
 	Join(ctx context.Context, in *RingJoinRequest, opts ...grpc.CallOption) (*RingJoinReply, error)
 	// Watch sends the state of the ring, and then each change. Only the newest state is sent if the caller is slow. A member whose stream has
 	// ended for 2 s is lost, or immediately if a failure is reported. Without an id, the caller observes the ring.
 	Watch(ctx context.Context, in *RingWatchRequest, opts ...grpc.CallOption) (grpc.ServerStreamingClient[RingUpdate], error)
 	// Report says how the work of a generation goes: the member has completed it, or it failed. After a failure, the next generation follows.
-	// When all members have completed, the ring is closed. The call returns when the next leader also knows it.
+	// When all members have completed, the ring is closed. A completion of a generation that has ended is refused: OLD_GENERATION. The call returns when the next leader also knows it.
 	Report(ctx context.Context, in *RingReportRequest, opts ...grpc.CallOption) (*RingReportReply, error)
 	// Leave removes a member. The others continue in the next generation. The call returns when that is stored.
 	Leave(ctx context.Context, in *RingLeaveRequest, opts ...grpc.CallOption) (*RingLeaveReply, error)
@@ -134,16 +134,16 @@ func (c *rendezvousClient) Close(ctx context.Context, in *RingCloseRequest, opts
 // A member calls Join every 5 s, and Watch after the first Join. When the stream of Watch ends, it calls Join and Watch again, at the leader
 // that it finds. All calls can be repeated. Errors have a google.rpc.ErrorInfo with the domain "trainmaster" and a reason: NO_RING (the master
 // has no ring), RING_CLOSED, NOT_A_MEMBER (join first), REPLACED (another process has joined with the id), OLD_GENERATION (the error has the
-// current number), NOT_LEADER (ask again).
+// current number, or says that the completed generation has ended), NOT_LEADER (ask again).
 type RendezvousServer interface {
 	// Join adds a member, or keeps it in the ring. A member without a Join for 15 s is lost. A member that joins with the id of another
-	// instance replaces it.
+	// instance replaces it. An instance that was replaced or lost does not take the place of another instance that is present: REPLACED.
 	Join(context.Context, *RingJoinRequest) (*RingJoinReply, error)
 	// Watch sends the state of the ring, and then each change. Only the newest state is sent if the caller is slow. A member whose stream has
 	// ended for 2 s is lost, or immediately if a failure is reported. Without an id, the caller observes the ring.
 	Watch(*RingWatchRequest, grpc.ServerStreamingServer[RingUpdate]) error
 	// Report says how the work of a generation goes: the member has completed it, or it failed. After a failure, the next generation follows.
-	// When all members have completed, the ring is closed. The call returns when the next leader also knows it.
+	// When all members have completed, the ring is closed. A completion of a generation that has ended is refused: OLD_GENERATION. The call returns when the next leader also knows it.
 	Report(context.Context, *RingReportRequest) (*RingReportReply, error)
 	// Leave removes a member. The others continue in the next generation. The call returns when that is stored.
 	Leave(context.Context, *RingLeaveRequest) (*RingLeaveReply, error)
