@@ -67,7 +67,7 @@ func (a *admin) Status(ctx context.Context, req *pb.StatusRequest) (*pb.StatusRe
 	if err != nil {
 		return nil, err
 	}
-	reply.ParameterServers, reply.Refusal = parameterServers(servers), s.Refusal
+	reply.ParameterServers, reply.Refusal, reply.RingWaits = parameterServers(servers), s.Refusal, a.ringWaits()
 	if s, err := a.master.Pods(); err == nil { // the master creates them
 		for _, g := range s.Groups {
 			reply.Pods = append(reply.Pods, podGroup(&g))
@@ -275,6 +275,15 @@ func (a *admin) ListTrainers(ctx context.Context, req *pb.ListTrainersRequest) (
 	return &pb.ListTrainersReply{Trainers: p.entries, NextPageToken: p.next()}, nil
 }
 
+// ringWaits returns why the ring has waited for a long time; "": it has not, or there is none.
+func (a *admin) ringWaits() string {
+	r, err := a.master.Ring()
+	if err != nil {
+		return ""
+	}
+	return r.Stuck()
+}
+
 // ListPods lists the pods.
 func (a *admin) ListPods(_ context.Context, req *pb.ListPodsRequest) (*pb.ListPodsReply, error) {
 	if err := a.names(req.GetJob()); err != nil {
@@ -284,7 +293,7 @@ func (a *admin) ListPods(_ context.Context, req *pb.ListPodsRequest) (*pb.ListPo
 	if err != nil {
 		return nil, err
 	}
-	reply := &pb.ListPodsReply{Problem: strings.ToValidUTF8(s.Problem, "\uFFFD")}
+	reply := &pb.ListPodsReply{Problem: strings.ToValidUTF8(s.Problem, "\uFFFD"), RingWaits: a.ringWaits()}
 	for _, p := range s.Pods {
 		reply.Pods = append(reply.Pods, &pb.PodEntry{
 			Name: p.Name, Role: string(p.Role), Index: uint32(p.Index), Attempt: uint32(p.Attempt), Phase: p.Phase,

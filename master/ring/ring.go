@@ -33,11 +33,16 @@ type Ring struct {
 	term    component.Term // nil: this master does not lead
 	state   rendezvous.State
 	waiting string          // why there is no generation
+	waits   time.Time       // since when there is none; zero: there is one, or the ring is closed
+	stuck   string          // why there has been none for longWait; "": there is one, or it has waited less
 	open    map[*Watch]bool // streams
 	changed chan struct{}   // closes at the next change, and at the end of the term
 }
 
 const retryPause = time.Second
+
+// longWait is the time without a generation after which a user must know the reason: the programs of the members do not run.
+const longWait = 30 * time.Second
 
 // New returns the component.
 func New(config Config) *Ring {
@@ -69,6 +74,7 @@ func (r *Ring) Prepare(ctx context.Context, t component.Term) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.state, r.waiting, r.open = rendezvous.Begin(stored, t.Clock().Now()), "", map[*Watch]bool{}
+	r.waits, r.stuck = time.Time{}, ""
 	return nil
 }
 
@@ -158,7 +164,39 @@ func (r *Ring) round(ctx context.Context, t component.Term) (rest time.Duration,
 		a, err := t.Submit(ctx, &taskqueue.EndJob{Reason: "the ring is closed: " + d.Ring.Closed})
 		return d.Rest, cmp.Or(err, a.Err)
 	}
-	return d.Rest, nil
+	return r.noteWait(d, t.Clock().Now()), nil
+}
+
+// noteWait notes a ring that has waited for members for a long time, and logs it once. It returns the time until the next round.
+func (r *Ring) noteWait(d rendezvous.Decision, now time.Time) (rest time.Duration) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if d.Waiting == "" {
+		r.waits, r.stuck = time.Time{}, ""
+		return d.Rest
+	}
+	if r.waits.IsZero() {
+		r.waits = now
+	}
+	if left := longWait - now.Sub(r.waits); left > 0 {
+		if d.Rest < 0 {
+			return left
+		}
+		return min(d.Rest, left)
+	}
+	//guard:long-wait-reported
+	if r.stuck == "" {
+		r.config.Log.WithField("reason", d.Waiting).Warn("the ring waits for members: their programs do not run")
+	}
+	r.stuck = d.Waiting
+	return d.Rest
+}
+
+// Stuck returns why the ring has had no generation for 30 s; "": it has one, has waited less, or is closed.
+func (r *Ring) Stuck() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stuck
 }
 
 // adopt applies a decision that is stored.

@@ -9,8 +9,9 @@ import (
 
 // Pods is what `master pods` says.
 type Pods struct {
-	Pods    []Pod  `json:"pods"`
-	Problem string `json:"problem,omitempty"` // why they are not observed now
+	Pods      []Pod  `json:"pods"`
+	Problem   string `json:"problem,omitempty"`    // why they are not observed now
+	RingWaits string `json:"ring_waits,omitempty"` // as in Status
 }
 
 // Pod is the newest attempt of an index.
@@ -75,7 +76,7 @@ func (g podGroup) String() string {
 
 // NewPods returns the pods of a reply of the leader.
 func NewPods(r *pb.ListPodsReply) Pods {
-	v := Pods{Pods: []Pod{}, Problem: r.GetProblem()}
+	v := Pods{Pods: []Pod{}, Problem: r.GetProblem(), RingWaits: r.GetRingWaits()}
 	for _, p := range r.GetPods() {
 		v.Pods = append(v.Pods, Pod{
 			Name: p.GetName(), Role: p.GetRole(), Index: p.GetIndex(), Attempt: p.GetAttempt(), Phase: p.GetPhase(), Charged: p.GetCharged(), Memory: p.GetMemory(), Reason: p.GetReason(),
@@ -93,6 +94,9 @@ func PodsTable(w io.Writer, v Pods) {
 			memory = fmt.Sprintf("%d MiB", p.Memory>>20)
 		}
 		fmt.Fprintf(w, "%s\t%s\t%d\t%s\t%s\n", p.Name, p.Phase, p.Charged, memory, oneLine(p.Reason))
+	}
+	if v.RingWaits != "" {
+		fmt.Fprintf(w, "\nThe ring waits: %s\n", oneLine(v.RingWaits))
 	}
 	if v.Problem != "" {
 		fmt.Fprintf(w, "\nThe pods are not observed now: %s\n", v.Problem)

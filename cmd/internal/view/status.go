@@ -40,6 +40,8 @@ type Status struct {
 	Population *populationStatus `json:"population"`
 	// Pods are the pods that the master creates, by role.
 	Pods []podGroup `json:"pods"`
+	// RingWaits is why the ring has had no generation for 30 s; "": it has one, or has waited less.
+	RingWaits string `json:"ring_waits,omitempty"`
 	// Refusal is why etcd did not take the last commit, and what to do; "": it took it.
 	Refusal string `json:"refusal"`
 	// Ledger describes how the leader seals the ledger; null if it writes none.
@@ -245,7 +247,7 @@ func NewStatus(r *pb.StatusReply) Status {
 	if p := r.GetSteps(); p != nil {
 		s.Steps = &jobSteps{p.GetCommitted(), p.GetGeneration(), p.GetUncommitted()}
 	}
-	s.Pods = newPodGroups(r.GetPods())
+	s.Pods, s.RingWaits = newPodGroups(r.GetPods()), r.GetRingWaits()
 	for _, d := range r.GetDatasets() {
 		s.Datasets = append(s.Datasets, datasetStatus{
 			Dataset: d.GetDataset(), Name: d.GetName(), Weight: d.GetWeight(), Kind: enumWord(d.GetKind(), "TASK_KIND_"), Digest: hex.EncodeToString(d.GetDigest()), Pass: d.GetPass(), Passes: d.GetPasses(),
@@ -311,6 +313,9 @@ func (s Status) rows(w io.Writer) {
 	}
 	for _, g := range s.Pods {
 		fmt.Fprintf(w, "%s pods\t%v\n", g.Role, g)
+	}
+	if s.RingWaits != "" {
+		fmt.Fprintf(w, "ring\twaits: %s\n", oneLine(s.RingWaits))
 	}
 	if s.LearningRate != nil {
 		fmt.Fprintf(w, "learning rate\t%v\n", s.LearningRate)

@@ -213,7 +213,9 @@ type StatusReply struct {
 	// Absent if the strategy has no population.
 	Population *PopulationStatus `protobuf:"bytes,22,opt,name=population,proto3" json:"population,omitempty"`
 	// By role; empty if the master creates no pods.
-	Pods          []*PodGroup `protobuf:"bytes,24,rep,name=pods,proto3" json:"pods,omitempty"`
+	Pods []*PodGroup `protobuf:"bytes,24,rep,name=pods,proto3" json:"pods,omitempty"`
+	// Why the ring has had no generation for 30 s; empty: it has one, has waited less, or the job has no ring.
+	RingWaits     string `protobuf:"bytes,25,opt,name=ring_waits,json=ringWaits,proto3" json:"ring_waits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -379,6 +381,13 @@ func (x *StatusReply) GetPods() []*PodGroup {
 		return x.Pods
 	}
 	return nil
+}
+
+func (x *StatusReply) GetRingWaits() string {
+	if x != nil {
+		return x.RingWaits
+	}
+	return ""
 }
 
 // StrategyStatus describes the strategy of a job (master --strategy).
@@ -2264,7 +2273,9 @@ type ListPodsReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	Pods  []*PodEntry            `protobuf:"bytes,1,rep,name=pods,proto3" json:"pods,omitempty"`
 	// Why the pods are not observed now; empty: they are.
-	Problem       string `protobuf:"bytes,2,opt,name=problem,proto3" json:"problem,omitempty"`
+	Problem string `protobuf:"bytes,2,opt,name=problem,proto3" json:"problem,omitempty"`
+	// As in StatusReply.
+	RingWaits     string `protobuf:"bytes,3,opt,name=ring_waits,json=ringWaits,proto3" json:"ring_waits,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2309,6 +2320,13 @@ func (x *ListPodsReply) GetPods() []*PodEntry {
 func (x *ListPodsReply) GetProblem() string {
 	if x != nil {
 		return x.Problem
+	}
+	return ""
+}
+
+func (x *ListPodsReply) GetRingWaits() string {
+	if x != nil {
+		return x.RingWaits
 	}
 	return ""
 }
@@ -3854,7 +3872,7 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"\x1atrainmaster/v1/admin.proto\x12\x0etrainmaster.v1\x1a\x19trainmaster/v1/data.proto\"!\n" +
 	"\rStatusRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"\x80\a\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"\x9f\a\n" +
 	"\vStatusReply\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x121\n" +
 	"\x06status\x18\x02 \x01(\x0e2\x19.trainmaster.v1.JobStatusR\x06status\x12\x16\n" +
@@ -3879,7 +3897,9 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\n" +
 	"population\x18\x16 \x01(\v2 .trainmaster.v1.PopulationStatusR\n" +
 	"population\x12,\n" +
-	"\x04pods\x18\x18 \x03(\v2\x18.trainmaster.v1.PodGroupR\x04pods\"\x96\x01\n" +
+	"\x04pods\x18\x18 \x03(\v2\x18.trainmaster.v1.PodGroupR\x04pods\x12\x1d\n" +
+	"\n" +
+	"ring_waits\x18\x19 \x01(\tR\tringWaits\"\x96\x01\n" +
 	"\x0eStrategyStatus\x12D\n" +
 	"\n" +
 	"parameters\x18\x01 \x03(\v2$.trainmaster.v1.HyperParameterStatusR\n" +
@@ -4055,10 +4075,12 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x04loss\x18\v \x01(\x01H\x00R\x04loss\x88\x01\x01B\a\n" +
 	"\x05_loss\"#\n" +
 	"\x0fListPodsRequest\x12\x10\n" +
-	"\x03job\x18\x01 \x01(\tR\x03job\"W\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\"v\n" +
 	"\rListPodsReply\x12,\n" +
 	"\x04pods\x18\x01 \x03(\v2\x18.trainmaster.v1.PodEntryR\x04pods\x12\x18\n" +
-	"\aproblem\x18\x02 \x01(\tR\aproblem\"\xc2\x01\n" +
+	"\aproblem\x18\x02 \x01(\tR\aproblem\x12\x1d\n" +
+	"\n" +
+	"ring_waits\x18\x03 \x01(\tR\tringWaits\"\xc2\x01\n" +
 	"\bPodEntry\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x14\n" +
