@@ -301,6 +301,7 @@ func TestInvalidTrainingJobsAreRefusedWithTheField(t *testing.T) {
 		{"workers: 3", "workers: 3\n  wokers: 2"}:                              `unknown field "spec.wokers"`,
 		{"name: digits", "name: " + strings.Repeat("a", 41)}:                   "metadata.name: expected 1 to 40",
 		{"checkpointEvery: 10s", "checkpointEvery: ''"}:                        "spec.checkpointEvery",
+		{"checkpointEvery: 10s", "checkpointEvery: often"}:                     "spec.checkpointEvery",
 		{"claimName: digits", "claimName: ''"}:                                 "spec.storage.claimName",
 		{"passes: 2", "passes: 2\n  master: {args: [--job=other]}"}:            "spec.master.args: Invalid value",
 		{"passes: 2", "passes: 2\n  master: {args: [--listen, ':1']}"}:         "expected none of job, listen",

@@ -120,9 +120,11 @@ type TrainingJobSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="immutable"
 	ParameterServers *int32 `json:"parameterServers,omitempty"`
 
-	// Time between two checkpoints of all parameter servers, as for the flag checkpoint-every of the master (default: 1m).
+	// Time between two checkpoints of all parameter servers, as for the flag checkpoint-every of the master: 60s, 500steps, 1pass, some of
+	// them separated by commas, or never (default: 1m).
 	// +kubebuilder:validation:MinLength=1
 	// +kubebuilder:validation:MaxLength=64
+	// +kubebuilder:validation:Pattern=`^(never|([1-9][0-9]*(steps?|pass|passes)|([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+)(,([1-9][0-9]*(steps?|pass|passes)|([0-9]+(\.[0-9]+)?(ns|us|ms|s|m|h))+))*)$`
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="immutable"
 	// +optional
 	CheckpointEvery string `json:"checkpointEvery,omitempty"`
