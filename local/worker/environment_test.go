@@ -43,7 +43,11 @@ func TestEnvironmentOfAProcess(t *testing.T) {
 			t.Errorf("%s: expected %s, found %s", name, want, env[name])
 		}
 	}
-	p.servers, g.Members[2].Ports = nil, []uint32{6000, 6001}
+	g.Members[2].Ports = []uint32{6000, 6001}
+	if _, ok := asMap(t, p, 0)["TF_CONFIG"]; ok {
+		t.Error("with servers, member c has 3 processes and 2 ports: expected no TF_CONFIG")
+	}
+	p.servers = nil
 	if _, ok := asMap(t, p, 0)["TF_CONFIG"]; ok {
 		t.Error("member c has 3 processes and 2 ports: expected no TF_CONFIG")
 	}
