@@ -275,7 +275,7 @@ func (a *admin) ListTrainers(ctx context.Context, req *pb.ListTrainersRequest) (
 	return &pb.ListTrainersReply{Trainers: p.entries, NextPageToken: p.next()}, nil
 }
 
-// ringWaits returns why the ring has waited for a long time; "": it has not, or there is none.
+// ringWaits returns why the ring has waited for 30 s; "": it has not, or there is none.
 func (a *admin) ringWaits() string {
 	r, err := a.master.Ring()
 	if err != nil {

@@ -33,8 +33,8 @@ type Ring struct {
 	term    component.Term // nil: this master does not lead
 	state   rendezvous.State
 	waiting string          // why there is no generation
-	waits   time.Time       // since when there is none; zero: there is one, or the ring is closed
-	stuck   string          // why there has been none for longWait; "": there is one, or it has waited less
+	waits   time.Time       // since when; zero: it does not wait
+	stuck   string          // reason of a wait of longWait
 	open    map[*Watch]bool // streams
 	changed chan struct{}   // closes at the next change, and at the end of the term
 }
@@ -167,7 +167,7 @@ func (r *Ring) round(ctx context.Context, t component.Term) (rest time.Duration,
 	return r.noteWait(d, t.Clock().Now()), nil
 }
 
-// noteWait notes a ring that has waited for members for a long time, and logs it once. It returns the time until the next round.
+// noteWait notes a ring that has waited for members for longWait, and logs it once. It returns the time until the next round.
 func (r *Ring) noteWait(d rendezvous.Decision, now time.Time) (rest time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
