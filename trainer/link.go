@@ -100,6 +100,10 @@ func call[Reply any](ctx context.Context, l *link, method string, request any) (
 			return reply, err
 		}
 		l.drop(client)
+		//guard:other-job-at-a-fixed-address
+		if _, fixed := l.locate.(At); fixed && errors.Is(err, errOtherJob) {
+			return nil, fmt.Errorf("master at %s: %w: name its job with --job, or the master of the job with --addr", addr, err)
+		}
 		if errors.Is(err, errMoved) {
 			n = -1 // the next leader is known already
 			continue
@@ -127,8 +131,9 @@ const foreignEvery = time.Minute
 var slow = map[string]bool{"ReportDataset": true, "Next": true, "Staged": true, "Commit": true, "Flushed": true, "LastStep": true, "CutWatch": true}
 
 var (
-	errSilent = errors.New("the master is silent")
-	errMoved  = errors.New("another master leads")
+	errSilent   = errors.New("the master is silent")
+	errMoved    = errors.New("another master leads")
+	errOtherJob = errors.New("other job")
 	// errNoMaster: another program answers at the address.
 	errNoMaster = errors.New("expected a master")
 )

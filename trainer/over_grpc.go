@@ -159,7 +159,7 @@ func (o *overGRPC) answer(id uint64) (*pb.WorkReply, error) {
 
 // kinds are the errors of package wire by the reasons of gRPC errors. Other reasons are answers without a kind.
 var kinds = map[string]error{
-	"NOT_LEADER": wire.ErrNotLeader, "STOPPING": wire.ErrNotLeader, "OTHER_JOB": wire.ErrNotLeader,
+	"NOT_LEADER": wire.ErrNotLeader, "STOPPING": wire.ErrNotLeader,
 	"NOT_STORED": wire.ErrNotStored, "STORE_FULL": wire.ErrNotStored, "TOO_MANY_SESSIONS": wire.ErrNotStored, "TOO_MANY_LARGE_MESSAGES": wire.ErrNotStored,
 	"JOB_FINISHED": wire.ErrJobFinished, "JOB_FAILED": wire.ErrJobFailed, "REJOIN": wire.ErrRejoin, "DRAINED": wire.ErrDrained,
 	"OTHER_DATASET": wire.ErrOtherDataset, "ROLLED_BACK_TO_STEP": wire.ErrRolledBack, "OTHER_GENERATION": wire.ErrOtherGeneration,
@@ -183,6 +183,8 @@ func (o *overGRPC) refused(err error) error {
 	switch {
 	case s.Code() == codes.Canceled || s.Code() == codes.DeadlineExceeded:
 		return err
+	case reason == "OTHER_JOB": // until the next leader is known, the master of another job can have the address of the former leader
+		return fmt.Errorf("%w: %s", errOtherJob, s.Message())
 	case reason != "":
 		return wire.Refusal(kinds[reason], s.Message())
 	// A message that is too large or has bytes that are not text, on either side: a repetition would not help.

@@ -23,12 +23,12 @@ func TestTrainerOfOtherJobIsRefused(t *testing.T) {
 		{"--endpoints", etcdtest.Endpoint(t), "--servers", "127.0.0.1:1"},
 		{"--job", "other", "--servers", "127.0.0.1:1"},
 	} {
-		ctx, cancel := context.WithTimeout(t.Context(), 3*time.Second) // it tries again until it is stopped
+		ctx, cancel := context.WithTimeout(t.Context(), 30*time.Second)
 		var stdout, stderr strings.Builder
-		execute(ctx, rootCommand(), append([]string{"trainer", "--addr", l.addr}, args...), &stdout, &stderr)
+		code := execute(ctx, rootCommand(), append([]string{"trainer", "--addr", l.addr}, args...), &stdout, &stderr)
 		cancel()
-		if want := "no such job here"; !strings.Contains(stderr.String(), want) {
-			t.Errorf("%q: expected the reason %q, found %s", args, want, stderr.String())
+		if want := "no such job here"; code != 1 || !strings.Contains(stderr.String(), want) {
+			t.Errorf("%q: expected exit code 1 and the reason %q, found %d, %s", args, want, code, stderr.String())
 		}
 	}
 	if v, err := l.Overview(t.Context()); err != nil || len(v.Trainers) != 0 {
