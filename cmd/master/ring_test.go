@@ -1,8 +1,10 @@
 package main
 
 import (
+	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"trainmaster/cmd/internal/cli"
 )
@@ -36,7 +38,9 @@ func TestBadRingFlagsAreNamed(t *testing.T) {
 				args = append(args, "--data-dir", t.TempDir())
 			}
 			root.SetArgs(args)
-			err := root.ExecuteContext(t.Context())
+			ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second) // of a command that accepts the flags
+			defer cancel()
+			err := root.ExecuteContext(ctx)
 			if err == nil || !strings.Contains(err.Error(), c.want) || cli.ExitCode(err) != cli.ExitUsage {
 				t.Errorf("expected exit code 2 and %q, found %v", c.want, err)
 			}
