@@ -41,6 +41,9 @@ func (s *daemonSettings) components(config *master.Config, servers pscontrol.Con
 // control adds the control of parameter servers.
 func (s *daemonSettings) control(config *master.Config, servers pscontrol.Config) {
 	servers.Store, servers.Log = config.Store, config.Log
+	if s.pods.need && s.ps > 0 {
+		servers.Start = "by this master, as pods: see master pods and their logs. A pod with another TRAINMASTER_JOB or TRAINMASTER_ENDPOINTS does not register here"
+	}
 	servers.Sync, servers.Cuts, servers.Backups = config.Sync, config.Queue.Cuts, config.Backups
 	config.Servers = pscontrol.New(servers)
 	config.Components = append(config.Components, config.Servers.Components()...)

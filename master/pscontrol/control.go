@@ -22,6 +22,8 @@ type Config struct {
 	Store    store.Store
 	Log      *logrus.Entry // default: the standard logger
 
+	Start string // how a missing server is started; default: by its command
+
 	Sync    bool // gradients are applied in synchronous steps
 	Cuts    bool // checkpoints are cuts of data and parameters, and the job rolls back to them
 	Backups int  // trainers that a synchronous step does not wait for

@@ -1,6 +1,7 @@
 package pscontrol
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,7 +43,7 @@ func (t *term) watchFaults(ctx context.Context, status func(context.Context) Sta
 		t.logFault("synchronous steps cannot be complete", logrus.ErrorKey, now.StageRoom, before.StageRoom)
 		before = now
 		if s := status(ctx); s.Unknown == "" {
-			missing.note(t.config.Log, s.Missing)
+			missing.note(t.config.Log, s.Missing, t.config.Start)
 		}
 		t.Clock().Sleep(ctx, faultsEvery)
 	}
@@ -139,14 +140,14 @@ type absence struct{ read, logged []int }
 
 // note logs the missing servers if two reads in a row found the same ones, and once when no server is missing any more. A restart that
 // takes less time is not logged.
-func (a *absence) note(log *logrus.Entry, missing []int) {
+func (a *absence) note(log *logrus.Entry, missing []int, start string) {
 	switch {
 	case len(missing) == 0 && len(a.logged) > 0:
 		log.Info("all parameter servers registered")
 		a.logged = nil
 	//guard:missing-server-logged
 	case len(missing) > 0 && slices.Equal(missing, a.read) && !slices.Equal(missing, a.logged):
-		log.WithFields(logrus.Fields{"missing": missing, "start": "master pserver --endpoints ..."}).Warn("parameter servers missing: training waits for them")
+		log.WithFields(logrus.Fields{"missing": missing, "start": cmp.Or(start, "master pserver --endpoints ...")}).Warn("parameter servers missing: training waits for them")
 		a.logged = missing
 	}
 	a.read = missing
