@@ -81,6 +81,7 @@ func objects(t *v1alpha1.TrainingJob) ([]client.Object, error) {
 		&rbacv1.Role{ObjectMeta: meta(name), Rules: []rbacv1.PolicyRule{
 			{APIGroups: []string{""}, Resources: []string{"pods"}, Verbs: []string{"get", "list", "watch", "create", "delete"}},
 			{APIGroups: []string{""}, Resources: []string{"pods/resize"}, Verbs: []string{"patch"}},
+			{APIGroups: []string{""}, Resources: []string{"services"}, Verbs: []string{"get", "create"}}, // one, with --group-size
 			{APIGroups: []string{""}, Resources: []string{"events"}, Verbs: []string{"create"}},
 			{APIGroups: []string{"batch"}, Resources: []string{"jobs"}, ResourceNames: []string{t.Name}, Verbs: []string{"patch"}},
 		}},

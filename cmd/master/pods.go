@@ -53,7 +53,8 @@ const (
 func (p *podFlags) add(cmd *cobra.Command) {
 	flags := cmd.Flags()
 	flags.BoolVar(&p.need, "need-pod-manager", false, "create the pods of --workers and --ps in Kubernetes and replace them (default: with --workers, in a pod with a service account)")
-	flags.StringVar(&p.workers, "workers", "", "number of worker pods `N`, or MIN:MAX: with fewer than MIN left, the job fails. It is the default of --trainers (default: the master creates no workers)")
+	flags.StringVar(&p.workers, "workers", "", "number of workers `N`, or MIN:MAX: with fewer than MIN left, the job fails. It is the default of --trainers (default: the master creates no workers)")
+	flags.IntVar(&p.plan.Workers.Size, "group-size", 1, "`number` of pods of each worker: a group of pods is created, replaced and given up together, and its pod of rank 0 is the trainer")
 	flags.IntVar(&p.plan.Workers.Begin, "initial-workers", 0, "`number` of worker pods to begin with, with --workers MIN:MAX (0: MAX)")
 	for _, r := range []struct {
 		name, command string
@@ -75,7 +76,7 @@ func (p *podFlags) add(cmd *cobra.Command) {
 
 // onlyWithPods are the flags that need the pod manager.
 var onlyWithPods = []string{"worker-command", "worker-image", "worker-resources", "worker-template", "ps-command", "ps-image", "ps-resources", "ps-template",
-	"initial-workers", "max-relaunch", "oom-memory-factor", "max-memory", "node-lost-after", "kube-qps", "clean-pods", "annotate-job"}
+	"group-size", "initial-workers", "max-relaunch", "oom-memory-factor", "max-memory", "node-lost-after", "kube-qps", "clean-pods", "annotate-job"}
 
 // check reads the flags. Without --workers and --need-pod-manager, the master creates no pods.
 func (p *podFlags) check(cmd *cobra.Command, s *daemonSettings) (err error) {
@@ -96,11 +97,11 @@ func (p *podFlags) check(cmd *cobra.Command, s *daemonSettings) (err error) {
 	if err := kubernetes.CheckJob(s.etcd.Job); err != nil {
 		return cli.SettingErrorf(cmd, "job", "%v", err)
 	}
-	begin := p.plan.Workers.Begin
-	if p.plan.Workers, err = parseWorkers(p.workers); err != nil {
-		return cli.SettingErrorf(cmd, "workers", "%v", err)
+	if p.workers != "" {
+		if p.plan.Workers.Min, p.plan.Workers.Count, err = parseLimits(p.workers, podmanager.MaxPods); err != nil {
+			return cli.SettingErrorf(cmd, "workers", "%v", err)
+		}
 	}
-	p.plan.Workers.Begin = begin
 	p.plan.Job, p.plan.Servers.Count = s.etcd.Job, s.ps
 	if n := p.plan.Workers.Count; n > 0 && !cmd.Flags().Changed("trainers") {
 		s.config.Trainers = n
@@ -126,6 +127,9 @@ func (p *podFlags) check(cmd *cobra.Command, s *daemonSettings) (err error) {
 	}
 	p.plan.Workers.Memory, p.plan.Servers.Memory = p.cluster.Workers.Memory(), p.cluster.Servers.Memory()
 	p.plan.Workers.Own, p.plan.Servers.Own = isOwn(p.cluster.Workers), isOwn(p.cluster.Servers)
+	if err := p.checkGroups(cmd, s); err != nil {
+		return err
+	}
 	if p.plan.Workers.Min != p.plan.Workers.Count && s.config.Deterministic {
 		return cli.SettingErrorf(cmd, "workers", "expected N without MIN, because a job with --deterministic needs all its workers")
 	}
@@ -159,13 +163,21 @@ func (p *podFlags) check(cmd *cobra.Command, s *daemonSettings) (err error) {
 	return nil
 }
 
-// parseWorkers reads N or MIN:MAX.
-func parseWorkers(text string) (g podmanager.Group, err error) {
-	if text == "" {
-		return g, nil
+// checkGroups refuses groups of programs that cannot train in them.
+func (p *podFlags) checkGroups(cmd *cobra.Command, s *daemonSettings) error {
+	switch size := p.plan.Workers.Size; {
+	case size < 1:
+		return cli.SettingErrorf(cmd, "group-size", "expected 1 or more")
+	case size == 1:
+		return nil
+	case p.workers == "":
+		return cli.SettingErrorf(cmd, "group-size", "expected --workers with the number of groups")
+	case p.plan.Workers.Own:
+		return cli.SettingErrorf(cmd, "group-size", "expected --worker-command with a program that trains in groups: master trainer trains in one pod")
+	case s.ring.members != "" || s.parts.distribution == allReduce:
+		return cli.SettingErrorf(cmd, "group-size", "expected 1 with a ring (--ring, --distribution-strategy allreduce): its members are pods with ranks of their own")
 	}
-	g.Min, g.Count, err = parseLimits(text, podmanager.MaxPods)
-	return g, err
+	return nil
 }
 
 // parseLimits reads N or MIN:MAX with numbers from 1 to most.

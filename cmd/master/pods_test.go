@@ -56,6 +56,13 @@ func TestBadPodFlagsAreNamed(t *testing.T) {
 		{args: "--need-pod-manager --workers 2 --node-lost-after 0s", want: "expected at least 1s"},
 		{args: "--need-pod-manager --workers 2 --kube-qps 0", want: "expected 1 to 10000"},
 		{args: "--need-pod-manager --workers 2 --clean-pods x", want: "clean-pods"},
+		{args: "--need-pod-manager --workers 2 --group-size 0", want: "expected 1 or more"},
+		{args: "--need-pod-manager --ps 2 --group-size 2", want: "expected --workers with the number of groups"},
+		{args: "--need-pod-manager --workers 2 --group-size 2", want: "master trainer trains in one pod"},
+		{args: "--need-pod-manager --workers 2 --group-size 2 --worker-command a --ring 4", want: "expected 1 with a ring"},
+		{args: "--need-pod-manager --workers 2 --group-size 2 --worker-command a --distribution-strategy allreduce", want: "expected 1 with a ring"},
+		{args: "--need-pod-manager --workers 700 --group-size 3 --worker-command a", want: "expected at most 2000 pods with the parameter servers, found 2100"},
+		{args: "--group-size 2", want: "expected --workers, or --need-pod-manager"},
 	} {
 		t.Setenv("KUBECONFIG", kubeconfig)
 		if c.outside {

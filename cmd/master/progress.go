@@ -27,13 +27,11 @@ func (s *daemonSettings) publisher(config *master.Config) *progress.Publisher {
 			if err != nil {
 				return 0, 0 // the term has ended
 			}
-			for _, p := range summary.Pods {
-				switch {
-				case p.Phase != string(podmanager.Running):
-				case p.Role == podmanager.Worker:
-					workers++
-				default:
-					servers++
+			for _, g := range summary.Groups {
+				if g.Role == podmanager.Worker {
+					workers = g.Running
+				} else {
+					servers = g.Running
 				}
 			}
 			return workers, servers

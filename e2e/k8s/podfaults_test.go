@@ -136,22 +136,29 @@ func TestJobSurvivesALostNode(t *testing.T) {
 	verifyJob(t, c, ns, directory)
 }
 
+// program builds a program of this package, and returns the name of its image.
+func (e *Env) program(t *testing.T, ns, name string) (image string) {
+	t.Helper()
+	program, archive := filepath.Join(t.TempDir(), name), filepath.Join(t.TempDir(), "image.tar")
+	image = "localhost/" + name + "-" + ns + ":1"
+	for _, command := range [][]string{
+		{"env", "CGO_ENABLED=0", "go", "build", "-o", program, filepath.Join(e.root, "e2e", "k8s", name)},
+		{"go", "run", filepath.Join(e.root, "scripts", "k8s", "mkimg"), archive, image, program},
+	} {
+		if out, err := e.run("", command[0], command[1:]...); err != nil {
+			t.Fatalf("%v %s", err, out)
+		}
+	}
+	e.Control(t, "load", archive)
+	return image
+}
+
 // F289: trainers hang in a task and still send heartbeats. Their pods are replaced, the relaunches are charged, and the job ends.
 func TestHungTrainersAreReplaced(t *testing.T) {
 	t.Parallel()
 	c := Cluster(t)
 	ns := c.Namespace(t)
-	program, archive := filepath.Join(t.TempDir(), "hang"), filepath.Join(t.TempDir(), "hang.tar")
-	name := "localhost/hang-" + ns + ":1"
-	for _, command := range [][]string{
-		{"env", "CGO_ENABLED=0", "go", "build", "-o", program, filepath.Join(c.root, "e2e", "k8s", "hang")},
-		{"go", "run", filepath.Join(c.root, "scripts", "k8s", "mkimg"), archive, name, program},
-	} {
-		if out, err := c.run("", command[0], command[1:]...); err != nil {
-			t.Fatalf("%v %s", err, out)
-		}
-	}
-	c.Control(t, "load", archive)
+	name := c.program(t, ns, "hang")
 	directory := startMaster(t, c, ns, "--workers=2", "--worker-image="+name, "--worker-command=/hang master:8080", "--dataset=digits=/job/data/digits-0*",
 		"--task-timeout-min=1s", "--max-relaunch=20")
 	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=240s")

@@ -265,7 +265,7 @@ func processOf(t *testing.T, c *Env, ns, pod string) (pid int) {
 			t.Fatal(err)
 		}
 		command, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if name, _, _ := bytes.Cut(command, []byte{0}); err != nil || path.Base(string(name)) != "master" {
+		if name, _, _ := bytes.Cut(command, []byte{0}); err != nil || !slices.Contains([]string{"master", "group"}, path.Base(string(name))) {
 			continue
 		}
 		return pid

@@ -296,7 +296,7 @@ func (a *admin) ListPods(_ context.Context, req *pb.ListPodsRequest) (*pb.ListPo
 	reply := &pb.ListPodsReply{Problem: strings.ToValidUTF8(s.Problem, "\uFFFD"), RingWaits: a.ringWaits()}
 	for _, p := range s.Pods {
 		reply.Pods = append(reply.Pods, &pb.PodEntry{
-			Name: p.Name, Role: string(p.Role), Index: uint32(p.Index), Attempt: uint32(p.Attempt), Phase: p.Phase,
+			Name: p.Name, Role: string(p.Role), Index: uint32(p.Index), Attempt: uint32(p.Attempt), Rank: uint32(p.Rank), Phase: p.Phase,
 			Charged: uint32(p.Charged), Memory: p.Memory, Reason: strings.ToValidUTF8(p.Reason, "\uFFFD"),
 		})
 	}

@@ -131,7 +131,7 @@ func (a *admin) ScaleWorkers(ctx context.Context, req *pb.ScaleWorkersRequest) (
 func podGroup(g *pods.Group) *pb.PodGroup {
 	return &pb.PodGroup{
 		Role: string(g.Role), Goal: uint32(g.Goal), Min: uint32(g.Min), Max: uint32(g.Max), Running: uint32(g.Running), Pending: uint32(g.Pending),
-		Completed: uint32(g.Completed), GivenUp: uint32(g.GivenUp), Leaving: uint32(g.Leaving), Reason: strings.ToValidUTF8(g.Reason, "\uFFFD"),
+		Completed: uint32(g.Completed), GivenUp: uint32(g.GivenUp), Leaving: uint32(g.Leaving), Reason: strings.ToValidUTF8(g.Reason, "\uFFFD"), GroupSize: uint32(g.Size),
 	}
 }
 

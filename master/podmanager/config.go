@@ -27,11 +27,14 @@ type Config struct {
 
 // Group has the settings of the pods of one role.
 type Group struct {
-	Count  int   // pods at most
-	Begin  int   // pods to begin with; 0: Count
+	Count  int   // indices at most
+	Begin  int   // indices to begin with; 0: Count
 	Min    int   // if fewer are left, the job fails
 	Memory int64 // limit of the container in bytes; 0: none
 	Own    bool  // the pods run this program, whose exit codes are known
+
+	// Size is the number of pods of an index. They are a group. 0 is 1.
+	Size int
 }
 
 // ErrLimits is the error of a number of pods outside the limits of their role.
@@ -66,9 +69,11 @@ func (c Config) Validate() error {
 		return fmt.Errorf("initial-workers: expected %d to %d, the limits of --workers, found %d", c.Workers.Min, c.Workers.Count, c.Workers.Begin)
 	case c.Servers.Count < 0 || c.Servers.Count > MaxPods:
 		return fmt.Errorf("ps: expected 0 to %d, found %d", MaxPods, c.Servers.Count)
+	case c.Workers.Size < 0 || c.Workers.Size > MaxPods:
+		return fmt.Errorf("group-size: expected 1 to %d, found %d", MaxPods, c.Workers.Size)
 	//guard:pods-fit-a-value
-	case c.Workers.Count+c.Servers.Count > MaxPods:
-		return fmt.Errorf("workers: expected at most %d pods with the parameter servers, found %d", MaxPods, c.Workers.Count+c.Servers.Count)
+	case c.Workers.Count*c.Size(Worker)+c.Servers.Count > MaxPods:
+		return fmt.Errorf("workers: expected at most %d pods with the parameter servers, found %d", MaxPods, c.Workers.Count*c.Size(Worker)+c.Servers.Count)
 	case c.MaxRelaunch < 0:
 		return fmt.Errorf("max-relaunch: expected 0 or more, found %d", c.MaxRelaunch)
 	case !(c.OOMFactor >= 1 && c.OOMFactor <= 100):
@@ -84,13 +89,16 @@ func (c Config) Validate() error {
 func (c Config) group(r Role) Group {
 	if r == Server {
 		g := c.Servers
-		g.Min = g.Count
+		g.Min, g.Size = g.Count, 1
 		return g
 	}
 	return c.Workers
 }
 
-// Goal returns the number of pods of a role that is wanted. The numbers of the flags apply for the first leader, and if --workers or --ps has another
+// Size returns the number of pods of an index.
+func (c Config) Size(r Role) int { return max(1, c.group(r).Size) }
+
+// Goal returns the number of indices of a role that is wanted. The numbers of the flags apply for the first leader, and if --workers or --ps has another
 // value.
 func (c Config) Goal(s State, r Role) Goal {
 	given := c.group(r)

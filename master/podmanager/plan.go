@@ -37,6 +37,8 @@ type Action struct {
 	Role    Role
 	Index   int
 	Attempt int
+	Rank    int    // of a pod to create
+	Size    int    // of the group of a pod to create
 	Memory  int64  // of a pod to create or resize; 0: as configured
 	Reason  string // of a delete
 }
@@ -47,9 +49,9 @@ type End struct {
 	Reason string
 }
 
-// Relaunch is a decision to replace a pod, or not.
+// Relaunch is a decision to replace the pods of an attempt, or not.
 type Relaunch struct {
-	Name    string
+	Name    string // of the pod whose end has ended the attempt
 	Role    Role
 	Outcome Outcome
 	Reason  string
@@ -70,7 +72,7 @@ const (
 	firstBackoff = time.Second
 	maxBackoff   = 5 * time.Minute
 	calm         = 10 * time.Minute // after which a pod is not in a row with the attempts before
-	keptEnded    = 3                // ended pods of an index that keep their logs
+	keptEnded    = 3                // ended attempts of an index that keep their logs
 )
 
 // backoff is the pause before a relaunch. row counts the relaunches in a row, from 1.
@@ -148,67 +150,115 @@ func (p *planner) role(r Role) {
 	}
 }
 
-// index plans one index.
+// index plans one index: the pods of its group.
 func (p *planner) index(slot Slot, wanted bool) {
-	pods := slices.SortedFunc(slices.Values(p.pods[key{slot.Role, slot.Index}]), func(a, b Pod) int { return cmp.Compare(b.Attempt, a.Attempt) })
+	pods := slices.SortedFunc(slices.Values(p.pods[key{slot.Role, slot.Index}]), func(a, b Pod) int {
+		return cmp.Or(cmp.Compare(b.Attempt, a.Attempt), cmp.Compare(a.Rank, b.Rank))
+	})
+	size := p.config.Size(slot.Role)
 	for _, pod := range pods {
-		switch {
 		//guard:pod-of-another-instance-replaced
-		case pod.Instance != p.config.Instance && pod.Attempt >= slot.Attempt:
+		if pod.Instance != p.config.Instance && pod.Attempt >= slot.Attempt {
 			slot.Row++
 			//guard:pod-of-another-instance-has-a-pause
 			slot.Attempt, slot.After = pod.Attempt+1, p.now.Add(p.config.backoff(slot.Row))
-		case pod.Instance != p.config.Instance:
-		case pod.Attempt > slot.Attempt: // the state is older than the pod
+		}
+		if pod.Instance != p.config.Instance {
+			continue
+		}
+		if pod.Attempt > slot.Attempt { // the state is older than the pod
 			slot.Attempt, slot.Done = pod.Attempt, NotDone
 		}
-	}
-	var current *Pod
-	ended := 0
-	for i, pod := range pods {
-		switch {
-		case pod.Instance == p.config.Instance && pod.Attempt == slot.Attempt:
-			current = &pods[i]
-		case pod.Gone:
-		case pod.Instance != p.config.Instance:
-			p.remove(pod, "of another instance of the job")
-		//guard:late-pod-removed
-		case !pod.Ended():
-			p.remove(pod, "a later attempt exists")
-		case !pod.Stopped() && !pod.Deleting:
-			p.sidecars(slot, pod)
-		default:
-			if ended++; ended >= keptEnded {
-				p.remove(pod, "logs of later attempts are kept")
-			}
+		//guard:group-of-another-size-replaced
+		if pod.Attempt == slot.Attempt && max(1, pod.Size) != size && slot.Done == NotDone {
+			p.next(&slot, 0)
 		}
 	}
+	current := slices.DeleteFunc(slices.Clone(pods), func(pod Pod) bool { return pod.Instance != p.config.Instance || pod.Attempt != slot.Attempt })
+	end, isOver := p.config.end(current)
 	switch {
 	case !wanted:
 		p.unwanted(&slot, current)
 	case slot.Done != NotDone:
-	//guard:next-attempt-after-end
-	case current != nil && current.Ended():
-		p.relaunch(&slot, *current)
+	case isOver:
+		p.relaunch(&slot, end)
+		current = nil
 	//guard:hung-pod-deleted
-	case current != nil && (slot.Hung || p.seen.Hung[current.Name]):
+	case len(current) > 0 && (slot.Hung || p.seen.Hung[Name(p.config.Job, slot.Role, slot.Index, slot.Attempt)]):
 		slot.Hung = true
-		p.remove(*current, hungReason)
-	case current != nil && slot.Role == Server && current.Memory > 0 && !current.Deleting:
-		p.resize(&slot, *current)
+		for _, pod := range current {
+			if !pod.Ended() {
+				p.remove(pod, hungReason)
+			}
+		}
+	case slot.Role == Server && len(current) > 0 && current[0].Memory > 0 && !current[0].Deleting:
+		p.resize(&slot, current[0])
 	}
 	p.State.set(slot)
-	if !wanted || slot.Done != NotDone || current != nil && current.Attempt == slot.Attempt {
+	//guard:next-attempt-after-end
+	if p.retire(slot, pods, wanted) {
 		return
 	}
+	if wanted && slot.Done == NotDone {
+		p.create(slot, current)
+	}
+}
+
+// create creates the pods of an attempt that do not exist.
+func (p *planner) create(slot Slot, current []Pod) {
 	//guard:relaunch-backoff
 	if rest := slot.After.Sub(p.now); rest > 0 {
 		p.wait(rest)
 		return
 	}
-	p.Actions = append(p.Actions, Action{
-		Verb: Create, Name: Name(p.config.Job, slot.Role, slot.Index, slot.Attempt), Role: slot.Role, Index: slot.Index, Attempt: slot.Attempt, Memory: slot.Memory,
-	})
+	size := p.config.Size(slot.Role)
+	exists := make([]bool, size)
+	for _, pod := range current {
+		exists[pod.Rank] = true
+	}
+	for rank := range size {
+		//guard:missing-pods-only
+		if exists[rank] {
+			continue
+		}
+		p.Actions = append(p.Actions, Action{
+			Verb: Create, Name: NameOfRank(p.config.Job, slot.Role, slot.Index, slot.Attempt, rank), Role: slot.Role, Index: slot.Index, Attempt: slot.Attempt,
+			Rank: rank, Size: size, Memory: slot.Memory,
+		})
+	}
+}
+
+// retire removes the pods of an index that are not of its attempt. The logs of the last attempts are kept. It reports whether such a pod has not
+// ended: the next attempt waits for it.
+func (p *planner) retire(slot Slot, pods []Pod, wanted bool) (runs bool) {
+	reason := "its attempt has ended"
+	if !wanted {
+		reason = "fewer pods are wanted"
+	}
+	ended, last := 0, -1
+	for _, pod := range pods {
+		switch {
+		case pod.Gone:
+		case pod.Instance != p.config.Instance:
+			p.remove(pod, "of another instance of the job")
+		//guard:pods-of-the-attempt-stay
+		case pod.Attempt == slot.Attempt && slot.Done == NotDone && wanted:
+		//guard:late-pod-removed
+		case !pod.Ended():
+			p.remove(pod, reason)
+			runs = true
+		case !pod.Stopped() && !pod.Deleting && pod.Attempt < slot.Attempt:
+			p.sidecars(slot, pod)
+		default:
+			if pod.Attempt != last {
+				ended, last = ended+1, pod.Attempt
+			}
+			if ended > keptEnded {
+				p.remove(pod, "logs of later attempts are kept")
+			}
+		}
+	}
+	return runs
 }
 
 // sidecarGrace is the time that other containers of a pod have to end after its container "main".
@@ -256,20 +306,18 @@ func (p *planner) remove(pod Pod, reason string) {
 	}
 }
 
-// unwanted removes the pod of an index above the goal. Its deletion gives the trainer the time to leave. If the goal grows later, the index
-// gets the next name and no charges.
-func (p *planner) unwanted(slot *Slot, pod *Pod) {
-	switch {
-	case pod != nil && !pod.Ended():
-		p.remove(*pod, "fewer pods are wanted")
-	case pod != nil || slot.Done != NotDone:
+// unwanted begins an index above the goal again when its pods have ended: if the goal grows later, it gets the next name and no charges. Before
+// that, the deletion of the pods gives the trainer the time to leave.
+func (p *planner) unwanted(slot *Slot, current []Pod) {
+	runs := slices.ContainsFunc(current, func(pod Pod) bool { return !pod.Ended() })
+	if !runs && (len(current) > 0 || slot.Done != NotDone) {
 		slot.renew()
 	}
 }
 
-// relaunch decides what follows the end of a pod.
-func (p *planner) relaunch(slot *Slot, pod Pod) {
-	outcome, reason := p.config.Outcome(pod)
+// relaunch decides what follows the end of an attempt.
+func (p *planner) relaunch(slot *Slot, end PodEnd) {
+	pod, outcome, reason := end.Pod, end.Outcome, end.Reason
 	//guard:hung-pod-charged
 	if slot.Hung && outcome == Free {
 		outcome, reason = Charged, hungReason

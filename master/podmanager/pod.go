@@ -21,9 +21,18 @@ const (
 // roles lists all roles in the order in which pods are created: workers wait for parameter servers.
 var roles = []Role{Server, Worker}
 
-// Name returns the name of a pod.
+// Name returns the name of the pod of rank 0 of an attempt. A trainer has the name of this pod.
 func Name(job string, role Role, index, attempt int) string {
 	return fmt.Sprintf("%s-%s-%d-%d", job, role, index, attempt)
+}
+
+// NameOfRank returns the name of a pod of an attempt. The numbers behind the last role are index, attempt and, above 0, rank.
+func NameOfRank(job string, role Role, index, attempt, rank int) string {
+	name := Name(job, role, index, attempt)
+	if rank > 0 {
+		name += fmt.Sprintf("-%d", rank)
+	}
+	return name
 }
 
 // Pod is a pod of the job, as the cluster reports it.
@@ -34,6 +43,8 @@ type Pod struct {
 	Role     Role
 	Index    int
 	Attempt  int
+	Rank     int    // in its group
+	Size     int    // of its group; 0: 1
 	Address  string // IP; empty before the pod runs
 	Memory   int64  // limit of the container "main" in bytes; 0: none
 

@@ -11,11 +11,11 @@ import (
 	"trainmaster/taskqueue"
 )
 
-// F271: random ends of pods, restarts of the leader, lost answers and late creates of deposed leaders never make two pods of one index, or more
-// pods than the goal, and lose no index.
+// F271, F292: random ends of pods, restarts of the leader, lost answers and late creates of deposed leaders lose no index. Two attempts of one index
+// never run at the same time, and there are no more pods than the goal. An index has 1, 2 or 3 pods.
 func TestRandomEventsKeepOnePodOfEachIndex(t *testing.T) {
 	for seed := range uint64(300) {
-		w := newWorld(seed)
+		w := newWorld(seed, 1+int(seed%3))
 		for range 120 {
 			w.step()
 			if err := w.check(); err != nil {
@@ -47,11 +47,11 @@ type late struct {
 	action podmanager.Action
 }
 
-func newWorld(seed uint64) *world {
+func newWorld(seed uint64, size int) *world {
 	return &world{
 		rand: rand.New(rand.NewPCG(seed, 1)), pods: map[string]*podmanager.Pod{}, late: map[string]bool{}, known: map[string]podmanager.Pod{},
 		config: podmanager.Config{
-			Job: "j", Instance: instance, MaxRelaunch: 2, OOMFactor: 2, Workers: podmanager.Group{Count: 4, Min: 0, Memory: 1 << 30}, Servers: podmanager.Group{Count: 1},
+			Job: "j", Instance: instance, MaxRelaunch: 2, OOMFactor: 2, Workers: podmanager.Group{Count: 4, Min: 0, Size: size, Memory: 1 << 30}, Servers: podmanager.Group{Count: 1},
 		},
 	}
 }
@@ -134,7 +134,7 @@ func (w *world) execute(a podmanager.Action, isLate bool) {
 		w.uids++
 		uid := fmt.Sprint(w.uids)
 		w.late[uid] = isLate
-		w.pods[a.Name] = &podmanager.Pod{Name: a.Name, UID: uid, Instance: instance, Role: a.Role, Index: a.Index, Attempt: a.Attempt, Phase: podmanager.Pending}
+		w.pods[a.Name] = &podmanager.Pod{Name: a.Name, UID: uid, Instance: instance, Role: a.Role, Index: a.Index, Attempt: a.Attempt, Rank: a.Rank, Size: a.Size, Phase: podmanager.Pending}
 	case a.Verb == podmanager.Delete && p != nil && p.UID == a.UID:
 		w.remove(p)
 	}
@@ -185,16 +185,19 @@ func (w *world) end(p *podmanager.Pod) {
 
 // check compares the cluster with the promises.
 func (w *world) check() error {
-	alive := map[string]string{}
+	alive := map[string]*podmanager.Pod{}
 	for name, p := range w.pods {
-		if p.Ended() || p.Deleting || w.late[p.UID] {
+		if p.Ended() || w.late[p.UID] {
 			continue
 		}
 		index := fmt.Sprint(p.Role, p.Index)
-		if other := alive[index]; other != "" {
-			return fmt.Errorf("%s and %s are alive", name, other)
+		if other := alive[index]; other != nil && (other.Attempt != p.Attempt || other.Rank == p.Rank) {
+			return fmt.Errorf("%s and %s are alive", name, other.Name)
 		}
-		alive[index] = name
+		alive[index] = p
+		if p.Deleting {
+			continue
+		}
 		if goal := 4; p.Index >= goal {
 			return fmt.Errorf("%s is beyond the goal", name)
 		}
@@ -228,9 +231,18 @@ func (w *world) settle() error {
 	for role, goal := range w.stored.Goals {
 		for i := range goal.Count {
 			slot := w.stored.Slot(role, i)
-			p := w.pods[podmanager.Name("j", role, i, slot.Attempt)]
-			if slot.Done == podmanager.NotDone && (p == nil || p.Ended()) {
-				return fmt.Errorf("at rest: %s %d has no pod: %+v", role, i, slot)
+			completed := 0
+			for rank := range w.config.Size(role) {
+				name := podmanager.NameOfRank("j", role, i, slot.Attempt, rank)
+				p := w.pods[name]
+				if w.known[name].Phase == podmanager.Succeeded { // it waits for the others of its group
+					completed++
+				} else if slot.Done == podmanager.NotDone && (p == nil || p.Ended()) {
+					return fmt.Errorf("at rest: rank %d of %s %d has no pod: %+v", rank, role, i, slot)
+				}
+			}
+			if slot.Done == podmanager.NotDone && completed == w.config.Size(role) {
+				return fmt.Errorf("at rest: %s %d has completed: %+v", role, i, slot)
 			}
 		}
 	}

@@ -22,8 +22,8 @@ var update = flag.Bool("update", false, "write the golden files")
 // Each file of testdata is a scenario: commands, and below each plan its result.
 //
 //	config KEY=VALUE...                      settings
-//	pod ROLE INDEX ATTEMPT PHASE [WORD...]   the cluster shows a pod: code=N reason=R message=M disruption=D words=W instance=I ran=SECONDS deleting lost gone
-//	away ROLE INDEX ATTEMPT                  it does not show it any more
+//	pod ROLE INDEX ATTEMPT PHASE [WORD...]   the cluster shows a pod: rank=N code=N reason=R message=M disruption=D words=W instance=I ran=SECONDS deleting lost gone
+//	away ROLE INDEX ATTEMPT [RANK]           it does not show it any more
 //	scale ROLE N                             another goal
 //	used POD MIB                             working set of a parameter server
 //	hung POD                                 its trainer hangs
@@ -91,7 +91,11 @@ func (s *scene) do(out *bytes.Buffer, words []string) error {
 	case "pod":
 		return s.pod(words[1:])
 	case "away":
-		s.away(podmanager.Role(words[1]), number(words[2]), number(words[3]))
+		rank := 0
+		if len(words) > 4 {
+			rank = number(words[4])
+		}
+		s.away(podmanager.Role(words[1]), number(words[2]), number(words[3]), rank)
 	case "scale":
 		s.state = s.state.Scale(s.config, podmanager.Role(words[1]), number(words[2]))
 	case "used":
@@ -122,7 +126,7 @@ func (s *scene) do(out *bytes.Buffer, words []string) error {
 		for _, a := range d.Actions {
 			fmt.Fprintf(out, "  %s\n", describe(a))
 			if a.Verb == podmanager.Create && len(words) > 2 {
-				if err := s.pod([]string{string(a.Role), fmt.Sprint(a.Index), fmt.Sprint(a.Attempt), "Pending"}); err != nil {
+				if err := s.pod([]string{string(a.Role), fmt.Sprint(a.Index), fmt.Sprint(a.Attempt), "Pending", fmt.Sprint("rank=", a.Rank)}); err != nil {
 					return err
 				}
 			}
@@ -162,6 +166,8 @@ func (s *scene) set(words []string) error {
 			s.config.Workers.Count = number(value)
 		case "min":
 			s.config.Workers.Min = number(value)
+		case "group":
+			s.config.Workers.Size = number(value)
 		case "ps":
 			s.config.Servers.Count = number(value)
 		case "ps-memory":
@@ -187,21 +193,22 @@ func (s *scene) set(words []string) error {
 	return s.config.Validate()
 }
 
-func (s *scene) away(role podmanager.Role, index, attempt int) {
+func (s *scene) away(role podmanager.Role, index, attempt, rank int) {
 	s.seen.Pods = slices.DeleteFunc(s.seen.Pods, func(p podmanager.Pod) bool {
-		return p.Role == role && p.Index == index && p.Attempt == attempt
+		return p.Role == role && p.Index == index && p.Attempt == attempt && p.Rank == rank
 	})
 }
 
 func (s *scene) pod(words []string) error {
 	p := podmanager.Pod{Role: podmanager.Role(words[0]), Index: number(words[1]), Attempt: number(words[2]), Phase: podmanager.Phase(words[3]), Instance: instance}
-	p.Name = podmanager.Name("j", p.Role, p.Index, p.Attempt)
-	p.UID = "u-" + p.Name
+	p.Size = s.config.Size(p.Role)
 	exit := podmanager.Exit{}
 	for _, w := range words[4:] {
 		name, value, _ := strings.Cut(w, "=")
 		value = strings.ReplaceAll(value, "_", " ")
 		switch name {
+		case "rank":
+			p.Rank = number(value)
 		case "code":
 			exit.Code = number(value)
 			p.Exit = &exit
@@ -229,7 +236,9 @@ func (s *scene) pod(words []string) error {
 			return fmt.Errorf("unknown word %q", w)
 		}
 	}
-	s.away(p.Role, p.Index, p.Attempt)
+	p.Name = podmanager.NameOfRank("j", p.Role, p.Index, p.Attempt, p.Rank)
+	p.UID = "u-" + p.Name
+	s.away(p.Role, p.Index, p.Attempt, p.Rank)
 	s.seen.Pods = append(s.seen.Pods, p)
 	return nil
 }

@@ -66,6 +66,7 @@ func TestConfigNamesTheSetting(t *testing.T) {
 	}{
 		{"workers: expected MIN from 1", func(c *podmanager.Config) { c.Workers.Min = 3 }},
 		{"workers: expected 0", func(c *podmanager.Config) { c.Workers.Count = 2001 }},
+		{"group-size", func(c *podmanager.Config) { c.Workers.Size = 2001 }},
 		{"ps: expected 0", func(c *podmanager.Config) { c.Servers.Count = -1 }},
 		{"max-relaunch:", func(c *podmanager.Config) { c.MaxRelaunch = -1 }},
 		{"oom-memory-factor:", func(c *podmanager.Config) { c.OOMFactor = 0 }},

@@ -48,7 +48,7 @@ type Config struct {
 	Clean   podmanager.CleanPolicy
 	Cluster Cluster
 	Store   store.Store
-	// Ended is called, repeatedly, for each pod that has ended, before its end is stored; nil: nothing is called.
+	// Ended is called repeatedly for each pod that has ended, before its end is stored. A pod of an ended group has ended. nil: nothing is called.
 	Ended func(name, reason string)
 	// Registry has the indices of parameter servers; nil: the index of a pod that has ended is free when its lease ends.
 	Registry store.Servers
@@ -215,26 +215,24 @@ func (t *term) round(ctx context.Context) (rest time.Duration, err error) {
 		return -1, nil
 	}
 	seen := podmanager.Observed{Pods: pods, Hung: t.hung, Used: t.usedBy(pods)}
+	ends := t.config.Pods.Ends(t.state, pods)
 	var now taskqueue.Clock
 	var ended []*taskqueue.Gone
 	if err := t.Read(ctx, func(q *taskqueue.Queue) { // after the pods: a worker completes after the end of the job
 		status, _ := q.Status()
 		seen.Over = status == taskqueue.Ended || status == taskqueue.Failed
 		now = q.Clock()
-		for _, p := range pods {
-			if p.Ended() && q.HasSession(p.Name) {
-				ended = append(ended, t.goneOf(p))
+		for _, e := range ends {
+			if q.HasSession(e.Pod.Name) {
+				ended = append(ended, goneOf(e))
 			}
 		}
 	}); err != nil {
 		return 0, err
 	}
 	if t.config.Ended != nil {
-		for _, p := range pods {
-			if p.Ended() {
-				_, reason := t.config.Pods.Outcome(p)
-				t.config.Ended(p.Name, reason)
-			}
+		for _, e := range ends {
+			t.config.Ended(e.Pod.Name, e.Reason)
 		}
 	}
 	//guard:gone-ends-session
@@ -297,11 +295,10 @@ func sooner(a, b time.Duration) time.Duration {
 	return a
 }
 
-// goneOf returns the end of the session of a pod that has ended.
-func (m *Manager) goneOf(p podmanager.Pod) *taskqueue.Gone {
-	outcome, _ := m.config.Pods.Outcome(p)
-	charge := outcome == podmanager.Charged || outcome == podmanager.OutOfMemory || outcome == podmanager.Usage
-	return &taskqueue.Gone{ID: p.Name, Charge: charge}
+// goneOf returns the end of the session of a pod.
+func goneOf(e podmanager.PodEnd) *taskqueue.Gone {
+	charge := e.Outcome == podmanager.Charged || e.Outcome == podmanager.OutOfMemory || e.Outcome == podmanager.Usage
+	return &taskqueue.Gone{ID: e.Pod.Name, Charge: charge}
 }
 
 // observe returns the pods of the cluster, with the pods that have gone in this term and the pods whose creation was answered only.

@@ -30,6 +30,7 @@ type cluster struct {
 	uids    int
 	down    error // of all calls
 	hidden  bool  // a created pod is not observed
+	grace   bool  // a deleted pod does not end
 	changed func()
 	stored  func() bool // whether the state is stored, at each create
 	early   bool        // a create came before its state
@@ -85,7 +86,7 @@ func (c *cluster) Create(_ context.Context, a podmanager.Action, instance string
 	p, ok := c.pods[a.Name]
 	if !ok {
 		c.uids++
-		p = podmanager.Pod{Name: a.Name, UID: fmt.Sprint(c.uids), Instance: instance, Role: a.Role, Index: a.Index, Attempt: a.Attempt, Phase: podmanager.Running}
+		p = podmanager.Pod{Name: a.Name, UID: fmt.Sprint(c.uids), Instance: instance, Role: a.Role, Index: a.Index, Attempt: a.Attempt, Rank: a.Rank, Size: a.Size, Phase: podmanager.Running}
 		c.pods[a.Name] = p
 	}
 	return p, nil
@@ -94,7 +95,10 @@ func (c *cluster) Create(_ context.Context, a podmanager.Action, instance string
 func (c *cluster) Delete(_ context.Context, a podmanager.Action) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if c.pods[a.Name].UID == a.UID {
+	if p := c.pods[a.Name]; p.UID == a.UID && c.grace {
+		p.Deleting = true
+		c.pods[a.Name] = p
+	} else if p.UID == a.UID {
 		delete(c.pods, a.Name)
 	}
 	return c.down
@@ -225,6 +229,43 @@ func endOfAPod(t *testing.T, code, losses int) {
 	if err != nil || len(tasks.Live) != 1 || tasks.Live[0].Losses != losses {
 		t.Errorf("expected one task with %d losses, found %+v, %v", losses, tasks.Live, err)
 	}
+}
+
+// F293: the end of a pod of a group ends the session of its trainer, whose pod has another rank and still runs. The task is charged
+// as the end of the group is.
+func TestEndOfAGroupEndsTheSessionOfItsTrainer(t *testing.T) {
+	store := etcdtest.Store(t)
+	c := newCluster()
+	c.grace = true
+	config := workers(2)
+	config.Workers.Size = 2
+	r, m := start(t, store, c, config)
+	mastertest.Eventually(t, "two groups", func() bool { return c.has("j-worker-0-0", "j-worker-0-0-1", "j-worker-1-0", "j-worker-1-0-1") })
+	r.Register(3)
+	lost, other := r.Join("j-worker-0-0"), r.Join("j-worker-1-0")
+	task := lost.Take(t, lost.Take(t)) // a trainer that has finished no task is not charged
+	second := other.Take(t)
+	began := time.Now()
+	c.set("j-worker-0-0-1", ended(1))
+	again := other.Take(t, second)
+	if took := time.Since(began); again.Position != task.Position || took > 4*time.Second {
+		t.Errorf("expected task %v within the grace of 5 s, found %v after %v", task, again, took)
+	}
+	if tasks, err := r.Tasks(t.Context()); err != nil || len(tasks.Live) != 1 || tasks.Live[0].Losses != 1 {
+		t.Errorf("expected one task with a charge, found %+v, %v", tasks.Live, err)
+	}
+	mastertest.Eventually(t, "a deletion", func() bool { c.mu.Lock(); defer c.mu.Unlock(); return c.pods["j-worker-0-0"].Deleting })
+	s, err := m.Summary()
+	if err != nil || len(s.Pods) != 4 || s.Pods[1].Name != "j-worker-0-1-1" || s.Pods[1].Rank != 1 || s.Pods[1].Phase != pods.Waiting || s.Pods[3].Phase != "Running" {
+		t.Errorf("expected a waiting and a running group, found %+v, %v", s.Pods, err)
+	}
+	if g := s.Groups[0]; g.Goal != 2 || g.Size != 2 || g.Running != 1 || g.Pending != 1 {
+		t.Errorf("expected 1 of 2 groups, found %+v", g)
+	}
+	c.set("j-worker-0-0", ended(143))
+	mastertest.Eventually(t, "the next attempt", func() bool {
+		return c.has("j-worker-0-0", "j-worker-0-0-1", "j-worker-0-1", "j-worker-0-1-1", "j-worker-1-0", "j-worker-1-0-1")
+	})
 }
 
 // F284: the goal is stored before the call returns, outlives the leader, and its limits are refused with their reason.

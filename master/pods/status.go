@@ -1,6 +1,7 @@
 package pods
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"maps"
@@ -11,12 +12,13 @@ import (
 	"trainmaster/master/podmanager"
 )
 
-// Status describes a pod, or an index without a pod.
+// Status describes a pod, or a pod that does not exist yet.
 type Status struct {
 	Name    string
 	Role    podmanager.Role
 	Index   int
 	Attempt int
+	Rank    int    // in its group
 	Phase   string // of the pod or the index
 	Charged int    // relaunches at the cost of the index
 	Memory  int64  // bytes, if it grew
@@ -28,7 +30,7 @@ const Waiting = "Waiting"
 
 // Summary has the pods and the state of their observation.
 type Summary struct {
-	Pods       []Status // by role and index
+	Pods       []Status // by role, index and rank
 	Groups     []Group  // by role, without roles that have no pods
 	Problem    string   // why the pods are not observed now; "": they are
 	Relaunches map[Cause]int64
@@ -52,9 +54,11 @@ func (m *Manager) Summary() (Summary, error) {
 		goal := m.config.Pods.Goal(m.shown, role).Count
 		first := len(s.Pods)
 		for i := range goal {
-			s.Pods = append(s.Pods, m.status(m.shown.Slot(role, i), current))
+			for rank := range m.config.Pods.Size(role) {
+				s.Pods = append(s.Pods, m.status(m.shown.Slot(role, i), rank, current))
+			}
 		}
-		if g := m.group(role, goal, s.Pods[first:], pods); g != (Group{Role: role}) {
+		if g := m.group(role, goal, s.Pods[first:], pods); g.Goal+g.Max+g.Leaving > 0 {
 			s.Groups = append(s.Groups, g)
 		}
 	}
@@ -66,8 +70,9 @@ type Group struct {
 	Role      podmanager.Role
 	Goal      int
 	Min, Max  int // limits of the goal
+	Size      int // pods of an index
 	Running   int
-	Pending   int // its pod does not exist, has not started, or is about to end
+	Pending   int // one of its pods does not exist, has not started, or is about to end
 	Completed int
 	GivenUp   int
 	Leaving   int    // pods above the goal that have not ended
@@ -78,12 +83,13 @@ type Group struct {
 func (g Group) Done() bool { return g.Pending == 0 && g.Leaving == 0 }
 
 func (m *Manager) group(role podmanager.Role, goal int, list []Status, pods []podmanager.Pod) Group {
-	g := Group{Role: role, Goal: goal, Min: m.config.Pods.Servers.Count, Max: m.config.Pods.Servers.Count}
+	g := Group{Role: role, Goal: goal, Min: m.config.Pods.Servers.Count, Max: m.config.Pods.Servers.Count, Size: m.config.Pods.Size(role)}
 	if role == podmanager.Worker {
 		g.Min, g.Max = m.config.Pods.Workers.Min, m.config.Pods.Workers.Count
 	}
 	waits, last := "", podmanager.Slot{}
-	for _, s := range list {
+	for index := range slices.Chunk(list, g.Size) {
+		s := slowest(index)
 		switch s.Phase {
 		case string(podmanager.Running):
 			g.Running++
@@ -115,10 +121,24 @@ func (m *Manager) group(role podmanager.Role, goal int, list []Status, pods []po
 	return g
 }
 
-func (m *Manager) status(slot podmanager.Slot, pods map[string]podmanager.Pod) Status {
+// slowest returns the pod with the state of its index: a pod that does not run, otherwise a running pod. A completed pod waits for its group.
+func slowest(group []Status) Status {
+	rank := func(s Status) int {
+		switch s.Phase {
+		case string(podmanager.Succeeded):
+			return 0
+		case string(podmanager.Running):
+			return 1
+		}
+		return 2
+	}
+	return slices.MaxFunc(group, func(a, b Status) int { return cmp.Compare(rank(a), rank(b)) })
+}
+
+func (m *Manager) status(slot podmanager.Slot, rank int, pods map[string]podmanager.Pod) Status {
 	s := Status{
-		Name: podmanager.Name(m.config.Pods.Job, slot.Role, slot.Index, slot.Attempt), Role: slot.Role, Index: slot.Index, Attempt: slot.Attempt,
-		Phase: Waiting, Charged: slot.Charged, Memory: slot.Memory, Reason: slot.Reason,
+		Name: podmanager.NameOfRank(m.config.Pods.Job, slot.Role, slot.Index, slot.Attempt, rank), Role: slot.Role, Index: slot.Index, Attempt: slot.Attempt,
+		Rank: rank, Phase: Waiting, Charged: slot.Charged, Memory: slot.Memory, Reason: slot.Reason,
 	}
 	p, exists := pods[s.Name]
 	switch {

@@ -14,12 +14,13 @@ type Pods struct {
 	RingWaits string `json:"ring_waits,omitempty"` // as in Status
 }
 
-// Pod is the newest attempt of an index.
+// Pod is a pod of the newest attempt of an index.
 type Pod struct {
 	Name    string `json:"name"`
 	Role    string `json:"role"`
 	Index   uint32 `json:"index"`
 	Attempt uint32 `json:"attempt"`
+	Rank    uint32 `json:"rank"`
 	Phase   string `json:"phase"`
 	Charged uint32 `json:"charged"`
 	Memory  int64  `json:"memory,omitempty"` // bytes
@@ -32,6 +33,7 @@ type podGroup struct {
 	Goal      uint32 `json:"goal"`
 	Min       uint32 `json:"min"` // limits of the goal
 	Max       uint32 `json:"max"`
+	Size      uint32 `json:"group_size"` // pods of an index
 	Running   uint32 `json:"running"`
 	Pending   uint32 `json:"pending"`
 	Completed uint32 `json:"completed"`
@@ -50,7 +52,7 @@ func newPodGroups(list []*pb.PodGroup) []podGroup {
 
 func newPodGroup(g *pb.PodGroup) podGroup {
 	return podGroup{
-		Role: g.GetRole(), Goal: g.GetGoal(), Min: g.GetMin(), Max: g.GetMax(), Running: g.GetRunning(), Pending: g.GetPending(),
+		Role: g.GetRole(), Goal: g.GetGoal(), Min: g.GetMin(), Max: g.GetMax(), Size: g.GetGroupSize(), Running: g.GetRunning(), Pending: g.GetPending(),
 		Completed: g.GetCompleted(), GivenUp: g.GetGivenUp(), Leaving: g.GetLeaving(), Reason: g.GetReason(),
 	}
 }
@@ -60,6 +62,9 @@ func PodGroup(g *pb.PodGroup) string { return newPodGroup(g).String() }
 
 func (g podGroup) String() string {
 	text := fmt.Sprintf("%d of %d running", g.Running, g.Goal)
+	if g.Size > 1 {
+		text = fmt.Sprintf("%d of %d groups of %d running", g.Running, g.Goal, g.Size)
+	}
 	for _, part := range []struct {
 		count uint32
 		state string
@@ -79,7 +84,7 @@ func NewPods(r *pb.ListPodsReply) Pods {
 	v := Pods{Pods: []Pod{}, Problem: r.GetProblem(), RingWaits: r.GetRingWaits()}
 	for _, p := range r.GetPods() {
 		v.Pods = append(v.Pods, Pod{
-			Name: p.GetName(), Role: p.GetRole(), Index: p.GetIndex(), Attempt: p.GetAttempt(), Phase: p.GetPhase(), Charged: p.GetCharged(), Memory: p.GetMemory(), Reason: p.GetReason(),
+			Name: p.GetName(), Role: p.GetRole(), Index: p.GetIndex(), Attempt: p.GetAttempt(), Rank: p.GetRank(), Phase: p.GetPhase(), Charged: p.GetCharged(), Memory: p.GetMemory(), Reason: p.GetReason(),
 		})
 	}
 	return v

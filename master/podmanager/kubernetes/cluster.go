@@ -39,6 +39,9 @@ type Cluster struct {
 	listed   bool
 	problem  string
 	requests map[podmanager.Request]int64
+
+	naming sync.Mutex // held during the request for the Service
+	named  bool       // the Service exists
 }
 
 const (
@@ -337,6 +340,11 @@ func (c *Cluster) Create(ctx context.Context, a podmanager.Action, instance stri
 	}
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
+	if a.Size > 1 {
+		if err := c.ensureService(ctx, *self); err != nil {
+			return podmanager.Pod{}, err
+		}
+	}
 	pods := func(r *rest.Request) *rest.Request { return r.Namespace(c.config.Namespace).Resource("pods") }
 	var made corev1.Pod
 	err := pods(c.core.Post()).VersionedParams(&metav1.CreateOptions{FieldValidation: metav1.FieldValidationStrict}, c.codec).

@@ -3,6 +3,7 @@ package kubernetes_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net/http"
 	"strings"
 	"testing"
@@ -204,6 +205,67 @@ func TestPodHasTheEnvironmentAndTheOwnerOfTheJob(t *testing.T) {
 	}
 	if len(pod.Spec.Tolerations) != 2 {
 		t.Errorf("expected 2 tolerations, found %+v", pod.Spec.Tolerations)
+	}
+}
+
+// F295: each pod of a group has its rank, and a name in the cluster by which the other pods find rank 0. A Service of another owner is not used.
+func TestPodsOfAGroupHaveRanksAndNames(t *testing.T) {
+	a := newAPI(t)
+	c := connect(t, a)
+	watch(t, c)
+	a.mu.Lock()
+	a.services["workers-j"] = &corev1.Service{ObjectMeta: metav1.ObjectMeta{
+		Name: "workers-j", Labels: map[string]string{kubernetes.JobLabel: "j"}, OwnerReferences: []metav1.OwnerReference{{UID: "a-deleted-job"}},
+	}}
+	a.mu.Unlock()
+	group := []podmanager.Action{create(3, 2), create(3, 2)}
+	for rank := range group {
+		group[rank].Name, group[rank].Rank, group[rank].Size = podmanager.NameOfRank("j", podmanager.Worker, 3, 2, rank), rank, 2
+	}
+	if _, err := c.Create(t.Context(), group[0], instance); !errors.Is(err, kubernetes.ErrOccupied) {
+		t.Errorf("a Service of another owner: expected %v, found %v", kubernetes.ErrOccupied, err)
+	}
+	a.mu.Lock()
+	delete(a.services, "workers-j")
+	a.mu.Unlock()
+	for range 2 { // the second master finds the Service
+		for rank, action := range group {
+			p, err := c.Create(t.Context(), action, instance)
+			if err != nil || p.Rank != rank || p.Size != 2 {
+				t.Fatalf("rank %d: found %+v, %v", rank, p, err)
+			}
+		}
+		c = connect(t, a)
+		watch(t, c)
+	}
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	service := a.services["workers-j"]
+	if service.Spec.ClusterIP != corev1.ClusterIPNone || !service.Spec.PublishNotReadyAddresses || len(service.OwnerReferences) != 1 || service.OwnerReferences[0].UID != "job-uid" {
+		t.Errorf("found the Service %+v", service)
+	}
+	for rank, action := range group {
+		pod := a.pods[action.Name]
+		for k, v := range service.Spec.Selector {
+			if pod.Labels[k] != v {
+				t.Errorf("rank %d: expected the label %s=%s of the Service, found %q", rank, k, v, pod.Labels[k])
+			}
+		}
+		if pod.Spec.Hostname != action.Name || pod.Spec.Subdomain != "workers-j" {
+			t.Errorf("rank %d: found the name %s.%s", rank, pod.Spec.Hostname, pod.Spec.Subdomain)
+		}
+		env := map[string]string{}
+		for _, e := range pod.Spec.Containers[0].Env {
+			env[e.Name] = e.Value
+		}
+		for k, v := range map[string]string{
+			"TRAINMASTER_GROUP_RANK": fmt.Sprint(rank), "TRAINMASTER_GROUP_SIZE": "2", "RANK": fmt.Sprint(rank), "WORLD_SIZE": "2",
+			"MASTER_ADDR": "j-worker-3-2.workers-j", "MASTER_PORT": "29500", "TRAINMASTER_ID": action.Name,
+		} {
+			if env[k] != v {
+				t.Errorf("rank %d: %s: expected %s, found %s", rank, k, v, env[k])
+			}
+		}
 	}
 }
 

@@ -27,6 +27,7 @@ type api struct {
 	watchers map[chan metav1.WatchEvent]bool
 	history  []posted
 	events   []corev1.Event
+	services map[string]*corev1.Service
 	expired  bool // watches are refused with 410 until the next list
 	refuse   int  // status of the next requests; 0: none is refused
 	lists    int
@@ -39,7 +40,7 @@ type posted struct {
 }
 
 func newAPI(t *testing.T) *api {
-	a := &api{pods: map[string]*corev1.Pod{}, watchers: map[chan metav1.WatchEvent]bool{}, version: 1}
+	a := &api{pods: map[string]*corev1.Pod{}, watchers: map[chan metav1.WatchEvent]bool{}, services: map[string]*corev1.Service{}, version: 1}
 	a.Server = httptest.NewServer(http.HandlerFunc(a.serve))
 	t.Cleanup(func() {
 		a.CloseClientConnections()
@@ -73,6 +74,8 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request) {
 		a.events = append(a.events, e)
 		a.mu.Unlock()
 		a.answer(w, &e)
+	case strings.Contains(r.URL.Path, "/services"):
+		a.service(w, r, name)
 	case r.URL.Query().Get("watch") != "":
 		a.watch(w, r)
 	case r.Method == http.MethodGet && name == "":
@@ -102,6 +105,27 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request) {
 	case r.Method == http.MethodDelete:
 		a.remove(w, r, name)
 	}
+}
+
+// service creates a Service, or returns it.
+func (a *api) service(w http.ResponseWriter, r *http.Request, name string) {
+	var s corev1.Service
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if r.Method == http.MethodGet {
+		a.answer(w, a.services[name])
+		return
+	}
+	if err := json.NewDecoder(r.Body).Decode(&s); err != nil {
+		a.fail(w, http.StatusBadRequest, metav1.StatusReasonBadRequest, err.Error())
+		return
+	}
+	if a.services[s.Name] != nil {
+		a.fail(w, http.StatusConflict, metav1.StatusReasonAlreadyExists, "exists")
+		return
+	}
+	a.services[s.Name] = &s
+	a.answer(w, &s)
 }
 
 // resize merges the resources of a container, as a strategic merge patch does.

@@ -1,6 +1,8 @@
 package kubernetes
 
 import (
+	"cmp"
+	"errors"
 	"slices"
 	"strconv"
 
@@ -18,11 +20,16 @@ func observed(pod *corev1.Pod, self own) (p podmanager.Pod, ok bool) {
 	role := podmanager.Role(pod.Labels[RoleLabel])
 	index, err1 := strconv.Atoi(pod.Labels[IndexLabel])
 	attempt, err2 := strconv.Atoi(pod.Labels[AttemptLabel])
-	if role != podmanager.Worker && role != podmanager.Server || err1 != nil || err2 != nil || index < 0 || index >= podmanager.MaxPods || attempt < 0 || attempt > maxAttempt {
+	rank, err3 := strconv.Atoi(cmp.Or(pod.Labels[RankLabel], "0"))
+	size, err4 := strconv.Atoi(cmp.Or(pod.Labels[SizeLabel], "1"))
+	switch {
+	case role != podmanager.Worker && role != podmanager.Server || errors.Join(err1, err2, err3, err4) != nil:
+		return p, false
+	case index < 0 || index >= podmanager.MaxPods || attempt < 0 || attempt > maxAttempt || rank < 0 || rank >= size:
 		return p, false
 	}
 	//guard:copy-of-a-pod-ignored
-	if pod.Name != podmanager.Name(pod.Labels[JobLabel], role, index, attempt) {
+	if pod.Name != podmanager.NameOfRank(pod.Labels[JobLabel], role, index, attempt, rank) {
 		return p, false
 	}
 	//guard:pod-of-another-owner-ignored
@@ -30,7 +37,7 @@ func observed(pod *corev1.Pod, self own) (p podmanager.Pod, ok bool) {
 		return p, false
 	}
 	p = podmanager.Pod{
-		Name: pod.Name, UID: string(pod.UID), Instance: pod.Labels[InstanceLabel], Role: role, Index: index, Attempt: attempt,
+		Name: pod.Name, UID: string(pod.UID), Instance: pod.Labels[InstanceLabel], Role: role, Index: index, Attempt: attempt, Rank: rank, Size: size,
 		Address: pod.Status.PodIP, Phase: podmanager.Phase(pod.Status.Phase), Deleting: pod.DeletionTimestamp != nil,
 	}
 	if i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == Main }); i >= 0 {

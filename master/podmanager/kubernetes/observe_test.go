@@ -109,4 +109,9 @@ func TestPodsOfOthersAreIgnored(t *testing.T) {
 			t.Errorf("%s: expected %v, found %v", name, c.ok, ok)
 		}
 	}
+	if _, ok := observed(podWith(func(p *corev1.Pod) {
+		p.Name, p.Labels[RankLabel], p.Labels[SizeLabel] = "j-worker-0-0-2", "2", "2"
+	}), own{}); ok {
+		t.Error("a pod with a rank outside its group was accepted")
+	}
 }

@@ -21,14 +21,17 @@ const (
 	RoleLabel     = "trainmaster.io/role"
 	IndexLabel    = "trainmaster.io/index"
 	AttemptLabel  = "trainmaster.io/attempt"
-	InstanceLabel = "trainmaster.io/instance" // random id of the job
+	RankLabel     = "trainmaster.io/rank"       // in the group
+	SizeLabel     = "trainmaster.io/group-size" // pods of the group
+	InstanceLabel = "trainmaster.io/instance"   // random id of the job
 )
 
 // Ports of the pods. Each pod has an address of its own.
 const (
-	ServerPort  = 9000 // trainers and the master dial parameter servers
-	ControlPort = 9100 // the master dials TrainerControl
-	RingPort    = 9200 // the workers of an all-reduce dial each other
+	ServerPort  = 9000  // trainers and the master dial parameter servers
+	ControlPort = 9100  // the master dials TrainerControl
+	RingPort    = 9200  // the workers of an all-reduce dial each other
+	GroupPort   = 29500 // the program of rank 0 of a group takes it, as PyTorch does
 )
 
 const (
@@ -63,8 +66,12 @@ func (c Config) spec(a podmanager.Action, instance string, o own) *corev1.Pod {
 	}
 	maps.Copy(pod.Labels, map[string]string{
 		JobLabel: c.Job, RoleLabel: string(a.Role), IndexLabel: strconv.Itoa(a.Index), AttemptLabel: strconv.Itoa(a.Attempt), InstanceLabel: instance,
+		RankLabel: strconv.Itoa(a.Rank), SizeLabel: strconv.Itoa(max(1, a.Size)),
 	})
 	s := &pod.Spec
+	if a.Size > 1 {
+		s.Hostname, s.Subdomain = a.Name, serviceName(c.Job)
+	}
 	s.RestartPolicy = corev1.RestartPolicyNever
 	if s.AutomountServiceAccountToken == nil {
 		s.AutomountServiceAccountToken = new(bool)
@@ -149,6 +156,13 @@ func (c Config) env(env []corev1.EnvVar, a podmanager.Action, more []corev1.EnvV
 	} else {
 		add = append(add, corev1.EnvVar{Name: "TRAINMASTER_CONTROL_LISTEN", Value: fmt.Sprintf(":%d", ControlPort)},
 			corev1.EnvVar{Name: "TRAINMASTER_RING_LISTEN", Value: fmt.Sprintf(":%d", RingPort)})
+	}
+	if a.Size > 1 {
+		rank, size := strconv.Itoa(a.Rank), strconv.Itoa(a.Size)
+		first := podmanager.Name(c.Job, a.Role, a.Index, a.Attempt) + "." + serviceName(c.Job)
+		add = append(add, corev1.EnvVar{Name: "TRAINMASTER_GROUP_RANK", Value: rank}, corev1.EnvVar{Name: "TRAINMASTER_GROUP_SIZE", Value: size},
+			corev1.EnvVar{Name: "RANK", Value: rank}, corev1.EnvVar{Name: "WORLD_SIZE", Value: size},
+			corev1.EnvVar{Name: "MASTER_ADDR", Value: first}, corev1.EnvVar{Name: "MASTER_PORT", Value: strconv.Itoa(GroupPort)})
 	}
 	for _, v := range append(add, more...) {
 		if !slices.ContainsFunc(env, func(e corev1.EnvVar) bool { return e.Name == v.Name }) {

@@ -2346,7 +2346,9 @@ type PodEntry struct {
 	// Bytes, after a pod ran out of memory; 0: as configured.
 	Memory int64 `protobuf:"varint,7,opt,name=memory,proto3" json:"memory,omitempty"`
 	// Message of the cluster, or why the previous attempt ended.
-	Reason        string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,8,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Rank in its group.
+	Rank          uint32 `protobuf:"varint,9,opt,name=rank,proto3" json:"rank,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2437,16 +2439,23 @@ func (x *PodEntry) GetReason() string {
 	return ""
 }
 
+func (x *PodEntry) GetRank() uint32 {
+	if x != nil {
+		return x.Rank
+	}
+	return 0
+}
+
 // PodGroup describes the pods of a role.
 type PodGroup struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
 	// worker or ps.
 	Role string `protobuf:"bytes,1,opt,name=role,proto3" json:"role,omitempty"`
-	// Number of pods that is wanted, and its limits.
+	// Number of indices that is wanted, and its limits. An index has group_size pods.
 	Goal uint32 `protobuf:"varint,2,opt,name=goal,proto3" json:"goal,omitempty"`
 	Min  uint32 `protobuf:"varint,3,opt,name=min,proto3" json:"min,omitempty"`
 	Max  uint32 `protobuf:"varint,4,opt,name=max,proto3" json:"max,omitempty"`
-	// Each index below the goal is in one of these states: its pod runs; its pod does not run yet; it has completed; it is given up.
+	// Each index below the goal is in one of these states: its pods run; one of its pods does not run yet; it has completed; it is given up.
 	Running   uint32 `protobuf:"varint,5,opt,name=running,proto3" json:"running,omitempty"`
 	Pending   uint32 `protobuf:"varint,6,opt,name=pending,proto3" json:"pending,omitempty"`
 	Completed uint32 `protobuf:"varint,7,opt,name=completed,proto3" json:"completed,omitempty"`
@@ -2454,7 +2463,9 @@ type PodGroup struct {
 	// Pods above the goal that have not ended.
 	Leaving uint32 `protobuf:"varint,9,opt,name=leaving,proto3" json:"leaving,omitempty"`
 	// Why a pod does not run, otherwise why the last pod ended; empty: neither is known.
-	Reason        string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
+	Reason string `protobuf:"bytes,10,opt,name=reason,proto3" json:"reason,omitempty"`
+	// Pods of each index.
+	GroupSize     uint32 `protobuf:"varint,11,opt,name=group_size,json=groupSize,proto3" json:"group_size,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2557,6 +2568,13 @@ func (x *PodGroup) GetReason() string {
 		return x.Reason
 	}
 	return ""
+}
+
+func (x *PodGroup) GetGroupSize() uint32 {
+	if x != nil {
+		return x.GroupSize
+	}
+	return 0
 }
 
 type DrainRequest struct {
@@ -4080,7 +4098,7 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x04pods\x18\x01 \x03(\v2\x18.trainmaster.v1.PodEntryR\x04pods\x12\x18\n" +
 	"\aproblem\x18\x02 \x01(\tR\aproblem\x12\x1d\n" +
 	"\n" +
-	"ring_waits\x18\x03 \x01(\tR\tringWaits\"\xc2\x01\n" +
+	"ring_waits\x18\x03 \x01(\tR\tringWaits\"\xd6\x01\n" +
 	"\bPodEntry\x12\x12\n" +
 	"\x04name\x18\x01 \x01(\tR\x04name\x12\x12\n" +
 	"\x04role\x18\x02 \x01(\tR\x04role\x12\x14\n" +
@@ -4089,7 +4107,8 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x05phase\x18\x05 \x01(\tR\x05phase\x12\x18\n" +
 	"\acharged\x18\x06 \x01(\rR\acharged\x12\x16\n" +
 	"\x06memory\x18\a \x01(\x03R\x06memory\x12\x16\n" +
-	"\x06reason\x18\b \x01(\tR\x06reason\"\xf5\x01\n" +
+	"\x06reason\x18\b \x01(\tR\x06reason\x12\x12\n" +
+	"\x04rank\x18\t \x01(\rR\x04rank\"\x94\x02\n" +
 	"\bPodGroup\x12\x12\n" +
 	"\x04role\x18\x01 \x01(\tR\x04role\x12\x12\n" +
 	"\x04goal\x18\x02 \x01(\rR\x04goal\x12\x10\n" +
@@ -4101,7 +4120,9 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\bgiven_up\x18\b \x01(\rR\agivenUp\x12\x18\n" +
 	"\aleaving\x18\t \x01(\rR\aleaving\x12\x16\n" +
 	"\x06reason\x18\n" +
-	" \x01(\tR\x06reason\":\n" +
+	" \x01(\tR\x06reason\x12\x1d\n" +
+	"\n" +
+	"group_size\x18\v \x01(\rR\tgroupSize\":\n" +
 	"\fDrainRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x18\n" +
 	"\atrainer\x18\x02 \x01(\tR\atrainer\"\f\n" +
