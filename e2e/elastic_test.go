@@ -72,6 +72,45 @@ func (e *elastic) await(world, after int) (step, generation int) {
 	return step, generation
 }
 
+// The program of docs/rendezvous.md runs with the commands of the page. Only the port, the interpreter and the path are replaced.
+func TestRendezvousPage(t *testing.T) {
+	t.Parallel()
+	page, err := os.ReadFile("../docs/rendezvous.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	block := regexp.MustCompile("(?s)## A program of your own.*?```sh\n(.*?)```").FindSubmatch(page)
+	if block == nil {
+		t.Fatal("expected commands in docs/rendezvous.md")
+	}
+	script, err := filepath.Abs("../examples/elastic/sum.py")
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir := t.TempDir()
+	addr, err := freeport.Addr("127.0.0.1")
+	if err != nil {
+		t.Fatal(err)
+	}
+	python := prepared.Python(t)
+	var processes []*process
+	for line := range strings.Lines(pageComment.ReplaceAllString(string(block[1]), "")) {
+		words := strings.Fields(strings.NewReplacer("127.0.0.1:8080", addr, "python3", python, "examples/elastic/sum.py", script).Replace(line))
+		if words[1] == "--ring" {
+			words = append(words, "--listen", addr, "--http", "127.0.0.1:0")
+		}
+		processes = append(processes, start(t, fmt.Sprint("process ", len(processes)), dir, words[1:]...))
+	}
+	var logs strings.Builder
+	for _, p := range processes {
+		p.wantExit(0)
+		logs.WriteString(p.log())
+	}
+	if want := "the sum of 4 ranks is 6"; strings.Count(logs.String(), want) != 1 {
+		t.Errorf("expected %q once, found %s", want, logs.String())
+	}
+}
+
 // F301: real processes of PyTorch train together while a member is killed and another one joins. Each step checks its sum, and the steps continue
 // from the checkpoint.
 func TestElasticJobOfPyTorch(t *testing.T) {
