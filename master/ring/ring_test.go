@@ -280,10 +280,17 @@ func TestReplacedMemberReturnsAndEnds(t *testing.T) {
 	second := attend(t, trainer.At(r.Addr), "a")
 	second.await(t, u.Generation.Number+1, "b", "a")
 	relay.Refuse(false)
-	if err := <-first.ended; !errors.Is(err, client.ErrReplaced) {
-		t.Errorf("expected an error that names the id, found %v", err)
+	select {
+	case err := <-first.ended:
+		if !errors.Is(err, client.ErrReplaced) {
+			t.Errorf("expected an error that names the id, found %v", err)
+		}
+		first.ended <- nil
+	case err := <-second.ended:
+		t.Fatalf("expected the end of the first process, found the end of its replacement: %v", err)
+	case <-time.After(30 * time.Second):
+		t.Fatal("expected the end of the first process")
 	}
-	first.ended <- nil
 	if g := second.Update().GetGeneration(); g.GetNumber() != u.Generation.Number+1 || stored(t, store).Number != g.GetNumber() {
 		t.Errorf("expected the generation of the replacement to continue, found %v", g)
 	}
