@@ -68,7 +68,7 @@ func TestAllReduceTrainsThroughFaults(t *testing.T) {
 	b.kill()
 	e := j.member("e")
 	j.awaitProgress("the ring continues without b")
-	e.awaitLog("ring formed")
+	e.awaitLog("state agreed")
 
 	j.awaitMidPass(6)
 	c.signal(syscall.SIGSTOP)

@@ -51,8 +51,8 @@ worker starts its command again with new ranks. Programs continue from their las
 The ring is closed when the command has ended with exit code 0 on all members. The master must have --ring. docs/rendezvous.md has
 all variables and the effects of faults.
 
-Exit codes: 0 if the ring is closed and the command has completed, or after a signal (143 with --exit-codes pod); the code of the
-command if it failed too often, or 128 and the number of the signal that ended it.`,
+Exit codes: 0 if the ring is closed and the command has completed or does not run, or after a signal (143 with --exit-codes pod); the
+code of the command if it failed too often, or 128 and the number of the signal that ended it.`,
 		Example: `  # two members on this machine, of a job whose master runs here with --ring 2
   master worker --addr 127.0.0.1:8080 --id a -- python3 train.py
   master worker --addr 127.0.0.1:8080 --id b -- python3 train.py

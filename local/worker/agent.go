@@ -76,7 +76,8 @@ func (a *Agent) Run(ctx context.Context) error {
 	var current *run
 	defer func() { a.stop(current) }()
 	failures := 0
-	charged := uint64(0) // generation whose failure was counted
+	charged := uint64(0)            // generation whose failure was counted
+	_, changed := a.Client.Update() // there is no state before Run
 	for {
 		var done <-chan struct{}
 		if current != nil && !current.ended {
@@ -92,9 +93,10 @@ func (a *Agent) Run(ctx context.Context) error {
 			current.ended = true
 			a.report(attending, current)
 			continue
-		case <-a.Client.Changed():
+		case <-changed:
 		}
-		u := a.Client.Update()
+		var u *pb.RingUpdate
+		u, changed = a.Client.Update()
 		g := u.GetGeneration()
 		//guard:own-failures-limited
 		if of := failedGeneration(g); g.GetFailed() == a.Client.Member.Id && of > charged && current != nil && current.generation == of && current.ended && current.err != nil {
@@ -117,8 +119,10 @@ func (a *Agent) Run(ctx context.Context) error {
 				return err
 			}
 		case pb.RingState_RING_STATE_WAITING, pb.RingState_RING_STATE_PARKED:
-			if a.stop(current); current != nil {
-				current.ended = true
+			//guard:agent-forgets-stopped-command
+			if current != nil && !current.isDone() {
+				a.stop(current)
+				current = nil // its end is no failure
 			}
 			a.Log.WithFields(logrus.Fields{"reason": u.GetReason(), "state": stateName(u.GetState())}).Info("waiting for the ring")
 		}
@@ -143,9 +147,11 @@ func stateName(s pb.RingState) string {
 // closed ends the agent when the ring is closed, or when the member cannot take part. A command that runs may end.
 func (a *Agent) closed(ctx context.Context, current *run, err error) error {
 	if err != nil && !errors.Is(err, io.EOF) { // the job has ended
-		return err
+		return fmt.Errorf("join the ring: %w", err)
 	}
 	if current == nil {
+		u, _ := a.Client.Update()
+		a.Log.WithField("reason", u.GetReason()).Info("ring closed, while no command ran")
 		return nil
 	}
 	//guard:closed-ring-lets-command-end
@@ -213,6 +219,16 @@ func (a *Agent) start(ctx context.Context, g *pb.RingGeneration) (*run, error) {
 		close(r.done)
 	}()
 	return r, nil
+}
+
+// isDone reports whether all processes have ended.
+func (r *run) isDone() bool {
+	select {
+	case <-r.done:
+		return true
+	default:
+		return false
+	}
 }
 
 // stop ends the processes of a run, and waits for them.

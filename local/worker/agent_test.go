@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -38,6 +39,7 @@ type running struct {
 	*Agent
 	cancel context.CancelFunc
 	ended  chan error
+	logged *logtest.Hook
 }
 
 // notes is a file to which commands append lines.
@@ -76,7 +78,7 @@ func (n notes) await(t *testing.T, want ...string) {
 // work starts an agent whose command is a script of the shell.
 func work(t *testing.T, at trainer.Locator, id, script string, change ...func(*Agent)) *running {
 	t.Helper()
-	logger, _ := logtest.NewNullLogger()
+	logger, logged := logtest.NewNullLogger()
 	log := logrus.NewEntry(logger)
 	a := &Agent{
 		Client:  &client.Client{Locate: at, Member: &pb.RingMember{Id: id, Ports: []uint32{4000}, Processes: 1}, Log: log},
@@ -87,7 +89,7 @@ func work(t *testing.T, at trainer.Locator, id, script string, change ...func(*A
 		c(a)
 	}
 	ctx, cancel := context.WithCancel(context.Background())
-	r := &running{a, cancel, make(chan error, 1)}
+	r := &running{a, cancel, make(chan error, 1), logged}
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
@@ -255,6 +257,46 @@ func TestClosedRingLetsTheCommandEnd(t *testing.T) {
 		t.Errorf("expected exit code 3, found %v", a.wait(t))
 	}
 	file.await(t, "saved")
+}
+
+// F340: a member whose command was stopped because too few members are left has not failed: if the ring is closed then, the agent ends without an error.
+func TestStoppedCommandOfAClosedRingIsNoFailure(t *testing.T) {
+	r := start(t, etcdtest.Store(t), 2, 2)
+	file := notes(filepath.Join(t.TempDir(), "notes"))
+	script := func(id string) string {
+		return fmt.Sprintf(`echo %s begins >> %s; while :; do sleep 0.02; done`, id, file)
+	}
+	a, b := work(t, trainer.At(r.Addr), "a", script("a")), work(t, trainer.At(r.Addr), "b", script("b"))
+	file.await(t, "a begins", "b begins")
+	b.cancel()
+	_ = b.wait(t)
+	for { // a waits: its command has ended
+		u, changed := a.Client.Update()
+		if u.GetState() == pb.RingState_RING_STATE_WAITING {
+			break
+		}
+		select {
+		case <-changed:
+		case <-time.After(30 * time.Second):
+			t.Fatalf("expected a member that waits, found %v", u)
+		}
+	}
+	a.awaitLog(t, "waiting for the ring")
+	if err := a.Client.Close(t.Context(), "enough"); err != nil {
+		t.Fatal(err)
+	}
+	if err := a.wait(t); err != nil {
+		t.Errorf("the ring was closed while its member waited: %v", err)
+	}
+	a.awaitLog(t, "ring closed, while no command ran")
+}
+
+// awaitLog waits for a line of the log.
+func (r *running) awaitLog(t *testing.T, text string) {
+	t.Helper()
+	mastertest.Eventually(t, text, func() bool {
+		return slices.ContainsFunc(r.logged.AllEntries(), func(e *logrus.Entry) bool { return e.Message == text })
+	})
 }
 
 func TestStubbornCommandIsKilled(t *testing.T) {

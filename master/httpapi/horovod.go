@@ -10,7 +10,6 @@ import (
 	"sync"
 	"time"
 
-	"trainmaster/master"
 	"trainmaster/master/rendezvous"
 )
 
@@ -27,7 +26,8 @@ const (
 // horovod is the HTTP rendezvous of Horovod: a store of values by scope and key, of the processes of one generation. It never decodes a value.
 // The scope rank_and_size is computed from the ring.
 type horovod struct {
-	master *master.Master
+	// observe returns the ring, and the channel that closes at its next change.
+	observe func() (rendezvous.Ring, <-chan struct{}, error)
 
 	mu         sync.Mutex
 	generation uint64                       // of the values
@@ -42,30 +42,25 @@ func (h *horovod) route(routes *http.ServeMux) {
 	routes.HandleFunc("DELETE /{scope}/{key}", h.remove)
 }
 
-// current returns the ring. It removes the values of an earlier generation. If there is no ring, it answers the request.
-func (h *horovod) current(w http.ResponseWriter, r *http.Request) (ring rendezvous.Ring, changed <-chan struct{}, ok bool) {
+// currentLocked returns the ring. It removes the values of an earlier generation. If the request is invalid, or this master does not lead, it answers
+// the request. The caller holds mu until its work on the values has ended: a request that has observed an earlier generation removes no values.
+func (h *horovod) currentLocked(w http.ResponseWriter, r *http.Request) (ring rendezvous.Ring, changed <-chan struct{}, ok bool) {
 	if max(len(r.PathValue("scope")), len(r.PathValue("key"))) > maxName {
 		http.Error(w, fmt.Sprintf("expected at most %d bytes of a scope or a key", maxName), http.StatusBadRequest)
 		return ring, nil, false
 	}
-	component, err := h.master.Ring()
-	if err != nil {
-		http.Error(w, err.Error(), http.StatusNotFound)
-		return ring, nil, false
-	}
-	u, changed, err := component.Observe()
+	//guard:horovod-observes-with-lock
+	ring, changed, err := h.observe()
 	if err != nil {
 		http.Error(w, err.Error(), http.StatusServiceUnavailable)
 		return ring, nil, false
 	}
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	//guard:values-of-a-generation
-	if u.Ring.Number != h.generation {
-		h.generation = u.Ring.Number
+	if ring.Number != h.generation {
+		h.generation = ring.Number
 		h.values, h.finished, h.size, h.keys = map[string]map[string][]byte{}, map[string]map[string]bool{}, 0, 0
 	}
-	return u.Ring, changed, true
+	return ring, changed, true
 }
 
 // rankAndSize is the scope with the places of processes.
@@ -73,18 +68,18 @@ const rankAndSize = "rank_and_size"
 
 func (h *horovod) get(w http.ResponseWriter, r *http.Request) {
 	scope, key := r.PathValue("scope"), r.PathValue("key")
-	ring, changed, ok := h.current(w, r)
-	if !ok {
+	h.mu.Lock()
+	ring, changed, ok := h.currentLocked(w, r)
+	value, exists := h.values[scope][key]
+	h.mu.Unlock()
+	switch {
+	case !ok:
 		return
-	}
-	if scope == rankAndSize {
+	case scope == rankAndSize:
 		h.place(w, r, ring, changed)
 		return
 	}
-	h.mu.Lock()
-	value, ok := h.values[scope][key]
-	h.mu.Unlock()
-	if !ok {
+	if !exists {
 		w.Header().Set("Content-Length", "0")
 		w.WriteHeader(http.StatusNotFound)
 		return
@@ -124,7 +119,10 @@ func (h *horovod) place(w http.ResponseWriter, r *http.Request, ring rendezvous.
 			return
 		}
 		var ok bool
-		if ring, changed, ok = h.current(w, r); !ok {
+		h.mu.Lock()
+		ring, changed, ok = h.currentLocked(w, r)
+		h.mu.Unlock()
+		if !ok {
 			return
 		}
 	}
@@ -144,12 +142,12 @@ func (h *horovod) put(w http.ResponseWriter, r *http.Request) {
 	if err != nil {
 		return // the connection has ended
 	}
-	if _, _, ok := h.current(w, r); !ok {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if _, _, ok := h.currentLocked(w, r); !ok {
 		return
 	}
 	scope, key := r.PathValue("scope"), r.PathValue("key")
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	before, exists := h.values[scope][key]
 	size, keys := h.size+len(value)-len(before), h.keys
 	if !exists {
@@ -169,13 +167,13 @@ func (h *horovod) put(w http.ResponseWriter, r *http.Request) {
 
 // remove deletes a value. In a scope of a communicator, the key is a rank that has read all values: when all ranks have, the scope is deleted.
 func (h *horovod) remove(w http.ResponseWriter, r *http.Request) {
-	ring, _, ok := h.current(w, r)
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	ring, _, ok := h.currentLocked(w, r)
 	if !ok {
 		return
 	}
 	scope, key := r.PathValue("scope"), r.PathValue("key")
-	h.mu.Lock()
-	defer h.mu.Unlock()
 	if n := communicatorSize(ring, scope); n > 0 {
 		if h.finished[scope] == nil {
 			h.finished[scope] = map[string]bool{}

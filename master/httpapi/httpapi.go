@@ -24,6 +24,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/master"
+	"trainmaster/master/rendezvous"
 )
 
 const (
@@ -89,8 +90,11 @@ func (s *Server) route(m *master.Master, metrics ...prometheus.Collector) {
 	routes.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) { ready(w, m) })
 	routes.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorLog: s.log}))
 	if m != nil {
-		if _, err := m.Ring(); err == nil { // the job has a ring
-			(&horovod{master: m}).route(routes)
+		if r, err := m.Ring(); err == nil { // the job has a ring
+			(&horovod{observe: func() (rendezvous.Ring, <-chan struct{}, error) {
+				u, changed, err := r.Observe()
+				return u.Ring, changed, err
+			}}).route(routes)
 		}
 	}
 	s.routes.Store(routes)

@@ -110,6 +110,7 @@ func (r *Ring) Report(ctx context.Context, k rendezvous.MemberKey, generation ui
 		return err
 	}
 	forgotten := false
+	//guard:report-answered-when-stored
 	if err := r.until(ctx, func(s rendezvous.State) bool {
 		isOver := s.Ring.Number != generation || s.Ring.Ended != ""
 		forgotten = isOver && s.Ring.Closed == ""
@@ -151,6 +152,7 @@ func (r *Ring) Leave(ctx context.Context, k rendezvous.MemberKey, reason string)
 	}); err != nil {
 		return err
 	}
+	//guard:leave-answered-when-stored
 	return r.until(ctx, func(s rendezvous.State) bool {
 		return s.Ring.Closed != "" || !slices.ContainsFunc(s.Present, func(p rendezvous.Presence) bool { return p.Key() == k })
 	})

@@ -4,8 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -52,10 +54,12 @@ func attend(t *testing.T, at trainer.Locator, id string) *member {
 	watched := make(chan struct{})
 	go func() {
 		defer close(watched)
-		for {
+		for _, changed := m.Update(); ; {
 			select {
-			case <-m.Changed():
-				m.seen <- m.Update()
+			case <-changed:
+				var u *pb.RingUpdate
+				u, changed = m.Update()
+				m.seen <- u
 			case <-ctx.Done():
 				return
 			}
@@ -106,7 +110,8 @@ func (m *member) awaitState(t *testing.T, state pb.RingState) *pb.RingUpdate {
 				return u
 			}
 		case <-deadline:
-			t.Fatalf("member %s: expected state %v, found %v", m.Member.Id, state, m.Update())
+			u, _ := m.Update()
+			t.Fatalf("member %s: expected state %v, found %v", m.Member.Id, state, u)
 		}
 	}
 }
@@ -291,7 +296,8 @@ func TestReplacedMemberReturnsAndEnds(t *testing.T) {
 	case <-time.After(30 * time.Second):
 		t.Fatal("expected the end of the first process")
 	}
-	if g := second.Update().GetGeneration(); g.GetNumber() != u.Generation.Number+1 || stored(t, store).Number != g.GetNumber() {
+	now, _ := second.Update()
+	if g := now.GetGeneration(); g.GetNumber() != u.Generation.Number+1 || stored(t, store).Number != g.GetNumber() {
 		t.Errorf("expected the generation of the replacement to continue, found %v", g)
 	}
 }
@@ -380,5 +386,86 @@ func TestMembersLeaveAndAreReplaced(t *testing.T) {
 	}
 	if u := c.awaitState(t, pb.RingState_RING_STATE_CLOSED); u.Reason != "enough" {
 		t.Errorf("expected the reason of the request, found %q", u.Reason)
+	}
+}
+
+// heldRing is the component with a term whose commits of the ring can be held.
+type heldRing struct {
+	*ring.Ring
+	held chan chan struct{} // receives a channel for each commit, which continues when the channel closes
+	on   atomic.Bool
+}
+
+func (h *heldRing) Run(ctx context.Context, t component.Term) error {
+	return h.Ring.Run(ctx, heldTerm{t, h})
+}
+
+type heldTerm struct {
+	component.Term
+	ring *heldRing
+}
+
+func (t heldTerm) Submit(ctx context.Context, ev taskqueue.Event) (taskqueue.Answer, error) {
+	if _, isRing := ev.(*taskqueue.StoreKeys); isRing && t.ring.on.Load() {
+		resume := make(chan struct{})
+		t.ring.held <- resume
+		<-resume
+	}
+	return t.Term.Submit(ctx, ev)
+}
+
+// F303: the calls of members are answered when the next leader knows their effect.
+func TestCallsAreAnsweredAfterTheStore(t *testing.T) {
+	for name, c := range map[string]struct {
+		call   func(context.Context, *member) error
+		stored func(rendezvous.Ring) bool
+	}{
+		"completed": {
+			func(ctx context.Context, m *member) error {
+				return m.Report(ctx, 1, pb.RingOutcome_RING_OUTCOME_COMPLETED, "", "")
+			},
+			func(r rendezvous.Ring) bool {
+				return slices.ContainsFunc(r.Members, func(m rendezvous.Member) bool { return m.ID == "a" && m.Completed })
+			},
+		},
+		"failed": {
+			func(ctx context.Context, m *member) error {
+				return m.Report(ctx, 1, pb.RingOutcome_RING_OUTCOME_FAILED, "", "exit code 1")
+			},
+			func(r rendezvous.Ring) bool { return r.Number == 2 && r.Failed == "a" },
+		},
+		"left": {
+			func(ctx context.Context, m *member) error { return m.Leave(ctx, "drained") },
+			func(r rendezvous.Ring) bool {
+				return !r.Active() || !slices.ContainsFunc(r.Members, func(m rendezvous.Member) bool { return m.ID == "a" })
+			},
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			store := etcdtest.Store(t)
+			h := &heldRing{Ring: ring.New(ring.Config{Rendezvous: rendezvous.Config{Min: 2, Max: 2}, Store: store}), held: make(chan chan struct{}, 10)}
+			r := mastertest.Start(t, store, master.Config{Components: []component.Component{h}, Ring: h.Ring})
+			a, b := attend(t, trainer.At(r.Addr), "a"), attend(t, trainer.At(r.Addr), "b")
+			a.awaitState(t, pb.RingState_RING_STATE_MEMBER)
+			b.awaitState(t, pb.RingState_RING_STATE_MEMBER)
+			h.on.Store(true)
+			answered := make(chan error, 1)
+			go func() { answered <- c.call(t.Context(), a) }()
+			resume := <-h.held
+			h.on.Store(false)
+			select {
+			case err := <-answered:
+				t.Errorf("answered before the store: %v", err)
+				answered <- err
+			case <-time.After(300 * time.Millisecond): // an answer without a store comes sooner
+			}
+			close(resume)
+			if err := <-answered; err != nil {
+				t.Fatal(err)
+			}
+			if s := stored(t, store); !c.stored(s) {
+				t.Errorf("the store does not have the effect: %+v", s)
+			}
+		})
 	}
 }

@@ -1,6 +1,7 @@
 package allreduce
 
 import (
+	"cmp"
 	"context"
 	"encoding/binary"
 	"errors"
@@ -41,7 +42,8 @@ type Work interface {
 	Applied()
 	// Finished says that all members have all records of the task of the batch of Next.
 	Finished(ctx context.Context) error
-	// Release returns the tasks of this member to the queue, since it is in no generation.
+	// Release returns the tasks of this member to the queue, since it waits for other members. Applied and Finished may follow for a batch of a task
+	// that was returned. Another goroutine may call it, while Run calls no other method.
 	Release()
 	// Ended closes when the job has ended.
 	Ended() <-chan struct{}
@@ -49,8 +51,8 @@ type Work interface {
 
 // Rendezvous has the memberships of a job.
 type Rendezvous interface {
-	// Next waits for a membership with a generation above after. parked is called while the member is in none. io.EOF: no membership follows.
-	Next(ctx context.Context, after uint64, parked func()) (ring.Membership, error)
+	// Next waits for a membership with a generation above after. idle is called when the member waits without a generation. io.EOF: no membership follows.
+	Next(ctx context.Context, after uint64, idle func()) (ring.Membership, error)
 	// Newest returns the newest generation that is known.
 	Newest() uint64
 	// Superseded waits until a generation above the given one is known, or ctx ends.
@@ -74,6 +76,10 @@ type Member struct {
 	progress Progress
 	sum      []float32
 	idle     bool // the last step had no records
+
+	patience  time.Duration // 0: maxHeld; for tests
+	waited    time.Duration // for other members, since the last step
+	releasing sync.Mutex    // held while the tasks are returned
 }
 
 // tag orders states.
@@ -103,6 +109,11 @@ const (
 	idleWait = 50 * time.Millisecond
 	// nextWait is the wait for a task before a step otherwise: the next task is usually there.
 	nextWait = 2 * time.Millisecond
+	// returnWait is the wait for a task before a step, if the last task was returned to the queue: a session begins.
+	returnWait = time.Second
+	// maxHeld is the longest time with a task while a member waits for others. It is below the default minimum timeout of a task: the master ends
+	// trainers that hang.
+	maxHeld = 10 * time.Second
 )
 
 // Run trains until the job ends. current: the model has all records of all finished tasks, as far as this member knows. It is false if the job ended
@@ -111,7 +122,11 @@ func (m *Member) Run(ctx context.Context) (current bool, err error) {
 	m.sum = make([]float32, m.Model.Length())
 	var last uint64
 	for {
-		membership, err := m.next(ctx, last)
+		var membership ring.Membership
+		err := m.awaits(func() (err error) {
+			membership, err = m.next(ctx, last)
+			return err
+		})
 		if errors.Is(err, errEnded) || errors.Is(err, io.EOF) {
 			return m.tag.version > 0 && m.tag.generation == m.Rendezvous.Newest(), nil
 		}
@@ -135,7 +150,10 @@ func (m *Member) Run(ctx context.Context) (current bool, err error) {
 				peer = lost.Member.ID
 			}
 			m.Log.WithError(err).WithField("generation", last).Warn("generation ended, waiting for the next")
-			m.Rendezvous.Failed(ctx, last, peer, err.Error())
+			_ = m.awaits(func() error {
+				m.Rendezvous.Failed(ctx, last, peer, err.Error())
+				return nil
+			})
 		default:
 			return false, err
 		}
@@ -159,6 +177,38 @@ func ofRing(err error) error {
 	return ringError{err}
 }
 
+// awaits calls wait, which waits for other members. It returns the tasks to the queue if the waits since the last step take longer than maxHeld.
+func (m *Member) awaits(wait func() error) error {
+	began, returned := time.Now(), make(chan struct{})
+	//guard:allreduce-waiting-member-returns-task
+	timer := time.AfterFunc(cmp.Or(m.patience, maxHeld)-m.waited, func() {
+		defer close(returned)
+		m.release()
+	})
+	err := wait()
+	if !timer.Stop() {
+		<-returned
+	}
+	m.waited += time.Since(began)
+	return err
+}
+
+// release returns the tasks to the queue.
+func (m *Member) release() {
+	m.releasing.Lock()
+	defer m.releasing.Unlock()
+	m.Work.Release()
+}
+
+// gather is Gather of the group.
+func (m *Member) gather(ctx context.Context, g *ring.Group, own []byte) (messages [][]byte, err error) {
+	err = m.awaits(func() (err error) {
+		messages, err = g.Gather(ctx, own)
+		return err
+	})
+	return messages, ofRing(err)
+}
+
 // next waits for the next membership, or for the end of the job.
 func (m *Member) next(ctx context.Context, last uint64) (ring.Membership, error) {
 	bounded, cancel := context.WithCancelCause(ctx)
@@ -174,7 +224,7 @@ func (m *Member) next(ctx context.Context, last uint64) (ring.Membership, error)
 		case <-bounded.Done():
 		}
 	}()
-	membership, err := m.Rendezvous.Next(bounded, last, m.Work.Release)
+	membership, err := m.Rendezvous.Next(bounded, last, m.release)
 	if err != nil && bounded.Err() != nil && ctx.Err() == nil {
 		return membership, context.Cause(bounded)
 	}
@@ -203,7 +253,11 @@ func (m *Member) form(ctx context.Context, membership ring.Membership) (*ring.Gr
 		m.Rendezvous.Superseded(bounded, membership.Generation)
 		cancel(errSuperseded)
 	})
-	g, err := m.Endpoint.Form(bounded, membership)
+	var g *ring.Group
+	err := m.awaits(func() (err error) {
+		g, err = m.Endpoint.Form(bounded, membership)
+		return err
+	})
 	cancel(nil)
 	watching.Wait()
 	if errors.Is(err, errSuperseded) {
@@ -260,9 +314,9 @@ func (m *Member) agree(ctx context.Context, g *ring.Group) error {
 	}
 	progress := m.progress.encode()
 	own.progress = uint64(len(progress))
-	messages, err := g.Gather(ctx, own.encode())
+	messages, err := m.gather(ctx, g, own.encode())
 	if err != nil {
-		return ofRing(err)
+		return err
 	}
 	states := make([]state, len(messages))
 	newest := 0
@@ -287,12 +341,12 @@ func (m *Member) agree(ctx context.Context, g *ring.Group) error {
 			behind = append(behind, rank)
 		}
 	}
-	if err := m.receive(ctx, g, newest, behind, from, progress); err != nil {
+	if err := m.awaits(func() error { return m.receive(ctx, g, newest, behind, from, progress) }); err != nil {
 		return err
 	}
 	//guard:allreduce-tags-the-agreed-state
 	m.tag.generation = g.Generation
-	m.Log.WithFields(logrus.Fields{"generation": g.Generation, "rank": g.Rank, "members": g.Size(), "version": m.tag.version, "from": g.Members[newest].ID, "state_of": from.generation, "received": slices.Contains(behind, g.Rank)}).Info("ring formed")
+	m.Log.WithFields(logrus.Fields{"generation": g.Generation, "rank": g.Rank, "members": g.Size(), "version": m.tag.version, "from": g.Members[newest].ID, "state_of": from.generation, "received": slices.Contains(behind, g.Rank)}).Info("state agreed")
 	return nil
 }
 
@@ -315,6 +369,7 @@ func (m *Member) receive(ctx context.Context, g *ring.Group, newest int, behind 
 	staged := make([][]float32, len(vectors)) // an incomplete copy replaces nothing
 	for i, v := range vectors {
 		if receives {
+			//guard:allreduce-incomplete-copy-replaces-nothing
 			v = make([]float32, len(v))
 			staged[i] = v
 		}
@@ -345,7 +400,10 @@ func (m *Member) receive(ctx context.Context, g *ring.Group, newest int, behind 
 // step makes one step.
 func (m *Member) step(ctx context.Context, g *ring.Group) error {
 	wait := nextWait
-	if m.idle {
+	switch {
+	case m.waited >= cmp.Or(m.patience, maxHeld):
+		wait, m.waited = returnWait, 0
+	case m.idle:
 		wait = idleWait
 	}
 	batch, err := m.Work.Next(ctx, wait, m.progress.Used)
@@ -378,6 +436,9 @@ func (m *Member) step(ctx context.Context, g *ring.Group) error {
 		return err
 	}
 	m.idle = records == 0
+	if m.waited < cmp.Or(m.patience, maxHeld) {
+		m.waited = 0
+	}
 	for rank, h := range headers {
 		if accepted[rank] {
 			m.progress.Add(h.batch.Token, int64(h.batch.Records), h.batch.Last)
@@ -390,8 +451,8 @@ func (m *Member) step(ctx context.Context, g *ring.Group) error {
 		return nil
 	}
 	//guard:allreduce-finish-waits-for-all
-	if _, err := g.Gather(ctx, nil); err != nil {
-		return ofRing(err)
+	if _, err := m.gather(ctx, g, nil); err != nil {
+		return err
 	}
 	if batch.Last && (accepted[g.Rank] || batch.Records == 0) {
 		return m.Work.Finished(ctx)
@@ -401,9 +462,9 @@ func (m *Member) step(ctx context.Context, g *ring.Group) error {
 
 // exchange sends the own header, and returns the headers of all members.
 func (m *Member) exchange(ctx context.Context, g *ring.Group, own header) ([]header, error) {
-	messages, err := g.Gather(ctx, own.encode())
+	messages, err := m.gather(ctx, g, own.encode())
 	if err != nil {
-		return nil, ofRing(err)
+		return nil, err
 	}
 	headers := make([]header, len(messages))
 	ended, newest := false, g.Generation
@@ -436,7 +497,7 @@ func (m *Member) reduce(ctx context.Context, g *ring.Group, contributes bool, re
 	if !contributes {
 		clear(m.sum)
 	}
-	if err := g.AllReduce(ctx, m.sum); err != nil {
+	if err := m.awaits(func() error { return g.AllReduce(ctx, m.sum) }); err != nil {
 		return ofRing(err)
 	}
 	m.Lock.Lock()

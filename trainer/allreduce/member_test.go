@@ -9,12 +9,14 @@ import (
 	"math/rand/v2"
 	"slices"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/sirupsen/logrus"
 	"go.uber.org/goleak"
 
+	"trainmaster/pserver/floats"
 	"trainmaster/taskqueue"
 	"trainmaster/trainer/ring"
 )
@@ -23,7 +25,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
 // within returns a context that bounds the time of a test: members that disagree form generations without end.
 func within(t *testing.T) context.Context {
-	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("the test took more than a minute"))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Minute, errors.New("the test took more than ten minutes"))
 	t.Cleanup(cancel)
 	return ctx
 }
@@ -65,6 +67,7 @@ type queue struct {
 	perTask  int
 	waiting  []taskqueue.Token
 	left     int // tasks that are not finished
+	hold     int // last tasks that are not dispatched
 	finished map[int]int
 	attempts map[int]taskqueue.Attempt
 	ended    chan struct{}
@@ -81,13 +84,27 @@ func newQueue(tasks, perTask int) *queue {
 func (q *queue) take() (t taskqueue.Token, ok bool) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	if len(q.waiting) == 0 {
+	if len(q.waiting) <= q.hold {
 		return t, false
 	}
 	t, q.waiting = q.waiting[0], q.waiting[1:]
 	q.attempts[t.Position]++
 	t.Attempt = q.attempts[t.Position]
 	return t, true
+}
+
+// done returns the number of finished tasks.
+func (q *queue) done() int {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.tasks - q.left
+}
+
+// release dispatches the last tasks, too.
+func (q *queue) release() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.hold = 0
 }
 
 // again returns a task to the queue: its trainer was lost, or is slow.
@@ -121,6 +138,7 @@ type worker struct {
 	current  Batch
 	onFinish func(taskqueue.Token) // may be nil: called before the finish is counted
 	onNext   func(Batch)           // may be nil
+	returned atomic.Int32          // tasks
 }
 
 func (w *worker) Next(ctx context.Context, wait time.Duration, used func(taskqueue.Token) (int64, bool)) (Batch, error) {
@@ -161,6 +179,9 @@ func (w *worker) Gradient(_ context.Context, sum []float32) error {
 }
 func (w *worker) Applied() {}
 func (w *worker) Finished(context.Context) error {
+	if w.task == nil { // it was returned
+		return nil
+	}
 	if w.onFinish != nil {
 		w.onFinish(*w.task)
 	}
@@ -170,6 +191,7 @@ func (w *worker) Finished(context.Context) error {
 }
 func (w *worker) Release() {
 	if w.task != nil {
+		w.returned.Add(1)
 		w.queue.again(*w.task)
 		w.task = nil
 	}
@@ -352,11 +374,12 @@ func TestMembersTrainAllTasks(t *testing.T) {
 
 // Members are killed at any point of a step, others join, tasks are dispatched twice: each record of each finished task is in the model exactly once.
 func TestEachRecordOnceAlthoughMembersAreKilled(t *testing.T) {
-	const tasks, perTask = 400, 50
+	const tasks, perTask, kills = 60, 25, 5
 	for seed := range uint64(4) {
 		t.Run(fmt.Sprint("seed ", seed), func(t *testing.T) {
 			r := rand.New(rand.NewPCG(seed, 3))
 			m, q := newMeeting(), newQueue(tasks, perTask)
+			q.hold = 5 // the job ends after the last kill
 			var members, survivors []*process
 			begin := func() *process {
 				p := start(t, m, q, fmt.Sprint("m", len(members)), 3+r.IntN(5))
@@ -368,7 +391,6 @@ func TestEachRecordOnceAlthoughMembersAreKilled(t *testing.T) {
 			for range 4 {
 				begin()
 			}
-			killed := 0
 			// trained reports whether two members that live have a state: after the death of both, the steps would be lost.
 			trained := func() bool {
 				n := 0
@@ -381,37 +403,27 @@ func TestEachRecordOnceAlthoughMembersAreKilled(t *testing.T) {
 				}
 				return n >= 2
 			}
-			for kills := 5; kills > 0; kills-- {
-				for !trained() {
+			for kill := range kills {
+				for !trained() || q.done() < kill*tasks/(2*kills) {
 					time.Sleep(time.Millisecond) // polls
 				}
-				select {
-				case <-q.ended:
-				case <-time.After(time.Duration(1+r.IntN(60)) * time.Millisecond): // at any point of a step
-					victim := r.IntN(len(survivors))
-					p := survivors[victim]
-					survivors = slices.Delete(survivors, victim, victim+1)
-					p.lost()
-					m.killed(p.work.name)
-					if p.ok { // it was done before
-						survivors = append(survivors, p)
-						continue
-					}
-					killed++
-					if r.IntN(2) == 0 {
-						m.leave(p.work.name)
-					} // else the others find out
-					begin()
-				}
-				if kills == 3 && r.IntN(2) == 0 { // a task whose trainer is slow is dispatched to another one, too
+				time.Sleep(time.Duration(r.IntN(4000)) * time.Microsecond) // so that the kill is at any point of a step
+				victim := r.IntN(len(survivors))
+				p := survivors[victim]
+				survivors = slices.Delete(survivors, victim, victim+1)
+				p.lost()
+				m.killed(p.work.name)
+				if r.IntN(2) == 0 {
+					m.leave(p.work.name)
+				} // else the others find out
+				begin()
+				if kill == 2 && r.IntN(2) == 0 { // a task whose trainer is slow is dispatched to another one, too
 					q.again(token(1, r.IntN(tasks)))
 				}
 			}
+			q.release()
 			for _, p := range survivors {
 				<-p.done
-			}
-			if killed == 0 {
-				t.Error("expected a member that was killed during the training")
 			}
 			survivors = slices.DeleteFunc(survivors, func(p *process) bool { return !p.ok })
 			if len(survivors) == 0 {
@@ -531,5 +543,77 @@ func TestMoreMembersThanTasks(t *testing.T) {
 	checkOnce(t, q, members)
 	if v := members[0].Version(); v != 3 {
 		t.Errorf("expected 3 steps, found %d", v)
+	}
+}
+
+// F340: a member that waits for a slow member returns its task. The records of the step are in the model once, and the next holder of the task reports it.
+func TestMemberThatWaitsReturnsItsTask(t *testing.T) {
+	m, q := newMeeting(), newQueue(6, 10)
+	fast, slow := start(t, m, q, "fast", 10), start(t, m, q, "slow", 10)
+	fast.patience = 20 * time.Millisecond
+	var once sync.Once
+	slow.work.onNext = func(Batch) {
+		once.Do(func() {
+			for deadline := time.Now().Add(20 * time.Second); fast.work.returned.Load() == 0; time.Sleep(time.Millisecond) {
+				if time.Now().After(deadline) {
+					t.Error("expected that the fast member returns its task")
+					return
+				}
+			}
+		})
+	}
+	fast.run(within(t))
+	slow.run(within(t))
+	<-fast.done
+	<-slow.done
+	checkOnce(t, q, []*process{fast, slow})
+}
+
+// A newcomer whose copy of the state ends in the middle keeps its own state.
+func TestIncompleteCopyReplacesNothing(t *testing.T) {
+	endpoints, members := make([]*ring.Endpoint, 2), make([]ring.Member, 2)
+	for i := range endpoints {
+		e, err := ring.Listen("127.0.0.1:0", [16]byte{1}, ring.Config{Log: quiet()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer e.Close()
+		endpoints[i], members[i] = e, ring.Member{ID: fmt.Sprint("m", i), Address: e.Addr().String()}
+	}
+	newcomer := newCounts(1000)
+	var sending sync.WaitGroup
+	sending.Go(func() { // the first vector arrives, and the second one does not
+		g, err := endpoints[0].Form(within(t), ring.Membership{Generation: 1, Rank: 0, Members: members})
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		vector := make([]float32, 1000)
+		for i := range vector {
+			vector[i] = 1
+		}
+		for _, b := range [][]byte{nil, floats.Bytes(vector)} {
+			if err := g.Broadcast(within(t), 0, []int{1}, b); err != nil {
+				t.Error(err)
+			}
+		}
+		if _, err := g.Gather(within(t), nil); err == nil { // it ends with the receiver, whose next call is another one
+			t.Error("expected an error of another collective")
+		}
+		g.Close()
+	})
+	g, err := endpoints[1].Form(within(t), ring.Membership{Generation: 1, Rank: 1, Members: members})
+	if err != nil {
+		t.Fatal(err)
+	}
+	m := &Member{Model: newcomer, Lock: &newcomer.mu, Log: quiet()}
+	if err := m.receive(within(t), g, 0, []int{1}, state{tag: tag{1, 9}, length: 1001}, nil); !isOfRing(err) {
+		t.Errorf("expected an error of the group, found %v", err)
+	}
+	g.Abort("the copy has ended")
+	g.Close()
+	sending.Wait()
+	if newcomer.added[0] != 0 || m.tag.version != 0 {
+		t.Errorf("expected the state of before, found %v with version %d", newcomer.added[0], m.tag.version)
 	}
 }

@@ -169,6 +169,9 @@ func (r *reduced) Gradient(_ context.Context, sum []float32) (err error) {
 
 // Applied implements [allreduce.Work].
 func (r *reduced) Applied() {
+	if r.task == nil { // it was returned
+		return
+	}
 	n := r.current.Records
 	r.report.Records += n
 	r.report.Batches++
@@ -178,6 +181,9 @@ func (r *reduced) Applied() {
 
 // Finished implements [allreduce.Work].
 func (r *reduced) Finished(context.Context) error {
+	if r.task == nil { // it was returned: its next trainer finds that the model has all records, and reports it
+		return nil
+	}
 	report := &r.report
 	var total int64
 	for _, c := range r.task.Chunks {
@@ -197,6 +203,9 @@ func (r *reduced) Finished(context.Context) error {
 
 // Release implements [allreduce.Work].
 func (r *reduced) Release() {
+	if r.task == nil && r.fetched == nil {
+		return // the master waits for nothing
+	}
 	r.drop()
 	r.release()
 }

@@ -14,7 +14,6 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
-	"google.golang.org/grpc/status"
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/floats"
@@ -58,6 +57,8 @@ func (w *Worker) runRing(ctx context.Context, journal *Journal) error {
 	if err != nil {
 		return err
 	}
+	//guard:ring-trainer-closes-its-files
+	defer work.drop()
 	isCurrent, version, err := w.member(ctx, work, s.client)
 	switch {
 	case errors.Is(err, trainer.ErrDrained):
@@ -74,8 +75,11 @@ func (w *Worker) runRing(ctx context.Context, journal *Journal) error {
 		w.Log.Info("model not saved by this trainer: it was in no generation at the end of the job")
 		return nil
 	}
-	if s.client == nil || w.SavePath == "" {
+	if w.SavePath == "" {
 		return nil
+	}
+	if s.settle(leaveTimeout); s.client == nil {
+		return nil // another trainer has reported the last task, and has a session
 	}
 	return w.save(ctx, s.client, copied{tensors: work.replica.tensors, version: version}, nil, p.model, p.shape, p.described, before)
 }
@@ -95,6 +99,9 @@ func (w *Worker) first(ctx context.Context, s *supply) (p prepared, err error) {
 		}
 		p, err = w.prepare(ctx, client, true, log)
 		if errors.Is(err, trainer.ErrSessionLost) {
+			if err := s.rivals.lost(w.Trainer.ID, s.began); err != nil {
+				return p, err
+			}
 			log.Warn("the session was lost, joining again")
 			s.close()
 			continue
@@ -171,14 +178,15 @@ type memberships struct {
 }
 
 // Next implements [allreduce.Rendezvous].
-func (m *memberships) Next(ctx context.Context, after uint64, parked func()) (ms ring.Membership, err error) {
-	isParked := false
+func (m *memberships) Next(ctx context.Context, after uint64, idle func()) (ms ring.Membership, err error) {
+	isIdle := false
 	err = m.await(ctx, func(u *pb.RingUpdate) bool {
-		if now := u.GetState() == pb.RingState_RING_STATE_PARKED; now != isParked {
-			if isParked = now; now {
-				parked()
-			}
+		//guard:waiting-trainer-returns-task
+		now := u.GetState() == pb.RingState_RING_STATE_PARKED || u.GetState() == pb.RingState_RING_STATE_WAITING
+		if now && !isIdle {
+			idle()
 		}
+		isIdle = now
 		g := u.GetGeneration()
 		if u.GetState() != pb.RingState_RING_STATE_MEMBER || g.GetNumber() <= after || g.GetEnded() {
 			return false
@@ -202,7 +210,7 @@ func (m *memberships) Next(ctx context.Context, after uint64, parked func()) (ms
 // await waits for an update.
 func (m *memberships) await(ctx context.Context, wanted func(*pb.RingUpdate) bool) error {
 	for {
-		u := m.client.Update()
+		u, changed := m.client.Update()
 		if wanted(u) {
 			return nil
 		}
@@ -210,15 +218,12 @@ func (m *memberships) await(ctx context.Context, wanted func(*pb.RingUpdate) boo
 			return io.EOF
 		}
 		select {
-		case <-m.client.Changed():
+		case <-changed:
 		case <-m.ended:
 			if m.err == nil {
 				return io.EOF
 			}
-			if s, ok := status.FromError(m.err); ok {
-				return fmt.Errorf("join the ring: %s", s.Message())
-			}
-			return m.err
+			return fmt.Errorf("join the ring: %w", m.err)
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
@@ -226,7 +231,10 @@ func (m *memberships) await(ctx context.Context, wanted func(*pb.RingUpdate) boo
 }
 
 // Newest implements [allreduce.Rendezvous].
-func (m *memberships) Newest() uint64 { return m.client.Update().GetGeneration().GetNumber() }
+func (m *memberships) Newest() uint64 {
+	u, _ := m.client.Update()
+	return u.GetGeneration().GetNumber()
+}
 
 // Superseded implements [allreduce.Rendezvous].
 func (m *memberships) Superseded(ctx context.Context, generation uint64) {

@@ -3,7 +3,6 @@ package reference
 import (
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"sync"
 	"sync/atomic"
@@ -28,8 +27,8 @@ type supply struct {
 	ended   chan struct{} // closes when the job has ended
 	ending  sync.Once
 
-	began time.Time // of the session
-	brief int
+	began  time.Time // of the session
+	rivals rivals
 }
 
 type supplied struct {
@@ -91,11 +90,8 @@ func (s *supply) next(ctx context.Context, o outcome) (*taskqueue.Task, error) {
 		task, err := s.ask(ctx, o)
 		switch {
 		case errors.Is(err, trainer.ErrSessionLost), errors.Is(err, trainer.ErrRolledBack):
-			if s.brief++; time.Since(s.began) > briefSession {
-				s.brief = 0
-			}
-			if s.brief == maxBrief {
-				return nil, fmt.Errorf("%w, %q: %d sessions in a row were lost within %v of their beginning; give each trainer a name of its own", ErrRival, s.worker.Trainer.ID, s.brief, briefSession)
+			if err := s.rivals.lost(s.worker.Trainer.ID, s.began); err != nil {
+				return nil, err
 			}
 			s.worker.Log.WithField("reason", err).Warn("the session was lost, joining again")
 			s.close()
@@ -126,12 +122,25 @@ func (s *supply) close() {
 	s.client = nil
 }
 
-// release ends the fetch in progress and the session.
-func (s *supply) release() {
-	if s.fetched != nil {
+// settle waits until the fetch in progress has ended, at most the given time. The client then belongs to the caller.
+func (s *supply) settle(wait time.Duration) {
+	if s.fetched == nil {
+		return
+	}
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	select {
+	case <-s.fetched:
+		s.cancel()
+	case <-timer.C:
 		s.cancel()
 		<-s.fetched
-		s.fetched = nil
 	}
+	s.fetched = nil
+}
+
+// release ends the fetch in progress and the session.
+func (s *supply) release() {
+	s.settle(0)
 	s.close()
 }

@@ -82,6 +82,20 @@ const (
 	maxBrief     = 5               // in a row
 )
 
+// rivals counts sessions that were lost soon after their beginning.
+type rivals struct{ brief int }
+
+// lost counts a session. It returns ErrRival after too many brief ones in a row.
+func (r *rivals) lost(id string, began time.Time) error {
+	if r.brief++; time.Since(began) > briefSession {
+		r.brief = 0
+	}
+	if r.brief == maxBrief {
+		return fmt.Errorf("%w, %q: %d sessions in a row were lost within %v of their beginning; give each trainer a name of its own", ErrRival, id, r.brief, briefSession)
+	}
+	return nil
+}
+
 // Run returns nil when the job has ended, or when ctx ended and the session was closed.
 // An output path that is not writable is an error at the start.
 func (w *Worker) Run(ctx context.Context) error {
@@ -99,23 +113,20 @@ func (w *Worker) Run(ctx context.Context) error {
 	if w.Ring != nil {
 		return w.runRing(ctx, journal)
 	}
-	for brief := 0; ; {
+	for r := (rivals{}); ; {
 		began := time.Now()
 		err := w.session(ctx, journal)
 		switch {
 		case errors.Is(err, trainer.ErrSessionLost), errors.Is(err, params.ErrFenced):
-			if brief++; time.Since(began) > briefSession {
-				brief = 0
-			}
-			if brief == maxBrief {
-				return fmt.Errorf("%w, %q: %d sessions in a row were lost within %v of their beginning; give each trainer a name of its own", ErrRival, w.Trainer.ID, brief, briefSession)
+			if err := r.lost(w.Trainer.ID, began); err != nil {
+				return err
 			}
 			w.Log.Warn("the session was lost, joining again")
 		case errors.Is(err, errNoParameters):
-			brief = 0
+			r = rivals{}
 			w.Log.WithField("reason", err).Warn("initializing the parameters again: joining again")
 		case errors.Is(err, trainer.ErrRolledBack), errors.Is(err, params.ErrRolledBack):
-			brief = 0
+			r = rivals{}
 			w.Log.WithField("reason", err).Warn("job rolled back, joining again")
 		case ctx.Err() != nil:
 			return nil

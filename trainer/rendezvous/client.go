@@ -2,12 +2,13 @@
 //
 // # Use
 //
-// Run keeps the member in the ring, at each leader. Updates are level-triggered: Update returns the newest state, and Changed has a token
-// when there is another one. Report, Leave and Close are repeated at the next leader until one has answered.
+// Run keeps the member in the ring, at each leader. Updates are level-triggered: Update returns the newest state, and a channel that closes when
+// there is another one. Report, Leave and Close are repeated at the next leader until one has answered.
 //
 // # Failure
 //
-// Without a leader, the newest state stays: a member continues its generation. Run returns an error only if the member cannot take part.
+// Without a leader, the newest state stays: a member continues its generation. Run returns an error only if the member cannot take part. The error
+// says what to change.
 package rendezvous
 
 import (
@@ -44,6 +45,8 @@ const (
 var (
 	ErrReplaced = errors.New("another process has joined with the id of this member: give each member an id of its own")
 	ErrClosed   = errors.New("the ring is closed")
+	// ErrRefused is wrapped in the error for a member that the master does not accept.
+	ErrRefused = errors.New("the master does not accept this member")
 	// ErrOldGeneration is returned for a report about a generation that is not the current one.
 	ErrOldGeneration = errors.New("another generation is current")
 )
@@ -56,12 +59,12 @@ type Client struct {
 	Log    *logrus.Entry
 
 	once    sync.Once
-	changed chan struct{}
 	leaving chan struct{} // closes when the member leaves
 	leave   sync.Once
 	runs    sync.WaitGroup
 	mu      sync.Mutex
 	update  *pb.RingUpdate
+	changed chan struct{} // closes with the next update
 	reply   *pb.RingJoinReply
 	addr    string
 	conn    *grpc.ClientConn
@@ -70,7 +73,7 @@ type Client struct {
 
 func (c *Client) prepare() {
 	c.once.Do(func() {
-		c.changed, c.leaving = make(chan struct{}, 1), make(chan struct{})
+		c.leaving = make(chan struct{})
 		if c.Log == nil {
 			c.Log = logrus.NewEntry(logrus.StandardLogger())
 		}
@@ -80,17 +83,26 @@ func (c *Client) prepare() {
 	})
 }
 
-// Changed returns a channel that has a token when Update returns another state.
-func (c *Client) Changed() <-chan struct{} {
-	c.prepare()
-	return c.changed
-}
-
-// Update returns the newest state; nil: none has arrived.
-func (c *Client) Update() *pb.RingUpdate {
+// Update returns the newest state, and a channel that closes when there is another one. nil: none has arrived.
+func (c *Client) Update() (u *pb.RingUpdate, changed <-chan struct{}) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.update
+	if c.changed == nil {
+		c.changed = make(chan struct{})
+	}
+	return c.update, c.changed
+}
+
+// set replaces the state.
+func (c *Client) set(u *pb.RingUpdate) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.update = u
+	//guard:ring-update-wakes-all
+	if c.changed != nil {
+		close(c.changed)
+		c.changed = nil
+	}
 }
 
 // JobOf returns the name and the id of the job; "": the member has not joined.
@@ -157,14 +169,7 @@ func sleep(ctx context.Context, d time.Duration) {
 
 // final reports whether another attempt is of no use.
 func final(err error) bool {
-	if errors.Is(err, ErrReplaced) || errors.Is(err, io.EOF) || errors.Is(err, trainer.ErrJobFailed) {
-		return true
-	}
-	switch status.Code(err) {
-	case codes.InvalidArgument, codes.Unimplemented:
-		return true
-	}
-	return reasonOf(err) == "NO_RING" || reasonOf(err) == "OTHER_JOB"
+	return errors.Is(err, ErrReplaced) || errors.Is(err, ErrRefused) || errors.Is(err, io.EOF) || errors.Is(err, trainer.ErrJobFailed)
 }
 
 // service returns the client of the current leader.
@@ -259,13 +264,7 @@ func (c *Client) attend(ctx context.Context) error {
 		if err != nil {
 			return explain(err)
 		}
-		c.mu.Lock()
-		c.update = u
-		c.mu.Unlock()
-		select {
-		case c.changed <- struct{}{}:
-		default:
-		}
+		c.set(u)
 		if u.State == pb.RingState_RING_STATE_CLOSED {
 			return nil
 		}
@@ -320,7 +319,7 @@ func (c *Client) Close(ctx context.Context, reason string) error {
 	err := c.call(ctx, func(ctx context.Context, client pb.RendezvousClient) error {
 		_, err := client.Close(ctx, &pb.RingCloseRequest{Job: c.Job, Reason: reason})
 		//guard:closed-ring-needs-no-answer
-		if err != nil && c.Update().GetState() == pb.RingState_RING_STATE_CLOSED {
+		if u, _ := c.Update(); err != nil && u.GetState() == pb.RingState_RING_STATE_CLOSED {
 			return nil // the master ends when all members know it
 		}
 		return err
@@ -340,6 +339,16 @@ func explain(err error) error {
 		return fmt.Errorf("%w: %s", ErrClosed, status.Convert(err).Message())
 	case "OLD_GENERATION":
 		return fmt.Errorf("%w: %s", ErrOldGeneration, status.Convert(err).Message())
+	case "NO_RING":
+		return fmt.Errorf("%w: %s: start the master again with it", ErrRefused, status.Convert(err).Message())
+	case "OTHER_JOB":
+		return fmt.Errorf("%w: %s: give the --job or the --addr of the job of this member", ErrRefused, status.Convert(err).Message())
+	}
+	switch status.Code(err) {
+	case codes.InvalidArgument:
+		return fmt.Errorf("%w: %s: correct the flags of this member", ErrRefused, status.Convert(err).Message())
+	case codes.Unimplemented:
+		return fmt.Errorf("%w: %s: expected a master with the service Rendezvous: check the address, and start a master of this version", ErrRefused, status.Convert(err).Message())
 	}
 	return err
 }

@@ -3,11 +3,14 @@ package rendezvous
 import (
 	"context"
 	"net"
+	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
+	"google.golang.org/genproto/googleapis/rpc/errdetails"
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -95,5 +98,69 @@ func TestCloseReturnsAfterTheEndOfTheMember(t *testing.T) {
 				t.Errorf("expected one call, found %d", n)
 			}
 		})
+	}
+}
+
+// Each goroutine that waits for an update receives it.
+func TestUpdateWakesAllThatWait(t *testing.T) {
+	c := &Client{}
+	var waiting sync.WaitGroup
+	for range 3 {
+		_, changed := c.Update()
+		waiting.Go(func() {
+			select {
+			case <-changed:
+			case <-time.After(20 * time.Second):
+				t.Error("expected an update")
+			}
+		})
+	}
+	c.set(&pb.RingUpdate{Reason: "new"})
+	waiting.Wait()
+	if u, _ := c.Update(); u.GetReason() != "new" {
+		t.Errorf("found %v", u)
+	}
+}
+
+// refusingMaster refuses each member.
+type refusingMaster struct {
+	pb.UnimplementedRendezvousServer
+	err error
+}
+
+func (m refusingMaster) Join(context.Context, *pb.RingJoinRequest) (*pb.RingJoinReply, error) {
+	return nil, m.err
+}
+
+// The error of a member that cannot take part says what to do, without words of gRPC.
+func TestRefusedMemberNamesTheAction(t *testing.T) {
+	refusal := func(code codes.Code, reason, text string) error {
+		s, err := status.New(code, text).WithDetails(&errdetails.ErrorInfo{Domain: "trainmaster", Reason: reason})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return s.Err()
+	}
+	for want, err := range map[string]error{
+		"the job has no ring: start the master again with it":                                      refusal(codes.FailedPrecondition, "NO_RING", "the job has no ring"),
+		"no such job here: give the --job or the --addr of the job of this member":                 refusal(codes.NotFound, "OTHER_JOB", "no such job here"),
+		"expected at most 16 ports: correct the flags of this member":                              refusal(codes.InvalidArgument, "BAD_ARGUMENT", "expected at most 16 ports"),
+		"check the address, and start a master of this version":                                    status.Error(codes.Unimplemented, "unknown service"),
+		"another process has joined with the id of this member: give each member an id of its own": refusal(codes.FailedPrecondition, "REPLACED", "x"),
+	} {
+		l, listening := net.Listen("tcp", "127.0.0.1:0")
+		if listening != nil {
+			t.Fatal(listening)
+		}
+		server := grpc.NewServer()
+		pb.RegisterRendezvousServer(server, refusingMaster{err: err})
+		go func() { _ = server.Serve(l) }()
+		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Second)
+		found := (&Client{Locate: trainer.At(l.Addr().String()), Member: &pb.RingMember{Id: "a"}}).Run(ctx)
+		if found == nil || !strings.Contains(found.Error(), want) || strings.Contains(found.Error(), "rpc error") {
+			t.Errorf("expected %q, found %v", want, found)
+		}
+		cancel()
+		server.Stop()
 	}
 }

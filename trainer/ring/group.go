@@ -336,23 +336,27 @@ func (g *Group) read(c *conn) error {
 	}
 }
 
-// fill reads into p.
+// fill reads into p. Each byte renews the time of Config.Silence: pings wait behind a block on a slow link.
 func (g *Group) fill(c *conn, r io.Reader, p []byte) error {
-	//guard:ring-silent-member-lost
-	if err := c.SetReadDeadline(time.Now().Add(g.silence)); err != nil {
-		return fmt.Errorf("%w: %w", ErrGone, err)
-	}
-	select {
-	case <-g.failed: // its deadline was before
-		return g.err
-	default:
-	}
-	_, err := io.ReadFull(r, p)
-	switch {
-	case errors.Is(err, os.ErrDeadlineExceeded):
-		return fmt.Errorf("%w for %v", ErrSilent, g.silence)
-	case err != nil:
-		return fmt.Errorf("%w: %w", ErrGone, err)
+	//guard:ring-bytes-renew-silence
+	for len(p) > 0 {
+		//guard:ring-silent-member-lost
+		if err := c.SetReadDeadline(time.Now().Add(g.silence)); err != nil {
+			return fmt.Errorf("%w: %w", ErrGone, err)
+		}
+		select {
+		case <-g.failed: // its deadline was before
+			return g.err
+		default:
+		}
+		n, err := r.Read(p)
+		switch p = p[n:]; {
+		case len(p) == 0:
+		case errors.Is(err, os.ErrDeadlineExceeded):
+			return fmt.Errorf("%w for %v", ErrSilent, g.silence)
+		case err != nil:
+			return fmt.Errorf("%w: %w", ErrGone, err)
+		}
 	}
 	return nil
 }
@@ -366,6 +370,7 @@ func (g *Group) aborted(c *conn, r io.Reader, f frame, raw *[frameSize]byte) err
 	if err := f.check(raw, reason); err != nil {
 		return err
 	}
+	//guard:ring-member-does-not-name-itself
 	if f.block >= uint32(len(g.conns)) || int(f.block) == g.Rank {
 		return fmt.Errorf("%w: %s", ErrEnded, reason)
 	}

@@ -278,6 +278,75 @@ func TestSlowMemberIsNotLost(t *testing.T) {
 	})
 }
 
+// F343: a member on a slow link is not lost: its bytes arrive without a pause of Config.Silence, although a block takes longer.
+func TestMemberOnASlowLinkIsNotLost(t *testing.T) {
+	const silence = time.Second
+	endpoints, members := listen(t, 2, Config{Silence: silence})
+	members[0].Address = slowLink(t, members[0].Address, 4*blockFloats/2) // a block takes 2 s
+	groups := form(t, endpoints, members, 1)
+	each(t, 2, func(i int) error {
+		return groups[i].AllReduce(context.Background(), make([]float32, 2*blockFloats))
+	})
+}
+
+// slowLink forwards connections to addr, with at most rate bytes a second in each direction. It returns the address of the link.
+func slowLink(t *testing.T, addr string, rate int) string {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var owned sync.WaitGroup
+	t.Cleanup(func() {
+		_ = l.Close()
+		owned.Wait() // the groups are closed before
+	})
+	pump := func(to, from net.Conn) {
+		defer to.Close()
+		b := make([]byte, rate/100)
+		for {
+			n, err := from.Read(b)
+			if _, bad := to.Write(b[:n]); err != nil || bad != nil {
+				return
+			}
+			time.Sleep(time.Duration(n) * time.Second / time.Duration(rate)) // the link is slow
+		}
+	}
+	owned.Go(func() {
+		for {
+			a, err := l.Accept()
+			if err != nil {
+				return
+			}
+			b, err := net.Dial("tcp", addr)
+			if err != nil {
+				_ = a.Close()
+				continue
+			}
+			owned.Go(func() { pump(a, b) })
+			owned.Go(func() { pump(b, a) })
+		}
+	})
+	return l.Addr().String()
+}
+
+// A member to which another one says that this member is lost does not report itself.
+func TestMemberDoesNotNameItself(t *testing.T) {
+	groups := newGroups(t, 2, Config{})
+	c := groups[0].conns[1]
+	c.writing.Lock()
+	err := c.write(frame{kind: abort, block: 1}, []byte("lost"), time.Second, nil)
+	c.writing.Unlock()
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = groups[1].Gather(t.Context(), nil)
+	var peer *PeerError
+	if !errors.Is(err, ErrEnded) || !errors.As(err, &peer) || peer.Rank != 0 {
+		t.Errorf("expected that member 0 has ended the generation, found %v", err)
+	}
+}
+
 func TestContextEndsCollective(t *testing.T) {
 	groups := newGroups(t, 2, Config{})
 	cause := errors.New("stopped by the test")
