@@ -554,11 +554,12 @@ func TestMemberThatWaitsReturnsItsTask(t *testing.T) {
 	var once sync.Once
 	slow.work.onNext = func(Batch) {
 		once.Do(func() {
-			for deadline := time.Now().Add(20 * time.Second); fast.work.returned.Load() == 0; time.Sleep(time.Millisecond) {
+			for deadline := time.Now().Add(20 * time.Second); fast.work.returned.Load() == 0; {
 				if time.Now().After(deadline) {
 					t.Error("expected that the fast member returns its task")
 					return
 				}
+				time.Sleep(time.Millisecond) // polls
 			}
 		})
 	}
