@@ -66,7 +66,7 @@ setup-k8s: ## install what the tests on Kubernetes need (containerd and other De
 	@scripts/setup-k8s.sh
 
 .PHONY: test-k8s
-test-k8s: setup-k8s ## the tests on a real Kubernetes cluster, which they start on this machine: make test-k8s [RUN=TestX]
+test-k8s: setup setup-k8s ## the tests on a real Kubernetes cluster, which they start on this machine: make test-k8s [RUN=TestX]
 	$(TEST) -tags k8s -vet=off -count=1 -timeout 25m -run '$(RUN)' ./e2e/k8s
 
 .PHONY: bench-k8s
