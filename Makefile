@@ -67,7 +67,7 @@ setup-k8s: ## install what the tests on Kubernetes need (containerd and other De
 
 .PHONY: test-k8s
 test-k8s: setup setup-k8s ## the tests on a real Kubernetes cluster, which they start on this machine: make test-k8s [RUN=TestX]
-	$(TEST) -tags k8s -vet=off -count=1 -timeout 25m -run '$(RUN)' ./e2e/k8s
+	$(TEST) -tags k8s -vet=off -count=1 -timeout 40m -run '$(RUN)' ./e2e/k8s
 
 .PHONY: bench-k8s
 bench-k8s: setup-k8s ## figures of pods on a real Kubernetes cluster, as JSON in bin/figures-k8s.json: make bench-k8s [RUNS=20], about 70 s a run
