@@ -104,7 +104,7 @@ func TestUploadInChunks(t *testing.T) {
 		})
 	}
 	s := &uploadServer{faults: []string{"", "other size"}}
-	b := open(t, gsAt(serve(t, s.ServeHTTP)))
+	b := openWithin(t, gsAt(serve(t, s.ServeHTTP)), time.Minute)
 	if err := b.Objects.Upload(limited(t), "a", bytes.NewReader(random(9<<20)), options); err == nil || !strings.Contains(err.Error(), "the object has 1") {
 		t.Errorf("found %v", err)
 	}
