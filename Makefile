@@ -56,10 +56,10 @@ RACED = ./pserver $$(go list ./... | grep -vxE 'trainmaster|trainmaster/e2e(/sim
 
 .PHONY: test
 test: setup ## the core tier of tests, with the race detector; ends with the list of skips
-	$(TEST) -vet=off -timeout 25m ./e2e -e2e.raced \
-		and -vet=off -timeout 25m -race -p 3 $(RACED) \
-		and -vet=off -timeout 25m -p 1 ./e2e/sim ./e2e/sim/mutants . \
-		and -vet=off -timeout 25m -p 1 -run 'KilledAtEveryStep|TestEachPushOnce$$|AllocatesNothing$$' ./pserver ./pserver/persist ./pserver/dataport
+	$(TEST) -vet=off -timeout 35m ./e2e -e2e.raced \
+		and -vet=off -timeout 35m -race -p 3 $(RACED) \
+		and -vet=off -timeout 35m -p 1 ./e2e/sim ./e2e/sim/mutants . \
+		and -vet=off -timeout 35m -p 1 -run 'KilledAtEveryStep|TestEachPushOnce$$|AllocatesNothing$$' ./pserver ./pserver/persist ./pserver/dataport
 
 .PHONY: setup-k8s
 setup-k8s: ## install what the tests on Kubernetes need (containerd and other Debian packages), and build the cluster, once (8 to 12 minutes)

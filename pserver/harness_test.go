@@ -230,7 +230,7 @@ func connect(t testing.TB, b *book, cfg params.Config) *params.Client {
 
 // within is a context that no test should outlast.
 func within(t testing.TB) context.Context {
-	ctx, cancel := context.WithTimeoutCause(t.Context(), time.Minute, errors.New("the test took more than a minute"))
+	ctx, cancel := context.WithTimeoutCause(t.Context(), 10*time.Minute, errors.New("the test took more than 10 minutes"))
 	t.Cleanup(cancel)
 	return ctx
 }
