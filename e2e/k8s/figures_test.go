@@ -90,7 +90,7 @@ func measureJob(t *testing.T, c *Env, f *figures) {
 	ns := c.Namespace(t)
 	startMaster(t, c, ns, "--workers=3", "--ps=2", "--passes=100000", "--chunks-per-task=1", "--checkpoint-every=1s", "--clean-pods=none",
 		"--ps-command=master pserver --checkpoint-dir=/job/checkpoints",
-		"--worker-command=master trainer --data '/job/data/digits-0*' --record-delay 200us")
+		"--worker-command=master trainer --data '/job/data/digits-0*' --record-delay 1ms")
 	w := watchPods(t, c, ns)
 	j := w.job(t, "")
 	j.await(t, "three trainers with tasks", func() bool { return len(j.holders(t)) == 3 })

@@ -62,6 +62,7 @@ type run struct {
 // Run takes part until the ring is closed, ctx ends, or the command has failed too often. It returns an [ExitError] if the command failed for
 // good.
 func (a *Agent) Run(ctx context.Context) error {
+	_, changed := a.Client.Update() // before Run: its first update closes the channel
 	attending, leaveRing := context.WithCancel(context.WithoutCancel(ctx))
 	ringDone, attended := make(chan error, 1), make(chan struct{})
 	go func() {
@@ -76,8 +77,7 @@ func (a *Agent) Run(ctx context.Context) error {
 	var current *run
 	defer func() { a.stop(current) }()
 	failures := 0
-	charged := uint64(0)            // generation whose failure was counted
-	_, changed := a.Client.Update() // there is no state before Run
+	charged := uint64(0) // generation whose failure was counted
 	for {
 		var done <-chan struct{}
 		if current != nil && !current.ended {
