@@ -62,18 +62,30 @@ func alive(conn net.Conn) error {
 
 // F64: a new connection beyond the limit replaces the connection with the longest idle time.
 func TestNewConnectionReplacesOldestIdle(t *testing.T) {
-	addr := limited(t, func(*httpapi.Server) {})
+	var server *httpapi.Server
+	addr := limited(t, func(s *httpapi.Server) { server = s })
+	// The server answers first and notes the end of the request after it.
+	noted := func() {
+		for deadline := time.Now().Add(30 * time.Second); server.Requests() > 0; time.Sleep(time.Millisecond) { // asks again
+			if time.Now().After(deadline) {
+				t.Fatal("the end of an answered request was not noted")
+			}
+		}
+	}
 	probe := func() net.Conn {
 		t.Helper()
 		conn := connect(t, addr)
 		if err := alive(conn); err != nil {
 			t.Fatalf("a new connection: %v", err)
 		}
+		noted()
 		return conn
 	}
 	open := func(conn net.Conn) bool {
 		_ = conn.SetReadDeadline(time.Now().Add(30 * time.Second))
-		return alive(conn) == nil
+		err := alive(conn)
+		noted()
+		return err == nil
 	}
 	silent, used, idle := connect(t, addr), probe(), probe()
 	for range httpapi.MaxConnections - 3 {
