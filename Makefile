@@ -70,9 +70,9 @@ test-k8s: setup setup-k8s ## the tests on a real Kubernetes cluster, which they 
 	$(TEST) -tags k8s -vet=off -count=1 -timeout 40m -run '$(RUN)' ./e2e/k8s
 
 .PHONY: bench-k8s
-bench-k8s: setup-k8s ## figures of pods on a real Kubernetes cluster, as JSON in bin/figures-k8s.json: make bench-k8s [RUNS=20], about 70 s a run
+bench-k8s: setup-k8s ## figures of pods on a real Kubernetes cluster, as JSON in bin/figures-k8s.json: make bench-k8s [RUNS=20], about 3 min a run
 	@mkdir -p bin
-	go test -tags k8s,figures -vet=off -count=1 -timeout 2h -v -run 'TestFigures$$' ./e2e/k8s -figures $(CURDIR)/bin/figures-k8s.json -figures-runs $(or $(RUNS),20)
+	go test -tags k8s,figures -vet=off -count=1 -timeout 3h -v -run 'TestFigures$$' ./e2e/k8s -figures $(CURDIR)/bin/figures-k8s.json -figures-runs $(or $(RUNS),20)
 
 .PHONY: test-one
 test-one: setup ## one package, or one test of it: make test-one PKG=./recordio RUN=TestReader

@@ -40,8 +40,8 @@ func TestCustomResourceIsValidatedAndScaled(t *testing.T) {
 	ns := c.Namespace(t)
 	c.put(t, ns, "crd.yaml")
 	t.Cleanup(func() { c.Kubectl(t, "delete", "crd", "gadgets.check.example.com") })
-	c.Kubectl(t, "wait", "--for=condition=Established", "--timeout=60s", "crd/gadgets.check.example.com")
-	Until(t, 30*time.Second, func() error { // the API of the new resource appears a moment later
+	c.Kubectl(t, "wait", "--for=condition=Established", "--timeout=180s", "crd/gadgets.check.example.com")
+	Until(t, 90*time.Second, func() error { // the API of the new resource appears a moment later
 		_, err := c.run(manifest(t, "gadget.yaml"), "kubectl", "-n", ns, "apply", "-f", "-")
 		return err
 	})

@@ -131,7 +131,7 @@ func (e *Env) Namespace(t testing.TB) string {
 		}
 	})
 	// Pods are rejected until the account exists.
-	Until(t, 30*time.Second, func() error {
+	Until(t, 90*time.Second, func() error {
 		_, err := e.Try("-n", name, "get", "serviceaccount", "default")
 		return err
 	})

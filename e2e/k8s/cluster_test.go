@@ -46,7 +46,7 @@ func TestClusterEndsWithItsOwner(t *testing.T) {
 	if state, err := owner.Process.Wait(); err != nil || state.Sys().(syscall.WaitStatus).Signal() != syscall.SIGKILL {
 		t.Fatal(state, err)
 	}
-	Until(t, time.Minute, func() error {
+	Until(t, 3*time.Minute, func() error {
 		if left := traces(t, dir); len(left) > 0 {
 			return fmt.Errorf("cluster without its owner: expected no trace, found %v", left)
 		}

@@ -97,7 +97,7 @@ func TestEachCombinationStartsWorksAndEnds(t *testing.T) {
 				e.Apply(t, ns, strings.NewReplacer("DIRECTORY", directory, "IMAGE", e.Image).Replace(c.also))
 			}
 			e.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=180s")
-			Until(t, time.Minute, func() error {
+			Until(t, 3*time.Minute, func() error {
 				var found []string
 				for _, role := range []string{"worker", "ps"} {
 					for name, phase := range podsOf(t, e, ns, role) {

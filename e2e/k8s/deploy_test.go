@@ -278,7 +278,7 @@ func (e *Env) breakStandby(t *testing.T, namespace string) {
 func (e *Env) leader(t *testing.T, namespace string) (name string) {
 	t.Helper()
 	client := http.Client{Timeout: time.Second}
-	Until(t, time.Minute, func() error {
+	Until(t, 3*time.Minute, func() error {
 		pods, err := e.Try("-n", namespace, "get", "pods", "-l", "trainmaster.io/role=master", "-o", `jsonpath={range .items[*]}{.metadata.name} {.status.podIP}{"\n"}{end}`)
 		if err != nil {
 			return err

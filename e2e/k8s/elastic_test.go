@@ -88,7 +88,7 @@ func TestUnschedulableWorkersDelayNoOtherPod(t *testing.T) {
           - {topologyKey: kubernetes.io/hostname, labelSelector: {matchLabels: {trainmaster.io/role: worker}}}
 `, "--workers=1:3", "--passes=5", "--ps=1", "--ps-command=master pserver", slowTrainer)
 	c.awaitPass(t, ns, 2)
-	Until(t, time.Minute, func() error {
+	Until(t, 3*time.Minute, func() error {
 		g := c.statusOf(t, ns, "worker")
 		if g.Running != 1 || g.Pending != 2 || !strings.Contains(g.Reason, "Unschedulable: ") || !strings.Contains(g.Reason, "anti-affinity") {
 			return fmt.Errorf("expected 1 worker that runs and 2 unschedulable workers, found %+v", g)
@@ -161,7 +161,7 @@ func TestServerNearItsMemoryLimitIsResizedInPlace(t *testing.T) {
 	startMaster(t, c, ns, "--workers=1", "--ps=1", "--passes=1000", "--checkpoint-every=never", "--ps-resources=memory=256Mi",
 		"--ps-command=master pserver", "--worker-command=master trainer --data '/job/data/digits-0*' --record-delay 300ms")
 	const pod = "digits-ps-0-0"
-	Until(t, time.Minute, func() error { return c.hasPushes(t, ns, pod) })
+	Until(t, 3*time.Minute, func() error { return c.hasPushes(t, ns, pod) })
 	var low uint64
 	for range 20 { // 5 s, for the maximum
 		d, err := c.describeServer(t, ns, pod)
@@ -173,7 +173,7 @@ func TestServerNearItsMemoryLimitIsResizedInPlace(t *testing.T) {
 	}
 	c.Kubectl(t, "-n", ns, "patch", "pod", pod, "--subresource", "resize", "-p",
 		fmt.Sprintf(`{"spec":{"containers":[{"name":"main","resources":{"requests":{"memory":"%[1]d"},"limits":{"memory":"%[1]d"}}}]}}`, low))
-	Until(t, time.Minute, func() error {
+	Until(t, 3*time.Minute, func() error {
 		d, err := c.describeServer(t, ns, pod)
 		if err == nil && d.GetMemoryLimit() < low*14/10 {
 			err = fmt.Errorf("expected 1.5 times %d bytes, found %d", low, d.GetMemoryLimit())

@@ -34,5 +34,5 @@ func TestGroupsOfPodsTrainTogether(t *testing.T) {
 	}
 	verifyJob(t, c, ns, directory)
 	c.Kubectl(t, "-n", ns, "delete", "job", "digits", "--wait=true")
-	c.Kubectl(t, "-n", ns, "wait", "--for=delete", "service/workers-digits", "--timeout=60s")
+	c.Kubectl(t, "-n", ns, "wait", "--for=delete", "service/workers-digits", "--timeout=180s")
 }

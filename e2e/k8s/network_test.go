@@ -29,7 +29,7 @@ func TestServicesAndNamesReachPods(t *testing.T) {
 	// A pod reaches itself through its own Service.
 	c.Kubectl(t, "-n", ns, "exec", "self", "--", "/probe", "get", "40", "http://loop", "http://web")
 	// The API server reaches pods.
-	Until(t, 30*time.Second, func() error {
+	Until(t, 90*time.Second, func() error {
 		out, err := c.Try("get", "--raw", "/api/v1/namespaces/"+ns+"/services/web/proxy/")
 		if err == nil && !strings.HasPrefix(out, "web-") {
 			err = fmt.Errorf("proxy of the API server: expected the name of a pod, found %q", out)
@@ -51,7 +51,7 @@ func get(t *testing.T, address string) {
 	t.Helper()
 	client := http.Client{Timeout: 5 * time.Second}
 	defer client.CloseIdleConnections()
-	Until(t, 30*time.Second, func() error {
+	Until(t, 90*time.Second, func() error {
 		response, err := client.Get("http://" + address)
 		if err != nil {
 			return err
@@ -69,6 +69,6 @@ func TestPodsOfAStatefulSetReachEachOtherByName(t *testing.T) {
 	c := Cluster(t)
 	ns := c.Namespace(t)
 	c.put(t, ns, "stateful.yaml")
-	c.Kubectl(t, "-n", ns, "rollout", "status", "sts/peers", "--timeout=60s")
+	c.Kubectl(t, "-n", ns, "rollout", "status", "sts/peers", "--timeout=180s")
 	c.Kubectl(t, "-n", ns, "exec", "peers-0", "--", "/probe", "get", "60", "http://peers-1.peers:8080")
 }

@@ -26,7 +26,7 @@ func (e *Env) crd(t *testing.T) {
 	t.Helper()
 	crdOnce.Do(func() {
 		e.Kubectl(t, "apply", "--server-side", "-f", filepath.Join(e.root, "deploy", "operator", "crd"))
-		e.Await(t, 30*time.Second, "default", "crd/trainingjobs.trainmaster.io", Condition("Established", "status"), "True")
+		e.Await(t, 90*time.Second, "default", "crd/trainingjobs.trainmaster.io", Condition("Established", "status"), "True")
 	})
 }
 
@@ -35,7 +35,7 @@ func (e *Env) operator(t *testing.T) {
 	t.Helper()
 	e.crd(t)
 	operatorOnce.Do(func() { e.Kubectl(t, "apply", "--server-side", "-k", filepath.Join(e.root, "deploy", "operator")) })
-	e.Kubectl(t, "-n", system, "rollout", "status", "deployment/trainmaster-operator", "--timeout=60s")
+	e.Kubectl(t, "-n", system, "rollout", "status", "deployment/trainmaster-operator", "--timeout=180s")
 	t.Cleanup(func() {
 		if t.Failed() {
 			out, err := e.Try("-n", system, "logs", "deployment/trainmaster-operator", "--tail=40")
@@ -117,7 +117,7 @@ func TestTrainingJobTrainsTheDigits(t *testing.T) {
 			t.Errorf("events: expected %s, found %s", reason, events)
 		}
 	}
-	c.Kubectl(t, "-n", ns, "delete", "trainingjob/digits", "--timeout=60s")
+	c.Kubectl(t, "-n", ns, "delete", "trainingjob/digits", "--timeout=180s")
 	c.awaitNothing(t, ns)
 }
 
@@ -202,9 +202,9 @@ func TestTrainingJobAboveAQuotaIsShownUntilItIsRaised(t *testing.T) {
 	ns := c.Namespace(t)
 	c.claim(t, ns)
 	c.Apply(t, ns, "apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: none}\nspec: {hard: {services: '0'}}")
-	c.Await(t, 30*time.Second, ns, "resourcequota/none", "{.status.hard.services}", "0")
+	c.Await(t, 90*time.Second, ns, "resourcequota/none", "{.status.hard.services}", "0")
 	c.Apply(t, ns, c.trainingJob(t, 1))
-	c.Await(t, 30*time.Second, ns, "trainingjob/digits", Condition("Created", "reason"), "Refused")
+	c.Await(t, 90*time.Second, ns, "trainingjob/digits", Condition("Created", "reason"), "Refused")
 	if message := c.Get(t, ns, "trainingjob/digits", Condition("Created", "message")); !strings.Contains(message, "exceeded quota: none") {
 		t.Errorf("condition Created: found %q", message)
 	}
@@ -245,7 +245,7 @@ func TestTrainingJobIsScaled(t *testing.T) {
 	workers := func(n int) {
 		t.Helper()
 		c.Await(t, 2*time.Minute, ns, "trainingjob/digits", "{.status.workers}", strconv.Itoa(n))
-		Until(t, time.Minute, func() error {
+		Until(t, 3*time.Minute, func() error {
 			out, err := c.Try("-n", ns, "get", "pods", "-l", "trainmaster.io/role=worker", "--field-selector=status.phase=Running", "-o", "name")
 			if err == nil && len(strings.Fields(out)) != n {
 				err = fmt.Errorf("expected %d workers, found %s", n, out)
@@ -355,7 +355,7 @@ func TestTrainingJobsThatCannotStart(t *testing.T) {
 	// Another object has a name of the job.
 	c.Kubectl(t, "-n", ns, "create", "service", "clusterip", "digits-master", "--tcp=80")
 	c.Apply(t, ns, c.trainingJob(t, 1, "workers: 3", "workers: 3\n  ttlSecondsAfterFinished: 0"))
-	c.Await(t, time.Minute, ns, "trainingjob/digits", Condition("Created", "reason"), "NameInUse")
+	c.Await(t, 3*time.Minute, ns, "trainingjob/digits", Condition("Created", "reason"), "NameInUse")
 	if uid := c.Get(t, ns, "service/digits-master", "{.spec.ports[0].port}"); uid != "80" {
 		t.Errorf("the Service of another owner: found port %s", uid)
 	}
@@ -376,7 +376,7 @@ func TestTrainingJobsThatCannotStart(t *testing.T) {
 		}
 		c.Apply(t, ns, text)
 		c.Await(t, 2*time.Minute, ns, "trainingjob/"+name, "{.status.phase}", of.phase)
-		Until(t, time.Minute, func() error {
+		Until(t, 3*time.Minute, func() error {
 			if message := c.Get(t, ns, "trainingjob/"+name, Condition(of.kind, "message")); !strings.Contains(message, of.words) {
 				return fmt.Errorf("%s: expected %q, found %q", name, of.words, message)
 			}

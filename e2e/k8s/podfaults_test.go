@@ -13,7 +13,7 @@ import (
 // awaitReason waits until `master pods` shows words of the cluster.
 func (e *Env) awaitReason(t *testing.T, ns, words string) {
 	t.Helper()
-	Until(t, time.Minute, func() error {
+	Until(t, 3*time.Minute, func() error {
 		list := e.inMaster(t, ns, "pods")
 		if !strings.Contains(list, words) {
 			return fmt.Errorf("expected %q, found\n%s", words, list)
@@ -105,7 +105,7 @@ func TestMasterThatIsAwayCostsNoRelaunch(t *testing.T) {
 	former := c.leader(t, ns)
 	c.Kubectl(t, "-n", ns, "delete", "pod", former) // the next pod starts about 10 s later
 	c.awaitNextLeader(t, ns, former)
-	Until(t, time.Minute, func() error {
+	Until(t, 3*time.Minute, func() error {
 		if list := c.inMaster(t, ns, "pods"); !strings.Contains(list, "exit code 3 (etcd or the master cannot be reached)") {
 			return fmt.Errorf("expected a server that ended with exit code 3, found\n%s", list)
 		}
@@ -129,7 +129,7 @@ func TestJobSurvivesALostNode(t *testing.T) {
 		c.Await(t, 2*time.Minute, ns, "pod/"+pod, Condition("DisruptionTarget", "reason"), "DeletionByTaintManager")
 	}
 	for _, pod := range []string{"digits-worker-0-1", "digits-worker-1-1", "digits-ps-0-1"} {
-		c.Kubectl(t, "-n", ns, "wait", "--for=create", "--timeout=60s", "pod/"+pod)
+		c.Kubectl(t, "-n", ns, "wait", "--for=create", "--timeout=180s", "pod/"+pod)
 	}
 	c.ReturnNode(t)
 	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=240s")

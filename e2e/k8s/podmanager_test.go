@@ -145,7 +145,7 @@ func podsOf(t *testing.T, c *Env, ns, role string) map[string]string {
 // awaitPhase waits until a pod has a phase.
 func awaitPhase(t *testing.T, c *Env, ns, pod, phase string) {
 	t.Helper()
-	c.Await(t, time.Minute, ns, "pod/"+pod, "{.status.phase}", phase)
+	c.Await(t, 3*time.Minute, ns, "pod/"+pod, "{.status.phase}", phase)
 }
 
 // F276, F280: a worker is killed, another worker and the pod of the master are deleted in the middle of a pass. The job ends, each index has
@@ -173,7 +173,7 @@ func TestJobOfPodsOutlivesItsPods(t *testing.T) {
 		}
 	}
 	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=240s")
-	Until(t, time.Minute, func() error {
+	Until(t, 3*time.Minute, func() error {
 		completed := 0
 		for name, phase := range podsOf(t, c, ns, "worker") {
 			switch {
@@ -195,7 +195,7 @@ func TestJobOfPodsOutlivesItsPods(t *testing.T) {
 	})
 	verifyJob(t, c, ns, directory)
 	c.Kubectl(t, "-n", ns, "delete", "job", "digits")
-	Until(t, time.Minute, func() error {
+	Until(t, 3*time.Minute, func() error {
 		if left := podsOf(t, c, ns, "worker"); len(left) > 0 {
 			return fmt.Errorf("the deleted Job left %v", left)
 		}
@@ -285,7 +285,7 @@ func TestPodsOfAnEndedJobAreCleanedByTheNextMaster(t *testing.T) {
 	c := Cluster(t)
 	ns := c.Namespace(t)
 	startMaster(t, c, ns, append(foreign("sleep 20s"), "--need-task-manager=false", "--workers=1", "--ps=1", "--ps-image=localhost/probe:1", "--ps-command=/probe sleep 30m")...)
-	c.Kubectl(t, "-n", ns, "wait", "--for=create", "--timeout=60s", "pod/digits-worker-0-0")
+	c.Kubectl(t, "-n", ns, "wait", "--for=create", "--timeout=180s", "pod/digits-worker-0-0")
 	rights := func(verbs string) {
 		t.Helper()
 		c.Kubectl(t, "-n", ns, "patch", "role/trainmaster", "--type=json", "-p", `[{"op":"replace","path":"/rules/0/verbs","value":[`+verbs+`]}]`)
@@ -300,7 +300,7 @@ func TestPodsOfAnEndedJobAreCleanedByTheNextMaster(t *testing.T) {
 	})
 	rights(`"get","list","watch","create","delete"`)
 	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=180s")
-	Until(t, time.Minute, func() error {
+	Until(t, 3*time.Minute, func() error {
 		if found := podsOf(t, c, ns, "ps"); len(found) > 0 {
 			return fmt.Errorf("expected no server of the complete job, found %v", found)
 		}
@@ -318,7 +318,7 @@ func TestPodThatRunsOutOfMemoryGetsMore(t *testing.T) {
 	attempt, limit := 0, ""
 	for ; ; attempt++ {
 		pod := fmt.Sprintf("digits-worker-0-%d", attempt)
-		c.Kubectl(t, "-n", ns, "wait", "--for=create", "--timeout=60s", "pod/"+pod)
+		c.Kubectl(t, "-n", ns, "wait", "--for=create", "--timeout=180s", "pod/"+pod)
 		if limit = c.Get(t, ns, "pod/"+pod, "{.spec.containers[0].resources.limits.memory}"); limit != "48Mi" {
 			break
 		}
@@ -339,7 +339,7 @@ func TestUsageErrorOfAPodFailsTheJob(t *testing.T) {
 	c := Cluster(t)
 	ns := c.Namespace(t)
 	startMaster(t, c, ns, append(foreign("exit 64 'no such model'"), "--workers=2")...)
-	c.Await(t, time.Minute, ns, "job/digits", Condition("Failed", "status"), "True")
+	c.Await(t, 3*time.Minute, ns, "job/digits", Condition("Failed", "status"), "True")
 	message := c.Kubectl(t, "-n", ns, "get", "pods", "-l", "trainmaster.io/role=master", "-o", "jsonpath={.items[*].status.containerStatuses[0].state.terminated.message}")
 	if !strings.Contains(message, "exit code 64 (usage): no such model") {
 		t.Errorf("found %q", message)
@@ -371,7 +371,7 @@ func TestPodsThatCannotStartDelayNoOtherPod(t *testing.T) {
 	running(2)
 	logs := func(words string) {
 		t.Helper()
-		Until(t, time.Minute, func() error {
+		Until(t, 3*time.Minute, func() error {
 			log, err := c.Try("-n", ns, "logs", "job/digits", "-c", "main")
 			if err == nil && !strings.Contains(log, words) {
 				err = fmt.Errorf("expected %q in the log of the master, found\n%s", words, log)
@@ -408,7 +408,12 @@ func TestJobContinuesWithoutTheAPIServer(t *testing.T) {
 	master := podsOf(t, c, ns, "master")
 	c.Control(t, "kill", "kube-apiserver")
 	time.Sleep(30 * time.Second) // the outage
+	for _, component := range []string{"kube-scheduler", "kube-controller-manager"} {
+		c.Control(t, "kill", component) // after an outage of 30 s, these and the kubelet can pause for a minute
+	}
+	c.Control(t, "kubelet", "kill")
 	c.Start(t, "control")
+	c.ReturnNode(t)
 	killWorker(t, c, ns, "digits-worker-1-0")
 	awaitPhase(t, c, ns, "digits-worker-1-1", "Running")
 	if found := podsOf(t, c, ns, "master"); len(found) != 1 || len(master) != 1 {

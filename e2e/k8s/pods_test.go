@@ -17,7 +17,7 @@ func TestMemoryIsResizedInPlace(t *testing.T) {
 	c := Cluster(t)
 	ns := c.Namespace(t)
 	c.put(t, ns, "resize.yaml")
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=Ready", "--timeout=60s", "pod/resize")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=Ready", "--timeout=180s", "pod/resize")
 	resize := func(memory string) (string, error) {
 		return c.Try("-n", ns, "patch", "pod", "resize", "--subresource", "resize", "-p",
 			fmt.Sprintf(`{"spec":{"containers":[{"name":"main","resources":{"requests":{"memory":%[1]q},"limits":{"memory":%[1]q}}}]}}`, memory))
@@ -30,7 +30,7 @@ func TestMemoryIsResizedInPlace(t *testing.T) {
 	}
 	limit := func(bytes int) {
 		t.Helper()
-		Until(t, time.Minute, func() error {
+		Until(t, 3*time.Minute, func() error {
 			found, err := c.Try("-n", ns, "logs", "resize", "--tail=1")
 			if err == nil && found != strconv.Itoa(bytes) {
 				err = fmt.Errorf("limit in the container: expected %d, found %s", bytes, found)
@@ -41,8 +41,8 @@ func TestMemoryIsResizedInPlace(t *testing.T) {
 	limit(64 << 20)
 	must("96Mi")
 	limit(96 << 20)
-	c.Await(t, time.Minute, ns, "pod/resize", "{.status.containerStatuses[0].resources.limits.memory}", "96Mi")
-	c.Await(t, time.Minute, ns, "pod/resize", Condition("PodResizeInProgress", "status"), "")
+	c.Await(t, 3*time.Minute, ns, "pod/resize", "{.status.containerStatuses[0].resources.limits.memory}", "96Mi")
+	c.Await(t, 3*time.Minute, ns, "pod/resize", Condition("PodResizeInProgress", "status"), "")
 	must("80Mi")
 	limit(80 << 20)
 	c.Await(t, 0, ns, "pod/resize", "{.status.containerStatuses[0].restartCount}", "0")
@@ -57,9 +57,9 @@ func TestMemoryIsResizedInPlace(t *testing.T) {
 	most := kibibytes * 6 / 10 / 4 * 4 // whole pages
 	filler := strings.NewReplacer("name: resize", "name: filler", "memory: 64Mi", fmt.Sprintf("memory: %dKi", most))
 	c.Apply(t, ns, filler.Replace(manifest(t, "resize.yaml")))
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=Ready", "--timeout=60s", "pod/filler")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=Ready", "--timeout=180s", "pod/filler")
 	must(fmt.Sprintf("%dKi", most))
-	c.Await(t, time.Minute, ns, "pod/resize", Condition("PodResizePending", "reason"), "Deferred")
+	c.Await(t, 3*time.Minute, ns, "pod/resize", Condition("PodResizePending", "reason"), "Deferred")
 	c.Kubectl(t, "-n", ns, "delete", "pod", "filler")
 	limit(most << 10)
 }
@@ -69,11 +69,11 @@ func TestPodOfALostNodeIsEvicted(t *testing.T) {
 	c := Cluster(t)
 	ns := c.Namespace(t)
 	c.put(t, ns, "node-loss.yaml")
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=Ready", "--timeout=60s", "pod/lost")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=Ready", "--timeout=180s", "pod/lost")
 	c.LoseNode(t)
 	c.Await(t, 2*time.Minute, ns, "pod/lost", Condition("DisruptionTarget", "reason"), "DeletionByTaintManager")
 	c.ReturnNode(t)
-	c.Kubectl(t, "-n", ns, "wait", "--for=delete", "--timeout=60s", "pod/lost")
+	c.Kubectl(t, "-n", ns, "wait", "--for=delete", "--timeout=180s", "pod/lost")
 }
 
 func TestContainerAboveItsMemoryLimitIsOOMKilled(t *testing.T) {
@@ -83,7 +83,7 @@ func TestContainerAboveItsMemoryLimitIsOOMKilled(t *testing.T) {
 	var reason string
 	for range 5 { // the runtime may report an end before it knows that memory was the reason
 		c.put(t, ns, "oom.yaml")
-		c.Await(t, time.Minute, ns, "pod/oom", "{.status.phase}", "Failed")
+		c.Await(t, 3*time.Minute, ns, "pod/oom", "{.status.phase}", "Failed")
 		c.Await(t, 0, ns, "pod/oom", "{.status.containerStatuses[0].state.terminated.exitCode}", "137")
 		if reason = c.Get(t, ns, "pod/oom", "{.status.containerStatuses[0].state.terminated.reason}"); reason == "OOMKilled" {
 			return
@@ -102,7 +102,7 @@ func TestStaticVolumesKeepFiles(t *testing.T) {
 	}
 	t.Cleanup(func() { c.Kubectl(t, "delete", "pv", ns+"-hostpath", ns+"-local", "--wait=false") })
 	c.put(t, ns, "volume.yaml", "@DIR@", dir)
-	c.Await(t, time.Minute, ns, "pod/volume", "{.status.phase}", "Succeeded")
+	c.Await(t, 3*time.Minute, ns, "pod/volume", "{.status.phase}", "Succeeded")
 	if found := c.Kubectl(t, "-n", ns, "logs", "volume", "-c", "main"); found != "first\nsecond" {
 		t.Errorf("the container read %q, expected first and second", found)
 	}
@@ -116,13 +116,13 @@ func TestDeletionRunsThePreStopHookAndWaitsForTheDrain(t *testing.T) {
 	c := Cluster(t)
 	ns, dir := c.Namespace(t), c.Directory(t)
 	c.put(t, ns, "term.yaml", "@DIR@", dir)
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=Ready", "--timeout=60s", "pod/term")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=Ready", "--timeout=180s", "pod/term")
 	logs := make(chan string)
 	go func() {
 		out, err := c.Try("-n", ns, "logs", "-f", "term")
 		logs <- fmt.Sprint(out, err)
 	}()
-	Until(t, 30*time.Second, func() error { // otherwise SIGTERM arrives before its handler
+	Until(t, 90*time.Second, func() error { // otherwise SIGTERM arrives before its handler
 		out, err := c.Try("-n", ns, "logs", "term")
 		if err == nil && out != "started" {
 			err = fmt.Errorf("log: expected started, found %q", out)
@@ -147,7 +147,7 @@ func TestInitContainerCopiesAProgramIntoAnotherImage(t *testing.T) {
 	c := Cluster(t)
 	ns := c.Namespace(t)
 	c.put(t, ns, "init-copy.yaml")
-	c.Await(t, time.Minute, ns, "pod/init-copy", "{.status.phase}", "Succeeded")
+	c.Await(t, 3*time.Minute, ns, "pod/init-copy", "{.status.phase}", "Succeeded")
 	c.Await(t, 0, ns, "pod/init-copy", "{.status.containerStatuses[0].state.terminated.message}", "copied")
 }
 
@@ -156,7 +156,7 @@ func TestImageOfThisTreeRuns(t *testing.T) {
 	c := Cluster(t)
 	ns := c.Namespace(t)
 	c.Kubectl(t, "-n", ns, "run", "version", "--image="+c.Image, "--image-pull-policy=Never", "--restart=Never", "--", "version")
-	c.Await(t, time.Minute, ns, "pod/version", "{.status.phase}", "Succeeded")
+	c.Await(t, 3*time.Minute, ns, "pod/version", "{.status.phase}", "Succeeded")
 	if found := c.Kubectl(t, "-n", ns, "logs", "version"); !strings.HasPrefix(found, "master ") && !strings.Contains(found, "go1.") {
 		t.Errorf("master version: found %q", found)
 	}
@@ -167,5 +167,5 @@ func TestFakeNodeCompletesPodsOfAJob(t *testing.T) {
 	c := ControlPlane(t)
 	ns := c.Namespace(t)
 	c.put(t, ns, "fake-job.yaml")
-	c.Await(t, time.Minute, ns, "job/fake", Condition("Complete", "status"), "True")
+	c.Await(t, 3*time.Minute, ns, "job/fake", Condition("Complete", "status"), "True")
 }
