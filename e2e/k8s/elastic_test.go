@@ -100,13 +100,13 @@ func TestUnschedulableWorkersDelayNoOtherPod(t *testing.T) {
 }
 
 // F286: the process of a parameter server is killed, or its pod is deleted by force. The last time, the master ends with it: the next leader has never
-// been connected to the server. Its lease of a minute is revoked with the end of the pod, and the next attempt takes its index.
+// been connected to the server. Its lease of five minutes is revoked with the end of the pod, and the next attempt takes its index.
 func TestNextPushAfterAKilledServer(t *testing.T) {
 	t.Parallel()
 	c := Cluster(t)
 	ns := c.Namespace(t)
 	startMaster(t, c, ns, "--workers=1", "--ps=2", "--passes=1000", "--checkpoint-every=1s",
-		"--ps-command=master pserver --checkpoint-dir=/job/checkpoints --ps-ttl=60s", slowTrainer)
+		"--ps-command=master pserver --checkpoint-dir=/job/checkpoints --ps-ttl=300s", slowTrainer)
 	c.awaitPass(t, ns, 2)
 	for attempt, end := range []string{"killed", "deleted by force", "killed with the master"} {
 		pod := fmt.Sprintf("digits-ps-0-%d", attempt)
@@ -121,11 +121,11 @@ func TestNextPushAfterAKilledServer(t *testing.T) {
 			killWorker(t, c, ns, pod)
 		}
 		next := fmt.Sprintf("digits-ps-0-%d", attempt+1)
-		Until(t, 2*time.Minute, func() error { return c.hasPushes(t, ns, next) })
+		Until(t, 4*time.Minute, func() error { return c.hasPushes(t, ns, next) })
 		took := time.Since(began)
 		t.Logf("%s: next push after %v", end, took.Round(time.Millisecond))
-		if took > 45*time.Second { // of a lease of a minute, on a busy machine
-			t.Errorf("%s: expected the next push within 45 s, found %v", end, took)
+		if took > 2*time.Minute { // of a lease of five minutes, on a busy machine
+			t.Errorf("%s: expected the next push within 2 minutes, found %v", end, took)
 		}
 	}
 }
