@@ -4,6 +4,7 @@ import (
 	"context"
 	"os"
 	"os/exec"
+	"slices"
 	"syscall"
 	"testing"
 )
@@ -12,6 +13,7 @@ import (
 const (
 	exitPodUsage   = 64
 	exitPodFailed  = 65
+	exitPodAway    = 75
 	exitPodStopped = 143
 	exitPanic      = 2
 )
@@ -115,6 +117,83 @@ func TestUsageErrorsInAPod(t *testing.T) {
 		}
 	}
 	run(t, dir, "--exit-codes=default", "--ps", "-1").wants(t, 2)
+}
+
+// F285: each process of a job that cannot reach its etcd has the code of a pod that starts again without a charge.
+func TestUnreachableEtcdInAPodHasACodeOfItsOwn(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	for _, args := range [][]string{
+		{"--listen", "127.0.0.1:0", "--http", ""},
+		{"pserver"},
+		{"trainer", "--data", "none"},
+		{"worker", "--", "true"},
+	} {
+		away := []string{"--endpoints", "127.0.0.1:1", "--store-timeout", "300ms", "--dial-timeout", "100ms"}
+		if args[0] == "worker" {
+			args = slices.Concat(args[:1], away, []string{"--exit-codes", "pod"}, args[1:])
+		} else {
+			args = slices.Concat(args, away, inPod)
+		}
+		run(t, dir, args...).wants(t, exitPodAway)
+	}
+}
+
+// F359: a master with wrong usage does not fail the Job of another master. Alone, it does. An etcd that does not answer may have another master.
+func TestWrongUsageBesideAnotherMaster(t *testing.T) {
+	t.Parallel()
+	j := newJob(t)
+	wrong := func(want int, args ...string) {
+		t.Helper()
+		run(t, j.dir, append(args, "--exit-codes=pod", "--http", "", "--listen", "127.0.0.1:0")...).wants(t, want)
+	}
+	other := j.in("--ps", "-1")
+	wrong(exitPodUsage, other...)
+	wrong(exitPodAway, "--ps", "-1", "--endpoints", "127.0.0.1:1", "--dial-timeout", "100ms")
+	leader := j.master("--ps", "2", "--exit-codes=pod")
+	j.awaitLeader(0)
+	wrong(exitPodAway, other...)
+	wrong(exitPodAway, j.in("--ps", "3")...) // found with the state of the job
+	wrong(exitPodAway, append(j.in(), "--pases", "3")...)
+	wrong(exitPodUsage, "pserver", "--endpoints", j.endpoint, "--ps-ttl", "1ms")
+	leader.signal(syscall.SIGTERM)
+	leader.wantExit(exitPodStopped)
+	wrong(exitPodUsage, other...)
+	wrong(exitPodUsage, j.in("--ps", "3")...)
+}
+
+// F358: a trainer, a parameter server and an agent of a ring end when no master has led for --leader-timeout, as in a pod whose Job has failed. With the
+// next master, they complete the job.
+func TestProcessesEndWithoutAMaster(t *testing.T) {
+	t.Parallel()
+	const passes = 3
+	j := newJob(t)
+	limit := []string{"--leader-timeout", "15s", "--exit-codes=pod"}
+	flags := []string{"--passes", "3", "--ps", "1", "--ring", "1"}
+	first := j.master(flags...)
+	term := j.awaitLeader(0)
+	agent := func() *process {
+		return start(t, "agent", j.dir, slices.Concat(j.in("worker", "--id", "agent"), limit, []string{"--", "sleep", "1000"})...)
+	}
+	server, trainer, worker := j.server(limit...), j.trainer("a", limit...), agent()
+	j.awaitMidPass(1)
+	first.kill()
+	second := j.master(flags...)
+	term = j.awaitLeader(term)
+	j.awaitMidPass(2)
+	second.kill()
+	for _, p := range []*process{trainer, server, worker} {
+		p.awaitLog("no master leads: expected a leader in etcd within 15s (--leader-timeout)")
+		p.wantExit(exitPodAway)
+	}
+	third := j.master(flags...)
+	j.awaitLeader(term)
+	server, trainer = j.server(limit...), j.trainer("a", limit...)
+	trainer.wantExit(0)
+	third.wantExit(0)
+	server.signal(syscall.SIGTERM)
+	server.wantExit(exitPodStopped)
+	j.wantExactlyOnce(passes, tasksPerPass)
 }
 
 // A panic of Go ends a process with 2, which is no code of --exit-codes pod. SIGQUIT ends it in the same way.

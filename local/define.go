@@ -59,6 +59,9 @@ const (
 // ExitSetAside is the exit code of a master whose job ended without the tasks that are set aside.
 const ExitSetAside = 4
 
+// exitStore is the exit code of this program if etcd or the master cannot be reached.
+const exitStore = 3
+
 // StrategyPath returns the path of the strategy file in the directory of a run.
 func StrategyPath(dir string) string { return filepath.Join(dir, "strategy.yaml") }
 
@@ -77,6 +80,7 @@ func (j *Job) define() {
 	child := func(name string, args ...string) processes.Process {
 		return processes.Process{
 			Name: name, Path: c.Binary, Args: append(args, "--endpoints", cmp.Or(j.proxied[name], j.endpoint)), Env: env, Log: j.path("logs", name+".log"), Grace: stopTimeout,
+			Temporary: []int{exitStore},
 		}
 	}
 	update := "async"
@@ -124,6 +128,7 @@ func (j *Job) define() {
 		name := fmt.Sprintf("trainer-%d", i)
 		if len(c.Command) > 0 {
 			own := child(name)
+			own.Temporary = nil
 			own.Path, own.Args, own.Env, own.Dir = c.Command[0], c.Command[1:], slices.Concat(env, j.ownEnvironment(name)), j.folder
 			j.trainers = append(j.trainers, own)
 			continue

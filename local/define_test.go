@@ -39,7 +39,7 @@ func TestResumedTrainerRunsInFolderOfRun(t *testing.T) {
 		t.Fatal(err)
 	}
 	resumed.define()
-	if err := resumed.set(podmanager.Worker, 0, false, resumed.trainers...).Run(t.Context(), nil); err != nil {
+	if err := resumed.set(podmanager.Worker, 0, resumed.trainers...).Run(t.Context(), nil); err != nil {
 		t.Fatal(err)
 	}
 	output, err := os.ReadFile(resumed.trainers[0].Log)

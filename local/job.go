@@ -162,7 +162,7 @@ func (j *Job) supervise(ctx context.Context, watch func(ctx context.Context, end
 
 	var servers errgroup.Group
 	servers.Go(func() error {
-		err := j.set(podmanager.Server, j.config.MaxRelaunch, true, j.servers...).Run(serving, nil)
+		err := j.set(podmanager.Server, j.config.MaxRelaunch, j.servers...).Run(serving, nil)
 		if err != nil {
 			stopTrainers()
 		}
@@ -173,7 +173,7 @@ func (j *Job) supervise(ctx context.Context, watch func(ctx context.Context, end
 	var trainersErr error
 	go func() {
 		defer close(left)
-		trainersErr = j.set(podmanager.Worker, j.config.MaxRelaunch, len(j.config.Command) == 0, j.trainers...).Run(training, over)
+		trainersErr = j.set(podmanager.Worker, j.config.MaxRelaunch, j.trainers...).Run(training, over)
 		if trainersErr != nil {
 			stopTrainers()
 		}
@@ -222,7 +222,7 @@ func (j *Job) lead(ctx context.Context) error {
 	for _, p := range j.masters {
 		group.Go(func() error {
 			defer stop()
-			return j.set(podmanager.Worker, 0, true, p).Run(ctx, nil)
+			return j.set(podmanager.Worker, 0, p).Run(ctx, nil)
 		})
 	}
 	return group.Wait()
@@ -234,9 +234,9 @@ const (
 )
 
 // set returns the supervision of processes, by the rules for pods. A program that does not work ends the run immediately: its user waits for it.
-func (j *Job) set(role podmanager.Role, maxRelaunch int, own bool, list ...processes.Process) *processes.Set {
+func (j *Job) set(role podmanager.Role, maxRelaunch int, list ...processes.Process) *processes.Set {
 	return &processes.Set{
-		Role: role, Processes: list, Own: own, Plan: podmanager.Config{MaxRelaunch: maxRelaunch, FirstPause: firstPause, FailFast: failFast},
+		Role: role, Processes: list, Plan: podmanager.Config{MaxRelaunch: maxRelaunch, FirstPause: firstPause, FailFast: failFast},
 		Stop: func() syscall.Signal {
 			if j.storeFailed.Load() {
 				return syscall.SIGKILL

@@ -12,7 +12,7 @@
 //	4  the job ended without the tasks that are set aside
 //	130  a signal ended the command before it was done
 //
-// With --exit-codes pod: 64 usage, 65 the job failed or is incomplete, 143 a signal ended the process before the end of the job.
+// With --exit-codes pod: 64 usage, 65 the job failed or is incomplete, 75 instead of 3, 143 a signal ended the process before the end of the job.
 package main
 
 import (
@@ -66,6 +66,11 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 		fmt.Fprintf(stderr, "%s: %v\nSee '%s --help'.\n", cmd.CommandPath(), cli.OneLine(err), cmd.CommandPath())
 	default:
 		fmt.Fprintf(stderr, "%s: %v\n", cmd.CommandPath(), err)
+	}
+	//guard:wrong-usage-of-a-standby
+	if pod && code == cli.ExitUsage && isSpare(ctx, cmd) {
+		fmt.Fprintf(stderr, "Exit code %d instead of %d: another master of the job runs, or etcd does not answer.\n", cli.ExitPodAway, cli.ExitPodUsage)
+		code = cli.ExitStore
 	}
 	//guard:exit-codes-of-pods
 	if pod {

@@ -126,7 +126,6 @@ func (p *podFlags) check(cmd *cobra.Command, s *daemonSettings) (err error) {
 		return err
 	}
 	p.plan.Workers.Memory, p.plan.Servers.Memory = p.cluster.Workers.Memory(), p.cluster.Servers.Memory()
-	p.plan.Workers.Own, p.plan.Servers.Own = isOwn(p.cluster.Workers), isOwn(p.cluster.Servers)
 	if err := p.checkGroups(cmd, s); err != nil {
 		return err
 	}
@@ -172,7 +171,7 @@ func (p *podFlags) checkGroups(cmd *cobra.Command, s *daemonSettings) error {
 		return nil
 	case p.workers == "":
 		return cli.SettingErrorf(cmd, "group-size", "expected --workers with the number of groups")
-	case p.plan.Workers.Own:
+	case isTrainer(p.cluster.Workers.Command):
 		return cli.SettingErrorf(cmd, "group-size", "expected --worker-command with a program that trains in groups: master trainer trains in one pod")
 	case s.ring.members != "" || s.parts.distribution == allReduce:
 		return cli.SettingErrorf(cmd, "group-size", "expected 1 with a ring (--ring, --distribution-strategy allreduce): its members are pods with ranks of their own")
@@ -215,10 +214,9 @@ func (r *roleFlags) pods(cmd *cobra.Command, name string) (p kubernetes.Pods, er
 	return p, nil
 }
 
-// isOwn reports whether the pods run a trainer or a parameter server of this program, whose exit codes are known. A worker with a command of its
-// own has the exit code of the command.
-func isOwn(p kubernetes.Pods) bool {
-	return len(p.Command) > 1 && p.Command[0] == "master" && (p.Command[1] == "trainer" || p.Command[1] == "pserver")
+// isTrainer reports whether a command is the trainer of this program.
+func isTrainer(command []string) bool {
+	return len(command) > 1 && command[0] == "master" && command[1] == "trainer"
 }
 
 // splitWords splits a command into words. Quotes and backslashes are as in a shell; variables are not replaced.

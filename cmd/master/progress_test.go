@@ -24,7 +24,7 @@ func TestUnsettledEndOfAJobIsRepeatedByTheNextPod(t *testing.T) {
 		}
 		made = 0
 		err := settled(outcome, true, log, []endStep{bad, good})
-		if cli.ExitCode(err) != cli.ExitStore || cli.PodCode(cli.ExitCode(err), outcome != nil, false) != cli.ExitStore || made != 2 {
+		if cli.ExitCode(err) != cli.ExitStore || cli.PodCode(cli.ExitCode(err), outcome != nil, false) != cli.ExitPodAway || made != 2 {
 			t.Errorf("%v: expected exit code 3 after 2 requests, found %v after %d", outcome, err, made)
 		}
 		if err := settled(outcome, false, log, []endStep{bad}); err != outcome {

@@ -9,6 +9,7 @@ import (
 	"github.com/sirupsen/logrus"
 	"github.com/spf13/cobra"
 
+	"trainmaster/cmd/internal/admin"
 	"trainmaster/cmd/internal/cli"
 	"trainmaster/etcdstore"
 	"trainmaster/pserver"
@@ -23,6 +24,8 @@ type pserverSettings struct {
 	ttl    time.Duration
 	config pserver.Config
 	open   func(context.Context, etcdstore.Config, *logrus.Entry) (*etcdstore.Store, error)
+
+	leaderTimeout func(watched bool) (time.Duration, error)
 }
 
 // pserverCommand is a parameter server process.
@@ -44,6 +47,7 @@ from that checkpoint. If it loses its index, it exits with an error, since anoth
 	}
 	s.etcd = cli.AddEtcdFlags(cmd)
 	s.open = cli.AddStoreTimeout(cmd)
+	s.leaderTimeout = cli.AddLeaderTimeout(cmd)
 	c := &s.config
 	flags := cmd.Flags()
 	flags.StringVar(&s.listen, "listen", "127.0.0.1:0", "`host:port` for trainers and the master; port 0: a free one")
@@ -72,11 +76,14 @@ func (s *pserverSettings) run(ctx context.Context, logger *logrus.Logger) error 
 	if len(s.etcd.Endpoints) == 0 {
 		return cli.UsageErrorf("--endpoints: expected the etcd of the job, found nothing")
 	}
+	limit, err := s.leaderTimeout(true)
+	if err != nil {
+		return err
+	}
 	if s.ttl < time.Second {
 		return cli.UsageErrorf("--ps-ttl %v: expected at least 1s", s.ttl)
 	}
 	if c := &s.config; c.DataSocket != pserver.SocketAuto && c.DataSocket != pserver.SocketOff {
-		var err error
 		if c.DataSocket, err = filepath.Abs(c.DataSocket); err != nil {
 			return cli.UsageErrorf("--data-socket: %w", err)
 		}
@@ -111,7 +118,7 @@ func (s *pserverSettings) run(ctx context.Context, logger *logrus.Logger) error 
 	if err != nil {
 		return err
 	}
-	return server.Run(ctx)
+	return admin.WhileLed(ctx, store, limit, log, server.Run)
 }
 
 // psRegistry makes the store what a parameter server wants to see.

@@ -60,6 +60,7 @@ have the same model (docs/allreduce.md). The master must have --ring.`,
 	}
 	etcd := cli.AddEtcdFlags(cmd)
 	open := cli.AddStoreTimeout(cmd)
+	leaderTimeout := cli.AddLeaderTimeout(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&addr, "addr", "", "`host:port` of the master (default: found through etcd)")
 	flags.StringSliceVar(&servers, "servers", nil, "`host:port` of every parameter server (default: found through etcd)")
@@ -109,6 +110,10 @@ have the same model (docs/allreduce.md). The master must have --ring.`,
 		if err := checkStrategy(cmd, strategy, &w, &ring, predictOut); err != nil {
 			return err
 		}
+		limit, err := leaderTimeout(len(etcd.Endpoints) > 0)
+		if err != nil {
+			return err
+		}
 		alone := w.Own || w.Ring != nil
 		if alone {
 			if err := checkOwnModel(cmd, *kind, servers, stored, predictModel); err != nil {
@@ -121,7 +126,6 @@ have the same model (docs/allreduce.md). The master must have --ring.`,
 		if err := checkTables(*kind, *dtype); err != nil {
 			return err
 		}
-		var err error
 		if w.Data, err = withShards(w.Data); err != nil {
 			return cli.UsageErrorf("--data: %w", err)
 		}
@@ -168,7 +172,7 @@ have the same model (docs/allreduce.md). The master must have --ring.`,
 			return err
 		}
 		defer store.Close()
-		return trainBy(cmd.Context(), store, &w, addr, servers)
+		return admin.WhileLed(cmd.Context(), store, limit, w.Log, func(ctx context.Context) error { return trainBy(ctx, store, &w, addr, servers) })
 	}
 	return cmd
 }

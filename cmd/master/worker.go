@@ -61,6 +61,7 @@ code of the command if it failed too often, or 128 and the number of the signal 
 	}
 	etcd := cli.AddEtcdFlags(cmd)
 	open := cli.AddStoreTimeout(cmd)
+	leaderTimeout := cli.AddLeaderTimeout(cmd)
 	flags := cmd.Flags()
 	flags.StringVar(&addr, "addr", "", "`host:port` of the master (default: found through etcd)")
 	flags.StringVar(&id, "id", defaultID(), "`name` of this member; a second one with the same name takes its place")
@@ -102,6 +103,10 @@ code of the command if it failed too often, or 128 and the number of the signal 
 		case host != "" && rendezvous.CheckHost(host) != nil:
 			return cli.SettingErrorf(cmd, "host", "%w", rendezvous.CheckHost(host))
 		}
+		limit, err := leaderTimeout(addr == "")
+		if err != nil {
+			return err
+		}
 		program, err := exec.LookPath(args[0])
 		if err != nil {
 			return cli.UsageErrorf("command: expected a program in PATH, or a path to an executable file: %w", err)
@@ -134,7 +139,7 @@ code of the command if it failed too often, or 128 and the number of the signal 
 			return err
 		}
 		defer store.Close()
-		return workBy(cmd.Context(), store, &a)
+		return admin.WhileLed(cmd.Context(), store, limit, log, func(ctx context.Context) error { return workBy(ctx, store, &a) })
 	}
 	return cmd
 }

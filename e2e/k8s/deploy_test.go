@@ -220,7 +220,7 @@ func (e *Env) awaitPass(t *testing.T, namespace string, pass int) {
 }
 
 // The leader of two masters is killed in the middle of the job. The standby continues the job, and its exit ends the Job and the other pod.
-// F260: the leader survives a standby with wrong usage.
+// F359: the leader survives a standby with wrong usage.
 func TestTwoMastersTrainTheDigits(t *testing.T) {
 	t.Parallel()
 	c := Cluster(t)
@@ -244,7 +244,24 @@ func TestTwoMastersTrainTheDigits(t *testing.T) {
 	}
 }
 
-// breakStandby makes the template of pods invalid and deletes the standby of the overlay ha. Its next pod ends with 64 (F260).
+// F359: both masters have wrong usage. Their Job fails with the reason.
+func TestTwoMastersWithWrongUsageFailTheJob(t *testing.T) {
+	t.Parallel()
+	c := Cluster(t)
+	ns := c.Namespace(t)
+	c.volume(t, ns, "digits")
+	for i := range 3 {
+		c.volume(t, ns, fmt.Sprintf("data-etcd-%d", i))
+	}
+	c.loadEtcd(t)
+	c.Apply(t, ns, strings.NewReplacer("--workers=3", "--workers=3:1", "/usr/local/bin/etcd", "/etcd").Replace(c.Kubectl(t, "kustomize", c.overlay("ha"))))
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=failed", "job/digits", "--timeout=180s")
+	if reason := c.Get(t, ns, "job/digits", Condition("Failed", "reason")); reason != "PodFailurePolicy" {
+		t.Errorf("reason %q: expected PodFailurePolicy", reason)
+	}
+}
+
+// breakStandby makes the template of pods invalid and deletes the standby of the overlay ha. Its next pod ends with 75 (F359).
 func (e *Env) breakStandby(t *testing.T, namespace string) {
 	t.Helper()
 	masters := func(path string) []string {
@@ -264,8 +281,8 @@ func (e *Env) breakStandby(t *testing.T, namespace string) {
 	}
 	Until(t, 2*time.Minute, func() error {
 		codes := masters("{.items[*].status.containerStatuses[*].state.terminated.exitCode}")
-		if !slices.Contains(codes, "64") {
-			return fmt.Errorf("expected a standby that has ended with 64, found the exit codes %q", codes)
+		if !slices.Contains(codes, "75") {
+			return fmt.Errorf("expected a standby that has ended with 75, found the exit codes %q", codes)
 		}
 		return nil
 	})

@@ -93,7 +93,7 @@ func (e *Env) evict(t *testing.T, ns, pod string) {
 	}
 }
 
-// F285: the master is away for longer than --ps-ttl. The servers end with exit code 3, and the trainers may do so too. With --max-relaunch 0, one
+// F285: the master is away for longer than --ps-ttl. The servers end with exit code 75, and the trainers may do so too. With --max-relaunch 0, one
 // charge would end the job.
 func TestMasterThatIsAwayCostsNoRelaunch(t *testing.T) {
 	t.Parallel()
@@ -106,11 +106,30 @@ func TestMasterThatIsAwayCostsNoRelaunch(t *testing.T) {
 	c.Kubectl(t, "-n", ns, "delete", "pod", former) // the next pod starts about 10 s later
 	c.awaitNextLeader(t, ns, former)
 	Until(t, 3*time.Minute, func() error {
-		if list := c.inMaster(t, ns, "pods"); !strings.Contains(list, "exit code 3 (etcd or the master cannot be reached)") {
-			return fmt.Errorf("expected a server that ended with exit code 3, found\n%s", list)
+		if list := c.inMaster(t, ns, "pods"); !strings.Contains(list, "exit code 75 (temporary failure)") {
+			return fmt.Errorf("expected a server that ended with exit code 75, found\n%s", list)
 		}
 		return nil
 	})
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=240s")
+	verifyJob(t, c, ns, directory)
+}
+
+// F358: the pod of the master is away for longer than --leader-timeout, as after the failure of its Job. The trainers and the server end, and the next
+// master creates them again without a charge: with --max-relaunch 0, one charge would end the job.
+func TestPodsEndWithoutAMasterAndReturnWithIt(t *testing.T) {
+	t.Parallel()
+	c := Cluster(t)
+	ns := c.Namespace(t)
+	directory := startMaster(t, c, ns, "--workers=2", "--ps=1", "--passes=25", "--checkpoint-every=1s", "--max-relaunch=0",
+		"--ps-command=master pserver --checkpoint-dir=/job/checkpoints --ps-ttl=10m --leader-timeout=20s", slowTrainer+" --leader-timeout=20s")
+	c.awaitPass(t, ns, 2)
+	c.Kubectl(t, "-n", ns, "patch", "job/digits", "--type=merge", "-p", `{"spec":{"suspend":true}}`)
+	const code = "{.status.containerStatuses[0].state.terminated.exitCode}"
+	for _, pod := range []string{"digits-worker-0-0", "digits-worker-1-0", "digits-ps-0-0"} {
+		c.Await(t, 2*time.Minute, ns, "pod/"+pod, code, "75")
+	}
+	c.Kubectl(t, "-n", ns, "patch", "job/digits", "--type=merge", "-p", `{"spec":{"suspend":false}}`)
 	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=240s")
 	verifyJob(t, c, ns, directory)
 }

@@ -279,7 +279,7 @@ func foreign(command string) []string {
 	return []string{"--worker-image=localhost/probe:1", "--worker-command=/probe " + command}
 }
 
-// F324: the API refuses the deletions at the end of a job. The pod of the master ends with 3, and the next pod of the Job repeats them.
+// F324: the API refuses the deletions at the end of a job. The pod of the master ends with 75, and the next pod of the Job repeats them.
 func TestPodsOfAnEndedJobAreCleanedByTheNextMaster(t *testing.T) {
 	t.Parallel()
 	c := Cluster(t)
@@ -293,8 +293,8 @@ func TestPodsOfAnEndedJobAreCleanedByTheNextMaster(t *testing.T) {
 	rights(`"get","list","watch","create"`)
 	const code = "{.items[*].status.containerStatuses[0].state.terminated.exitCode}"
 	Until(t, 4*time.Minute, func() error {
-		if found := c.Kubectl(t, "-n", ns, "get", "pods", "-l", "trainmaster.io/role=master", "-o", "jsonpath="+code); found != "3" {
-			return fmt.Errorf("exit code of the first master: expected 3, found %q", found)
+		if found := c.Kubectl(t, "-n", ns, "get", "pods", "-l", "trainmaster.io/role=master", "-o", "jsonpath="+code); found != "75" {
+			return fmt.Errorf("exit code of the first master: expected 75, found %q", found)
 		}
 		return nil
 	})

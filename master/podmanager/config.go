@@ -31,7 +31,6 @@ type Group struct {
 	Begin  int   // indices to begin with; 0: Count
 	Min    int   // if fewer are left, the job fails
 	Memory int64 // limit of the container in bytes; 0: none
-	Own    bool  // the pods run this program, whose exit codes are known
 
 	// Size is the number of pods of an index. They are a group. 0 is 1.
 	Size int
@@ -115,19 +114,11 @@ func (c Config) Goal(s State, r Role) Goal {
 	return goal
 }
 
-// exitUnreachable is the exit code of this program for an etcd or a master that cannot be reached.
-const exitUnreachable = 3
-
 // Outcome returns why an ended pod has ended, and the reason in words.
 func (c Config) Outcome(p Pod) (Outcome, string) {
 	outcome, reason := p.Outcome()
-	switch {
-	case outcome != Charged:
-	//guard:unreachable-store-not-charged
-	case p.Exit.Code == exitUnreachable && c.group(p.Role).Own:
-		return Free, p.words("exit code 3 (etcd or the master cannot be reached)")
 	//guard:first-failure-ends-the-run
-	case p.Attempt == 0 && p.Ran < c.FailFast:
+	if outcome == Charged && p.Attempt == 0 && p.Ran < c.FailFast {
 		return Usage, reason
 	}
 	return outcome, reason

@@ -119,6 +119,10 @@ const (
 	oomKilled   = "OOMKilled"
 )
 
+// ExitTemporary is the exit code of a process that could not work for now: for this program, etcd or the master cannot be reached. Its value is
+// EX_TEMPFAIL of sysexits.h.
+const ExitTemporary = 75
+
 // Outcome returns why an ended pod has ended, and the reason in words.
 func (p Pod) Outcome() (Outcome, string) {
 	switch e := p.Exit; {
@@ -141,6 +145,9 @@ func (p Pod) Outcome() (Outcome, string) {
 		return Completed, ""
 	case e.Code == exitKilled || e.Code == exitStopped:
 		return Free, p.words(fmt.Sprintf("ended by signal %d", e.Code-128))
+	//guard:temporary-failure-not-charged
+	case e.Code == ExitTemporary:
+		return Free, p.words("exit code 75 (temporary failure)")
 	case e.Code == exitUsage:
 		return Usage, p.words("exit code 64 (usage)")
 	default:

@@ -178,8 +178,6 @@ func (s *scene) set(words []string) error {
 			s.config.MaxMemory = int64(number(value)) << 20
 		case "no-tasks":
 			s.config.NoTasks = true
-		case "own":
-			s.config.Workers.Own = value == "true"
 		case "max-relaunch":
 			s.config.MaxRelaunch = number(value)
 		case "first-pause":

@@ -357,14 +357,14 @@ func TestUnreachableMasterCostsNothing(t *testing.T) {
 	store := etcdtest.Store(t)
 	c := newCluster()
 	config := workers(2)
-	config.Workers.Own, config.MaxRelaunch = true, 0
+	config.MaxRelaunch = 0
 	r, _ := start(t, store, c, config)
 	mastertest.Eventually(t, "two pods", func() bool { return c.has("j-worker-0-0", "j-worker-1-0") })
 	r.Register(2)
 	lost, other := r.Join("j-worker-0-0"), r.Join("j-worker-1-0")
 	lost.Take(t)
 	second := other.Take(t)
-	c.set("j-worker-0-0", ended(3))
+	c.set("j-worker-0-0", ended(75))
 	other.Take(t, second)
 	tasks, err := r.Tasks(t.Context())
 	if err != nil || len(tasks.Live) != 1 || tasks.Live[0].Losses != 0 {

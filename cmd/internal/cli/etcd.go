@@ -46,6 +46,29 @@ func AddStoreTimeout(cmd *cobra.Command) (open func(ctx context.Context, c etcds
 	}
 }
 
+const (
+	leaderTimeout      = 10 * time.Minute // in pods: longer than a failover, and than a pod of a master that waits for a node
+	leastLeaderTimeout = time.Second
+)
+
+// AddLeaderTimeout gives cmd --leader-timeout, for processes of a job that work only with a master. The function that it returns returns the limit; 0: none.
+// watched: the process has the etcd of the job, which names the leader.
+func AddLeaderTimeout(cmd *cobra.Command) (limit func(watched bool) (time.Duration, error)) {
+	const name = "leader-timeout"
+	given := cmd.Flags().Duration(name, 0, "end with an error if no master of the job has led for this `time`; 0: no limit (default: 10m with --exit-codes pod, else no limit)")
+	return func(watched bool) (time.Duration, error) {
+		switch {
+		case cmd.Flags().Changed(name) && *given != 0 && !watched:
+			return 0, SettingErrorf(cmd, name, "expected --endpoints of etcd with it, which names the leader")
+		case cmd.Flags().Changed(name) && *given != 0 && *given < leastLeaderTimeout:
+			return 0, SettingErrorf(cmd, name, "expected 0 (no limit) or at least %v", leastLeaderTimeout)
+		case !cmd.Flags().Changed(name) && UsesPodCodes(cmd, nil):
+			return leaderTimeout, nil
+		}
+		return *given, nil
+	}
+}
+
 // isStoreError reports whether err means exit code 3: etcd was unreachable, or refused the connection.
 func isStoreError(err error) bool {
 	return errors.Is(err, etcdstore.ErrUnreachable) || errors.Is(err, etcdstore.ErrRefused) || errors.Is(err, pserver.ErrLeaseLost) ||

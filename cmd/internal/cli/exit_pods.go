@@ -11,8 +11,9 @@ import (
 // The exit codes with --exit-codes pod, where they differ from the default. A Job of Kubernetes fails at ExitPodUsage and ExitPodFailed,
 // which another start would repeat, and starts another pod after all other codes but 0. The code 2 remains for a panic of Go.
 const (
-	ExitPodUsage   = 64  // ExitUsage; EX_USAGE of sysexits.h
-	ExitPodFailed  = 65  // the job failed, or ended without tasks that are set aside
+	ExitPodUsage   = 64  // ExitUsage; EX_USAGE of sysexits.h.
+	ExitPodFailed  = 65  // the job failed, or ended without tasks that are set aside.
+	ExitPodAway    = 75  // ExitStore: no etcd or no master; EX_TEMPFAIL of sysexits.h.
 	ExitPodStopped = 143 // a signal stopped the process before the end of the job, as a shell reports SIGTERM
 )
 
@@ -25,7 +26,7 @@ const (
 // AddExitCodes gives every command below root the flag --exit-codes.
 func AddExitCodes(root *cobra.Command) {
 	codes := &choice{value: exitCodesDefault, allowed: []string{exitCodesDefault, exitCodesPod}}
-	root.PersistentFlags().Var(codes, exitCodesFlag, "exit codes; pod: 64 wrong usage, 65 job failed or incomplete, 143 stopped by a signal")
+	root.PersistentFlags().Var(codes, exitCodesFlag, "exit codes; pod: 64 wrong usage, 65 job failed or incomplete, 75 etcd or master unreachable, 143 stopped by a signal")
 	CompleteWords(root, exitCodesFlag, codes.allowed)
 }
 
@@ -83,6 +84,9 @@ func PodCode(code int, failed, signaled bool) int {
 		return ExitPodFailed
 	case code == ExitInterrupted, signaled && (code == ExitFailed || code == ExitStore):
 		return ExitPodStopped
+	//guard:unreachable-store-in-a-pod
+	case code == ExitStore:
+		return ExitPodAway
 	}
 	return code
 }

@@ -15,7 +15,7 @@ func TestPodCodes(t *testing.T) {
 		{code: ExitFailed, signaled: true, want: 143},
 		{code: ExitUsage, want: 64},
 		{code: ExitUsage, signaled: true, want: 64},
-		{code: ExitStore, want: 3},
+		{code: ExitStore, want: 75},
 		{code: ExitStore, signaled: true, want: 143},
 		{code: ExitSetAside, want: 65},
 		{code: ExitInterrupted, signaled: true, want: 143},

@@ -47,6 +47,7 @@ type Process struct {
 
 	Grace     time.Duration // from SIGTERM to SIGKILL
 	Completed []int         // exit codes that count as 0
+	Temporary []int         // exit codes that count as [podmanager.ExitTemporary]
 }
 
 // Set is the processes of one role.
@@ -54,7 +55,6 @@ type Set struct {
 	Role      podmanager.Role
 	Plan      podmanager.Config // its group of the role and NoTasks follow from Processes
 	Processes []Process         // by index
-	Own       bool              // they run this program
 	Stop      func() syscall.Signal
 	Noted     func(name string, pid int) // is called with the id of a process that has started, and with 0 when it has ended; nil: nothing is called
 	Restarts  *atomic.Int64
@@ -74,7 +74,7 @@ func (failure) Is(target error) bool { return target == ErrFailed }
 func (s *Set) Run(ctx context.Context, over <-chan struct{}) error {
 	config := s.Plan
 	config.NoTasks = true
-	if g := (podmanager.Group{Count: len(s.Processes), Min: len(s.Processes), Own: s.Own}); s.Role == podmanager.Server {
+	if g := (podmanager.Group{Count: len(s.Processes), Min: len(s.Processes)}); s.Role == podmanager.Server {
 		config.Servers = g
 	} else {
 		config.Workers = g
@@ -168,6 +168,9 @@ func (s *Set) run(ctx context.Context, pod podmanager.Pod) podmanager.Pod {
 	//guard:signal-of-a-process
 	case hasRun && exit.ExitCode() < 0:
 		pod.Exit = &podmanager.Exit{Code: 128 + int(exit.Sys().(syscall.WaitStatus).Signal())}
+	//guard:unreachable-master-of-a-process
+	case hasRun && slices.Contains(p.Temporary, exit.ExitCode()):
+		pod.Exit = &podmanager.Exit{Code: podmanager.ExitTemporary, Message: words}
 	case hasRun:
 		pod.Exit = &podmanager.Exit{Code: exit.ExitCode(), Message: words}
 	case lasts(err):
