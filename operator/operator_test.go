@@ -368,11 +368,38 @@ func TestLastWordsAreSafeAndHaveTheReasonOfTheContainer(t *testing.T) {
 		ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, Message: message}}
 		return wordsOf([]corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "main", State: ended}}}}})
 	}
-	if found := of(137, "OOMKilled", ""); found != "pod a, container main: exit code 137 (OOMKilled): " {
+	if found := of(137, "OOMKilled", ""); found != "pod a, container main: exit code 137 (OOMKilled): raise the memory in spec.master.resources" {
+		t.Errorf("found %q", found)
+	}
+	if found := of(137, "Error", ""); found != "pod a, container main: exit code 137" {
 		t.Errorf("found %q", found)
 	}
 	if found := of(1, "Error", "\x1b[31mred\a\xff"); found != "pod a, container main: exit code 1: [31mred ?" {
 		t.Errorf("found %q", found)
+	}
+}
+
+// F360: the Job of the master cannot create its pod, for example because of a quota.
+func TestJobWithoutAPodHasTheReasonOfTheCluster(t *testing.T) {
+	if found := withoutPod(nil); found != "" {
+		t.Errorf("without events: found %q", found)
+	}
+	event := func(message string, age time.Duration) corev1.Event {
+		return corev1.Event{Message: message, LastTimestamp: metav1.NewTime(now.Add(-age))}
+	}
+	found := withoutPod([]corev1.Event{event("Error creating: old", time.Hour), event(`Error creating: pods "digits-x" is forbidden: exceeded quota: q`, time.Minute)})
+	if found != `the Job has created no pod: pods "digits-x" is forbidden: exceeded quota: q` {
+		t.Errorf("found %q", found)
+	}
+}
+
+// F361: the master runs, and its workers do not.
+func TestConditionNamesThePodsThatDoNotRun(t *testing.T) {
+	waiting := strings.Replace(half, `"status"`, `"waiting":"0 of 1 worker pods run: digits-worker-0-0: ErrImagePull","status"`, 1)
+	s := observed(digits(), batchv1.JobStatus{Active: 1, Ready: new(int32(1))}, waiting, observation{})
+	const want = "the master is ready; 0 of 1 worker pods run: digits-worker-0-0: ErrImagePull"
+	if c := meta.FindStatusCondition(s.Conditions, "Running"); c == nil || c.Status != metav1.ConditionTrue || c.Message != want {
+		t.Errorf("expected %q, found %+v", want, c)
 	}
 }
 

@@ -240,8 +240,18 @@ func (r *reconciler) words(ctx context.Context, job *batchv1.Job) (string, error
 	if err != nil {
 		return "", err
 	}
-	return wordsOf(pods), nil
+	if len(pods) > 0 {
+		return wordsOf(pods), nil
+	}
+	var list corev1.EventList
+	if err := r.api.List(ctx, &list, client.InNamespace(job.Namespace), client.MatchingFields{"involvedObject.uid": string(job.UID), "reason": failedCreate}); err != nil {
+		return "", nil //nolint:nilerr // the reason is for users only
+	}
+	return withoutPod(list.Items), nil
 }
+
+// failedCreate is the reason of the events of a Job whose pod is refused.
+const failedCreate = "FailedCreate"
 
 // report writes the status if it has changed, and an event for a new phase.
 func (r *reconciler) report(ctx context.Context, t *v1alpha1.TrainingJob, o observation) error {

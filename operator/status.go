@@ -112,7 +112,12 @@ func statusOf(t *v1alpha1.TrainingJob, o observation) v1alpha1.TrainingJobStatus
 	case ready || ends:
 		s.Phase = v1alpha1.Running
 		set(v1alpha1.ConditionSuspended, false, "Running", "suspend is false")
-		set(v1alpha1.ConditionRunning, true, "MasterReady", "the master is ready")
+		message := "the master is ready"
+		//guard:waiting-pods-in-the-condition
+		if reported.Waiting != "" {
+			message += "; " + reported.Waiting
+		}
+		set(v1alpha1.ConditionRunning, true, "MasterReady", message)
 	default:
 		s.Phase = v1alpha1.Pending
 		set(v1alpha1.ConditionSuspended, false, "Pending", "suspend is false")
@@ -201,6 +206,16 @@ func jobCondition(job *batchv1.Job, kind batchv1.JobConditionType) *batchv1.JobC
 	return nil
 }
 
+// withoutPod returns why a Job has created no pod, by its events; "": no event says it.
+func withoutPod(events []corev1.Event) string {
+	if len(events) == 0 {
+		return ""
+	}
+	newest := slices.MaxFunc(events, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
+	//guard:refused-pod-of-the-master-is-shown
+	return "the Job has created no pod: " + lastWords(strings.TrimPrefix(newest.Message, "Error creating: "))
+}
+
 // wordsOf returns why the pod of the master does not run, or its last words; "": it runs.
 func wordsOf(pods []corev1.Pod) string {
 	var newest *corev1.Pod
@@ -224,11 +239,18 @@ func wordsOf(pods []corev1.Pod) string {
 				return fmt.Sprintf("pod %s, container %s: %s: %s", newest.Name, c.Name, c.State.Waiting.Reason, c.State.Waiting.Message)
 			case c.State.Terminated != nil && c.State.Terminated.ExitCode != 0:
 				e := c.State.Terminated
-				reason := ""
+				text := fmt.Sprintf("pod %s, container %s: exit code %d", newest.Name, c.Name, e.ExitCode)
 				if e.Reason != "" && e.Reason != "Error" {
-					reason = " (" + e.Reason + ")"
+					text += " (" + e.Reason + ")"
 				}
-				return fmt.Sprintf("pod %s, container %s: exit code %d%s: %s", newest.Name, c.Name, e.ExitCode, reason, lastWords(e.Message))
+				said := lastWords(e.Message)
+				if e.Reason == "OOMKilled" {
+					said = "raise the memory in spec.master.resources"
+				}
+				if said != "" {
+					text += ": " + said
+				}
+				return text
 			}
 		}
 	}

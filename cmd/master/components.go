@@ -42,7 +42,7 @@ func (s *daemonSettings) components(config *master.Config, servers pscontrol.Con
 func (s *daemonSettings) control(config *master.Config, servers pscontrol.Config) {
 	servers.Store, servers.Log = config.Store, config.Log
 	if s.pods.need && s.ps > 0 {
-		servers.Start = "by this master, as pods: see master pods and their logs. A pod with another TRAINMASTER_JOB or TRAINMASTER_ENDPOINTS does not register here"
+		servers.Start = s.pods.missingServers()
 	}
 	servers.Sync, servers.Cuts, servers.Backups = config.Sync, config.Queue.Cuts, config.Backups
 	config.Servers = pscontrol.New(servers)

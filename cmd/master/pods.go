@@ -260,6 +260,12 @@ func splitWords(text string) (words []string, err error) {
 	return words, nil
 }
 
+// missingServers says where to look for the reason of missing parameter servers.
+func (p *podFlags) missingServers() string {
+	return fmt.Sprintf("pods of this master, which must reach etcd at %s: kubectl logs -l %s=%s,%s=%s",
+		strings.Join(p.cluster.Endpoints, ","), kubernetes.JobLabel, p.plan.Job, kubernetes.RoleLabel, podmanager.Server)
+}
+
 // manager returns the component; nil: this master creates no pods. endpoints are of the etcd of the job.
 func (p *podFlags) manager(config *master.Config, registry store.Servers, endpoints []string, log *logrus.Entry) (*pods.Manager, error) {
 	if !p.need {

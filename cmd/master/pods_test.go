@@ -8,6 +8,9 @@ import (
 	"testing"
 
 	"trainmaster/cmd/internal/cli"
+	"trainmaster/master/podmanager"
+	"trainmaster/master/podmanager/kubernetes"
+	"trainmaster/master/pods"
 )
 
 // writeKubeconfig writes a configuration of a cluster that does not answer, and returns its path.
@@ -19,6 +22,30 @@ func writeKubeconfig(t *testing.T) string {
 		t.Fatal(err)
 	}
 	return path
+}
+
+// The log of missing parameter servers names the address of etcd that their pods use, which can be wrong.
+func TestMissingServersNameTheEtcdOfTheirPods(t *testing.T) {
+	p := podFlags{cluster: kubernetes.Config{Endpoints: []string{"mastr:2379"}}, plan: podmanager.Config{Job: "digits"}}
+	want := "pods of this master, which must reach etcd at mastr:2379: kubectl logs -l trainmaster.io/job=digits,trainmaster.io/role=ps"
+	if found := p.missingServers(); found != want {
+		t.Errorf("found %q", found)
+	}
+}
+
+// F361: the progress has the reason of pods that do not run.
+func TestProgressNamesThePodsThatDoNotRun(t *testing.T) {
+	runs := pods.Group{Role: podmanager.Server, Goal: 1, Running: 1, Reason: "ps-0: ended by signal 9"}
+	waits := pods.Group{Role: podmanager.Worker, Goal: 3, Running: 1, Pending: 2, Reason: "j-worker-0-0: ErrImagePull"}
+	for want, s := range map[string]pods.Summary{
+		"": {Groups: []pods.Group{runs}},
+		"1 of 3 worker pods run: j-worker-0-0: ErrImagePull": {Groups: []pods.Group{runs, waits}},
+		"pods are not observed: forbidden":                   {Groups: []pods.Group{waits}, Problem: "forbidden"},
+	} {
+		if found := waitingPods(s); found != want {
+			t.Errorf("expected %q, found %q", want, found)
+		}
+	}
 }
 
 // Each of these is refused at the start, before anything is opened.

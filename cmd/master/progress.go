@@ -13,19 +13,20 @@ import (
 	"trainmaster/master"
 	"trainmaster/master/evaluation"
 	"trainmaster/master/podmanager"
+	"trainmaster/master/pods"
 	"trainmaster/master/progress"
 )
 
 // publisher returns the component that writes the progress to the Job of the master's pod.
 func (s *daemonSettings) publisher(config *master.Config) *progress.Publisher {
-	pods := config.Pods
+	manager := config.Pods
 	return progress.New(progress.Config{
 		Owner: s.pods.owner, Passes: config.Queue.Passes, Figure: s.evaluation.config.Best.Figure, Log: config.Log,
-		Scale: pods.FollowWorkers,
-		Pods: func() (workers, servers int) {
-			summary, err := pods.Summary()
+		Scale: manager.FollowWorkers,
+		Pods: func() (workers, servers int, waiting string) {
+			summary, err := manager.Summary()
 			if err != nil {
-				return 0, 0 // the term has ended
+				return 0, 0, "" // the term has ended
 			}
 			for _, g := range summary.Groups {
 				if g.Role == podmanager.Worker {
@@ -34,9 +35,22 @@ func (s *daemonSettings) publisher(config *master.Config) *progress.Publisher {
 					servers = g.Running
 				}
 			}
-			return workers, servers
+			return workers, servers, waitingPods(summary)
 		},
 	})
+}
+
+// waitingPods returns why pods do not run; "": all run, or the cluster has no reason yet.
+func waitingPods(s pods.Summary) string {
+	if s.Problem != "" {
+		return "pods are not observed: " + s.Problem
+	}
+	for _, g := range s.Groups {
+		if g.Pending > 0 && g.Reason != "" {
+			return fmt.Sprintf("%d of %d %s pods run: %s", g.Running, g.Goal, g.Role, g.Reason)
+		}
+	}
+	return ""
 }
 
 // publishEnd publishes the progress of a job that has ended.

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 	"time"
 
@@ -185,6 +186,26 @@ func TestVerifyOfAnEmbeddedEtcd(t *testing.T) {
 	runArgs(t, "verify", "--data-dir", dir).wants(t, cli.ExitUsage, "no job has run in the etcd at http://127.0.0.1:") // of the process that uses it
 	etcd.Close()
 	runArgs(t, "verify", "--data-dir", dir).wants(t, cli.ExitUsage, "no job has run in the embedded etcd in "+dir+" yet", "master --data-dir "+dir)
+}
+
+// F261: the process that uses the directory cannot be reached, as a master in another pod.
+func TestVerifyOfADirectoryInUseElsewhere(t *testing.T) {
+	dir := filepath.Join(t.TempDir(), "data")
+	etcd, err := etcdstore.StartEmbedded(t.Context(), etcdstore.EmbeddedConfig{Dir: dir, UnsafeNoFsync: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	etcd.Close()
+	lock, err := os.OpenFile(filepath.Join(dir, "LOCK"), os.O_RDWR, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer lock.Close()
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	runArgs(t, "verify", "--data-dir", dir, "--dial-timeout", "300ms").wants(t, cli.ExitStore,
+		"in use by another process, whose etcd does not answer at http://127.0.0.1:", "it may be a master in another pod", "wait for its end", "etcd is unreachable")
 }
 
 // Sealed and unsealed entries are verified alike. The error names a damaged or missing file. Passes whose entries were deleted have

@@ -211,7 +211,26 @@ func TestTrainingJobAboveAQuotaIsShownUntilItIsRaised(t *testing.T) {
 	if phase := c.Get(t, ns, "trainingjob/digits", "{.status.phase}"); phase != "Pending" {
 		t.Errorf("phase: found %q", phase)
 	}
+	// F360, F361: a quota of pods refuses the pod of the master, then its workers and servers. The condition has the words of the cluster.
+	c.Apply(t, ns, "apiVersion: v1\nkind: ResourceQuota\nmetadata: {name: pods}\nspec: {hard: {pods: '0'}}")
+	c.Await(t, 30*time.Second, ns, "resourcequota/pods", "{.status.hard.pods}", "0")
 	c.Kubectl(t, "-n", ns, "delete", "resourcequota", "none")
+	running := func(words ...string) {
+		t.Helper()
+		Until(t, 2*time.Minute, func() error {
+			message := c.Get(t, ns, "trainingjob/digits", Condition("Running", "message"))
+			for _, w := range words {
+				if !strings.Contains(message, w) {
+					return fmt.Errorf("condition Running: expected %q, found %q", w, message)
+				}
+			}
+			return nil
+		})
+	}
+	running("the Job has created no pod: pods ", "exceeded quota: pods")
+	c.Kubectl(t, "-n", ns, "patch", "resourcequota/pods", "--type=merge", "-p", `{"spec":{"hard":{"pods":"1"}}}`)
+	running("the master is ready; 0 of ", "pods run: digits-", "exceeded quota: pods")
+	c.Kubectl(t, "-n", ns, "delete", "resourcequota", "pods")
 	c.awaitPhase(t, ns, "Complete")
 }
 

@@ -158,11 +158,12 @@ func (p Pod) Outcome() (Outcome, string) {
 // maxWords is the largest size of a reason in bytes.
 const maxWords = 256
 
-// words adds what the cluster or the container said to a reason.
+// words adds what the cluster or the container said to a reason. The last line of a container that a signal has ended says nothing about its end.
 func (p Pod) words(reason string) string {
 	said := p.Words
-	if p.Exit != nil && p.Exit.Message != "" {
-		said = lastLine(p.Exit.Message)
+	//guard:no-words-of-a-killed-container
+	if e := p.Exit; e != nil && e.Message != "" && e.Code != exitKilled && e.Code != exitStopped {
+		said = lastLine(e.Message)
 	}
 	if said = strings.Join(strings.Fields(said), " "); said != "" {
 		reason += ": " + said

@@ -87,6 +87,16 @@ func TestReasonIsTheLastLineOfALog(t *testing.T) {
 	}
 }
 
+// F272: a container that a signal has ended has no last words: the end of its log is an arbitrary line.
+func TestReasonOfAKilledContainerHasNoLineOfItsLog(t *testing.T) {
+	for code, want := range map[int]string{137: "ended by signal 9", 143: "ended by signal 15", 75: "exit code 75 (temporary failure): level=info"} {
+		p := podmanager.Pod{Exit: &podmanager.Exit{Code: code, Message: "level=info"}}
+		if outcome, reason := p.Outcome(); outcome != podmanager.Free || reason != want {
+			t.Errorf("expected %q, found %v, %q", want, outcome, reason)
+		}
+	}
+}
+
 // F283: the state of the most pods, all given up with long reasons, is smaller than the largest value of etcd.
 func TestStateOfAllPodsFitsAValue(t *testing.T) {
 	config := podmanager.Config{Workers: podmanager.Group{Count: podmanager.MaxPods, Min: 1}, MaxRelaunch: 3, OOMFactor: 1.5}

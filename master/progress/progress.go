@@ -19,10 +19,11 @@ type Progress struct {
 	Done   int64 `json:"done"`   // tasks of all training datasets and passes
 	Tasks  int64 `json:"tasks"`  // 0: unknown, or no limit
 
-	Workers int      `json:"workers"`          // running pods
-	Servers int      `json:"servers"`          // running pods
-	Figure  string   `json:"figure,omitempty"` // of --best-metric
-	Value   *float64 `json:"value,omitempty"`  // of the newest evaluation round with this figure
+	Workers int      `json:"workers"`           // running pods
+	Servers int      `json:"servers"`           // running pods
+	Waiting string   `json:"waiting,omitempty"` // why a pod does not run; empty: all run, or the cluster has no reason yet
+	Figure  string   `json:"figure,omitempty"`  // of --best-metric
+	Value   *float64 `json:"value,omitempty"`   // of the newest evaluation round with this figure
 }
 
 // Annotation is the annotation with the progress.

@@ -105,7 +105,7 @@ func (o *owner) last() (p progress.Progress, n int) {
 func TestPublisherSurvivesAClusterThatRefuses(t *testing.T) {
 	o := &owner{down: errors.New("forbidden")}
 	quiet, _ := logtest.NewNullLogger()
-	p := progress.New(progress.Config{Owner: o, Passes: 1, Every: 50 * time.Millisecond, Pods: func() (int, int) { return 3, 2 }, Log: logrus.NewEntry(quiet)})
+	p := progress.New(progress.Config{Owner: o, Passes: 1, Every: 50 * time.Millisecond, Pods: func() (int, int, string) { return 3, 2, "1 of 2 ps pods run: no node" }, Log: logrus.NewEntry(quiet)})
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{Components: []component.Component{p}})
 	r.Register(4)
 	trainer := r.Join("t")
@@ -115,7 +115,7 @@ func TestPublisherSurvivesAClusterThatRefuses(t *testing.T) {
 	o.mu.Unlock()
 	mastertest.Eventually(t, "the progress", func() bool {
 		last, _ := o.last()
-		return last.Workers == 3 && last.Servers == 2 && last.Tasks == 4 && last.Status == "running"
+		return last.Waiting == "1 of 2 ps pods run: no node" && last.Workers == 3 && last.Servers == 2 && last.Tasks == 4 && last.Status == "running"
 	})
 	if !r.Leading() {
 		t.Error("expected the term to continue")
@@ -148,7 +148,7 @@ func TestWantedNumberOfWorkersIsAppliedOnce(t *testing.T) {
 	var calls []int
 	running := 0
 	p := progress.New(progress.Config{Owner: o, Passes: 1, Every: 50 * time.Millisecond, Log: logrus.NewEntry(quiet),
-		Pods: func() (int, int) { mu.Lock(); defer mu.Unlock(); running++; return running, 0 }, // each publication has a change
+		Pods: func() (int, int, string) { mu.Lock(); defer mu.Unlock(); running++; return running, 0, "" }, // each publication has a change
 		Scale: func(_ context.Context, n int) error {
 			mu.Lock()
 			defer mu.Unlock()

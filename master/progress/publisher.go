@@ -21,12 +21,12 @@ type Owner interface {
 // Config holds the dependencies and settings of a publisher.
 type Config struct {
 	Owner  Owner
-	Pods   func() (workers, servers int)                // that run
-	Scale  func(ctx context.Context, workers int) error // sets the number, once for all leaders
-	Passes int                                          // as the queue has them; 0: no limit
-	Figure string                                       // of the scores of evaluation rounds
-	Every  time.Duration                                // least time between two publications; default 5 s
-	Log    *logrus.Entry                                // default: the standard logger
+	Pods   func() (workers, servers int, waiting string) // that run; waiting: why others do not run.
+	Scale  func(ctx context.Context, workers int) error  // sets the number, once for all leaders
+	Passes int                                           // as the queue has them; 0: no limit
+	Figure string                                        // of the scores of evaluation rounds
+	Every  time.Duration                                 // least time between two publications; default 5 s
+	Log    *logrus.Entry                                 // default: the standard logger
 }
 
 // Publisher is the component that publishes the progress.
@@ -79,7 +79,7 @@ func (p *Publisher) Run(ctx context.Context, t component.Term) error {
 	for {
 		now, err := p.read(ctx, t)
 		if err == nil {
-			now.Workers, now.Servers = p.config.Pods()
+			now.Workers, now.Servers, now.Waiting = p.config.Pods()
 			var annotations map[string]string
 			if annotations, err = p.publish(ctx, now, t.Clock().Now()); err == nil {
 				err = p.scale(ctx, annotations[WorkersAnnotation])

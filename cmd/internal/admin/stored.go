@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 
 	"github.com/spf13/cobra"
@@ -135,6 +136,11 @@ func (p Location) Open(ctx context.Context) (store *etcdstore.Store, closeAll fu
 	}
 	if store, err = etcdstore.Open(ctx, c); err != nil {
 		closeEtcd()
+		//guard:directory-in-use-elsewhere
+		if at, _ := etcdstore.RunningEmbedded(*p.DataDir); at != "" && slices.Equal(c.Endpoints, []string{at}) {
+			return nil, nil, fmt.Errorf("data directory %q: in use by another process, whose etcd does not answer at %s: it may be a master in another pod: run the command there, or wait for its end: %w",
+				*p.DataDir, at, err)
+		}
 		return nil, nil, err
 	}
 	return store, func() {

@@ -472,5 +472,9 @@ func words(err error) string {
 	if errors.Is(err, context.DeadlineExceeded) || errors.Is(err, io.ErrUnexpectedEOF) {
 		return "the Kubernetes API does not answer: " + err.Error()
 	}
+	//guard:missing-right-is-named
+	if apierrors.IsForbidden(err) {
+		return err.Error() + ": bind the Role of deploy/base to the service account of the master"
+	}
 	return err.Error()
 }

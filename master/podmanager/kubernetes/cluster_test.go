@@ -295,6 +295,27 @@ func TestRefusalHasTheWordsOfTheCluster(t *testing.T) {
 	}
 }
 
+// F362: the Role of the master lacks a right. The message says what to do.
+func TestMissingRightNamesTheRole(t *testing.T) {
+	a := newAPI(t)
+	c := connect(t, a)
+	a.mu.Lock()
+	a.refuse = http.StatusForbidden
+	a.mu.Unlock()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		_ = c.Watch(ctx, func() {})
+	}()
+	eventually(t, "a problem", func() bool { return c.Problem() != "" })
+	if found := c.Problem(); !strings.HasSuffix(found, ": bind the Role of deploy/base to the service account of the master") {
+		t.Errorf("found %q", found)
+	}
+	cancel()
+	<-done
+}
+
 // F290: a resize changes the memory of the pod with the UID only. A request that is equal to the limit stays equal.
 func TestResizeKeepsTheQualityOfService(t *testing.T) {
 	const mib = 1 << 20
