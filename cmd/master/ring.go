@@ -28,6 +28,9 @@ func (r *ringFlags) add(cmd *cobra.Command) {
 	flags.DurationVar(&r.config.Window, "ring-window", 5*time.Second, "`time` that the ring waits for more members, up to MAX, before it forms with them")
 }
 
+// leastTimeoutOfRing is longer than a trainer keeps a task while it waits for others: with a shorter timeout, it would be taken for a trainer that hangs.
+const leastTimeoutOfRing = 20 * time.Second
+
 // check reads the flags. The ring of an all-reduce has the members of --workers by default.
 func (r *ringFlags) check(cmd *cobra.Command, s *daemonSettings) error {
 	members := r.members
@@ -54,6 +57,9 @@ func (r *ringFlags) check(cmd *cobra.Command, s *daemonSettings) error {
 	//guard:ring-of-fewer-workers
 	case s.pods.need && workers.Count > 0 && r.config.Min > workers.Min:
 		return cli.SettingErrorf(cmd, "ring", "expected MIN at most %d, the MIN of --workers: with fewer members the ring waits without end", workers.Min)
+	//guard:tasks-outlast-the-wait-of-a-ring
+	case s.parts.tasks && s.config.Queue.TimeoutMin < leastTimeoutOfRing:
+		return cli.SettingErrorf(cmd, "task-timeout-min", "expected at least %v with a ring, whose members keep a task for 10s while they wait for others", leastTimeoutOfRing)
 	case r.config.Window < 0 || r.config.Window > time.Hour:
 		return cli.SettingErrorf(cmd, "ring-window", "expected 0 to 1h")
 	}

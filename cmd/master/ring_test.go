@@ -7,7 +7,53 @@ import (
 	"time"
 
 	"trainmaster/cmd/internal/cli"
+	"trainmaster/etcdstore/etcdtest"
+	"trainmaster/master"
+	"trainmaster/master/component"
+	"trainmaster/master/podmanager"
+	"trainmaster/master/pods"
+	"trainmaster/master/rendezvous"
+	"trainmaster/master/ring"
 )
+
+// withoutPods is a cluster in which no pod is created.
+type withoutPods struct{ pods.Cluster }
+
+func (withoutPods) Watch(ctx context.Context, _ func()) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+func (withoutPods) Pods() ([]podmanager.Pod, bool)         { return nil, false }
+func (withoutPods) Problem() string                        { return "" }
+func (withoutPods) Requests() map[podmanager.Request]int64 { return nil }
+
+// F355: the reason of a ring that waits is in `master status` and `master pods`, as text and as JSON.
+func TestRingThatWaitsIsShown(t *testing.T) {
+	store := etcdtest.Store(t)
+	r := ring.New(ring.Config{Store: store, Rendezvous: rendezvous.Config{Min: 2, Max: 3}, LongWait: 50 * time.Millisecond})
+	m := pods.New(pods.Config{Pods: podmanager.Config{Job: "j", OOMFactor: 1.5, Workers: podmanager.Group{Count: 3, Min: 2}}, Cluster: withoutPods{}, Store: store})
+	l := leadJob(t, store, master.Config{Ring: r, Pods: m, Components: []component.Component{m, r}})
+	const reason = "expected at least 2 members, found 0"
+	for end := time.Now().Add(20 * time.Second); r.Stuck() != reason; time.Sleep(time.Millisecond) { // interval between checks
+		if time.Now().After(end) {
+			t.Fatalf("expected a ring that waits, found %q", r.Stuck())
+		}
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"status"}, "waits: " + reason},
+		{[]string{"status", "-o", "json"}, `"ring_waits": "` + reason},
+		{[]string{"pods"}, "The ring waits: " + reason},
+		{[]string{"pods", "-o", "json"}, `"ring_waits": "` + reason},
+	} {
+		r := runArgs(t, append(c.args, l.etcd...)...)
+		if r.wants(t, cli.ExitOK); !strings.Contains(r.stdout, c.want) {
+			t.Errorf("master %v: expected %q, found\n%s", c.args, c.want, r.stdout)
+		}
+	}
+}
 
 func TestBadRingFlagsAreNamed(t *testing.T) {
 	for _, c := range []struct{ args, want string }{
@@ -18,6 +64,7 @@ func TestBadRingFlagsAreNamed(t *testing.T) {
 		{"--ring 2 --ring-window 2h", "--ring-window from the command line: expected 0 to 1h"},
 		{"--ring-window 1s", "expected --ring with the number of members"},
 		{"--distribution-strategy allreduce", "expected --ring with the number of members, or --workers"},
+		{"--ring 2 --task-timeout-min 5s", "--task-timeout-min from the command line: expected at least 20s with a ring"},
 		{"worker --addr 127.0.0.1:1 python3", "expected the command after --"},
 		{"worker -- /bin/true", "expected --endpoints of etcd, or --addr of the master"},
 		{"worker --addr x -- /bin/true", "--addr from the command line: expected host:port"},

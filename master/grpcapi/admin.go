@@ -281,6 +281,7 @@ func (a *admin) ringWaits() string {
 	if err != nil {
 		return ""
 	}
+	//guard:wait-of-the-ring-is-shown
 	return r.Stuck()
 }
 

@@ -22,6 +22,8 @@ type Config struct {
 	Store      store.Store
 	Log        *logrus.Entry // default: the standard logger
 	Horovod    string        // address of the HTTP rendezvous of Horovod; "": there is none
+
+	LongWait time.Duration // without a generation, after which a user must know the reason; default 30 s
 }
 
 // Ring is the component. Its methods may be called at any time.
@@ -34,21 +36,21 @@ type Ring struct {
 	state   rendezvous.State
 	waiting string          // why there is no generation
 	waits   time.Time       // since when; zero: it does not wait
-	stuck   string          // reason of a wait of longWait
+	stuck   string          // reason of a wait of LongWait
 	open    map[*Watch]bool // streams
 	changed chan struct{}   // closes at the next change, and at the end of the term
 }
 
 const retryPause = time.Second
 
-// longWait is the time without a generation after which a user must know the reason: the programs of the members do not run.
-const longWait = 30 * time.Second
+const longWait = 30 * time.Second // the programs of the members do not run
 
 // New returns the component.
 func New(config Config) *Ring {
 	if config.Log == nil {
 		config.Log = logrus.NewEntry(logrus.StandardLogger())
 	}
+	config.LongWait = cmp.Or(config.LongWait, longWait)
 	return &Ring{config: config, changed: make(chan struct{})}
 }
 
@@ -167,7 +169,7 @@ func (r *Ring) round(ctx context.Context, t component.Term) (rest time.Duration,
 	return r.noteWait(d, t.Clock().Now()), nil
 }
 
-// noteWait notes a ring that has waited for members for longWait, and logs it once. It returns the time until the next round.
+// noteWait notes a ring that has waited for members for Config.LongWait, and logs it once. It returns the time until the next round.
 func (r *Ring) noteWait(d rendezvous.Decision, now time.Time) (rest time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -178,7 +180,7 @@ func (r *Ring) noteWait(d rendezvous.Decision, now time.Time) (rest time.Duratio
 	if r.waits.IsZero() {
 		r.waits = now
 	}
-	if left := longWait - now.Sub(r.waits); left > 0 {
+	if left := r.config.LongWait - now.Sub(r.waits); left > 0 {
 		if d.Rest < 0 {
 			return left
 		}
