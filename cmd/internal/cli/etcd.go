@@ -62,6 +62,7 @@ func AddLeaderTimeout(cmd *cobra.Command) (limit func(watched bool) (time.Durati
 			return 0, SettingErrorf(cmd, name, "expected --endpoints of etcd with it, which names the leader")
 		case cmd.Flags().Changed(name) && *given != 0 && *given < leastLeaderTimeout:
 			return 0, SettingErrorf(cmd, name, "expected 0 (no limit) or at least %v", leastLeaderTimeout)
+		//guard:leader-timeout-in-pods
 		case !cmd.Flags().Changed(name) && UsesPodCodes(cmd, nil):
 			return leaderTimeout, nil
 		}
