@@ -264,12 +264,17 @@ func TestLastWordsNameThePod(t *testing.T) {
 		{ObjectMeta: metav1.ObjectMeta{Name: "a", CreationTimestamp: metav1.NewTime(now)}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{terminated(64, "first\nmaster: --ps: bad\nSee 'master --help'.\n")}}},
 		{ObjectMeta: metav1.ObjectMeta{Name: "b", CreationTimestamp: metav1.NewTime(now.Add(-time.Hour))}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{terminated(1, "old")}}},
 	}
-	if found := wordsOf(pods); found != "pod a, container main: exit code 64: master: --ps: bad" {
+	if found := wordsOf(pods); found != "pod a: exit code 64 (usage): master: --ps: bad" {
 		t.Errorf("found %q", found)
 	}
 	waiting := corev1.ContainerStatus{Name: "data", State: corev1.ContainerState{Waiting: &corev1.ContainerStateWaiting{Reason: "ErrImagePull", Message: "no such image"}}}
 	pods[0].Status = corev1.PodStatus{InitContainerStatuses: []corev1.ContainerStatus{waiting}}
-	if found := wordsOf(pods); found != "pod a, container data: ErrImagePull: no such image" {
+	if found := wordsOf(pods); found != "pod a: ErrImagePull: no such image" {
+		t.Errorf("found %q", found)
+	}
+	ended := corev1.ContainerStatus{Name: "data", State: corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: 1, Message: "convert\ndisk full\n"}}}
+	pods[0].Status = corev1.PodStatus{Phase: corev1.PodFailed, InitContainerStatuses: []corev1.ContainerStatus{ended}}
+	if found := wordsOf(pods); found != "pod a: container data: exit code 1: disk full" {
 		t.Errorf("found %q", found)
 	}
 }
@@ -368,13 +373,13 @@ func TestLastWordsAreSafeAndHaveTheReasonOfTheContainer(t *testing.T) {
 		ended := corev1.ContainerState{Terminated: &corev1.ContainerStateTerminated{ExitCode: code, Reason: reason, Message: message}}
 		return wordsOf([]corev1.Pod{{ObjectMeta: metav1.ObjectMeta{Name: "a"}, Status: corev1.PodStatus{ContainerStatuses: []corev1.ContainerStatus{{Name: "main", State: ended}}}}})
 	}
-	if found := of(137, "OOMKilled", ""); found != "pod a, container main: exit code 137 (OOMKilled): raise the memory in spec.master.resources" {
+	if found := of(137, "OOMKilled", ""); found != "pod a: the container exceeded its memory: raise the memory in spec.master.resources" {
 		t.Errorf("found %q", found)
 	}
-	if found := of(137, "Error", ""); found != "pod a, container main: exit code 137" {
+	if found := of(137, "Error", ""); found != "pod a: ended by signal 9" {
 		t.Errorf("found %q", found)
 	}
-	if found := of(1, "Error", "\x1b[31mred\a\xff"); found != "pod a, container main: exit code 1: [31mred ?" {
+	if found := of(1, "Error", "\x1b[31mred\a\xff"); found != "pod a: exit code 1: [31mred?" {
 		t.Errorf("found %q", found)
 	}
 }

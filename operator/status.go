@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"time"
-	"unicode"
 
 	batchv1 "k8s.io/api/batch/v1"
 	corev1 "k8s.io/api/core/v1"
@@ -213,7 +212,7 @@ func withoutPod(events []corev1.Event) string {
 	}
 	newest := slices.MaxFunc(events, func(a, b corev1.Event) int { return a.LastTimestamp.Compare(b.LastTimestamp.Time) })
 	//guard:refused-pod-of-the-master-is-shown
-	return "the Job has created no pod: " + lastWords(strings.TrimPrefix(newest.Message, "Error creating: "))
+	return "the Job has created no pod: " + podmanager.OneLine(strings.TrimPrefix(newest.Message, "Error creating: "))
 }
 
 // wordsOf returns why the pod of the master does not run, or its last words; "": it runs.
@@ -227,50 +226,16 @@ func wordsOf(pods []corev1.Pod) string {
 	if newest == nil {
 		return ""
 	}
-	for _, c := range newest.Status.Conditions {
-		if c.Type == corev1.PodScheduled && c.Status == corev1.ConditionFalse {
-			return fmt.Sprintf("pod %s: %s: %s", newest.Name, c.Reason, c.Message)
-		}
+	p := kubernetes.Status(newest)
+	outcome, reason := p.Outcome()
+	switch {
+	case outcome == podmanager.OutOfMemory:
+		reason += ": raise the memory in spec.master.resources"
+	case p.Exit == nil:
+		reason = podmanager.OneLine(p.Words)
 	}
-	for _, list := range [][]corev1.ContainerStatus{newest.Status.InitContainerStatuses, newest.Status.ContainerStatuses} {
-		for _, c := range list {
-			switch {
-			case c.State.Waiting != nil && c.State.Waiting.Reason != "PodInitializing" && c.State.Waiting.Reason != "ContainerCreating":
-				return fmt.Sprintf("pod %s, container %s: %s: %s", newest.Name, c.Name, c.State.Waiting.Reason, c.State.Waiting.Message)
-			case c.State.Terminated != nil && c.State.Terminated.ExitCode != 0:
-				e := c.State.Terminated
-				text := fmt.Sprintf("pod %s, container %s: exit code %d", newest.Name, c.Name, e.ExitCode)
-				if e.Reason != "" && e.Reason != "Error" {
-					text += " (" + e.Reason + ")"
-				}
-				said := lastWords(e.Message)
-				if e.Reason == "OOMKilled" {
-					said = "raise the memory in spec.master.resources"
-				}
-				if said != "" {
-					text += ": " + said
-				}
-				return text
-			}
-		}
+	if reason == "" {
+		return ""
 	}
-	return ""
-}
-
-// lastWords returns the last error of this program in the end of a log, otherwise the last line, without control characters: it is shown on terminals.
-func lastWords(text string) string {
-	//guard:words-without-control-characters
-	text = strings.Map(func(r rune) rune {
-		if r != '\n' && !unicode.IsPrint(r) {
-			return ' '
-		}
-		return r
-	}, strings.ToValidUTF8(text, "?"))
-	lines := strings.Split(strings.TrimSpace(text), "\n")
-	for _, line := range slices.Backward(lines) {
-		if strings.HasPrefix(line, "master: ") || strings.HasPrefix(line, "master ") {
-			return line
-		}
-	}
-	return lines[len(lines)-1]
+	return "pod " + newest.Name + ": " + reason
 }

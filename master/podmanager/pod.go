@@ -86,6 +86,8 @@ type Exit struct {
 	Code    int
 	Reason  string // such as OOMKilled
 	Message string // last words: the termination message
+	// Container is the name of an init container; "": it is the container "main".
+	Container string
 }
 
 // Stopped reports whether no container of the pod runs any more. A pod with a sidecar can have ended before.
@@ -168,8 +170,14 @@ func (p Pod) words(reason string) string {
 	if said = strings.Join(strings.Fields(said), " "); said != "" {
 		reason += ": " + said
 	}
+	if p.Exit != nil && p.Exit.Container != "" {
+		reason = "container " + p.Exit.Container + ": " + reason
+	}
 	return clip(reason)
 }
+
+// OneLine returns a message of the cluster as a reason: one line, without control characters, of at most 256 bytes.
+func OneLine(message string) string { return clip(strings.Join(strings.Fields(message), " ")) }
 
 // lastLine returns the last line of a message, which may be the end of a log. After a usage error of trainmaster it is the line before
 // the hint at the help.
@@ -183,11 +191,12 @@ func lastLine(message string) string {
 	return lines[len(lines)-1]
 }
 
-// clip removes control characters, and cuts a text to valid UTF-8 of at most maxWords bytes, and of 2 maxWords bytes in JSON, which escapes some
+// clip removes characters that are not printable, and cuts a text to valid UTF-8 of at most maxWords bytes, and of 2 maxWords bytes in JSON, which escapes some
 // characters. The end of a message says more than its middle.
 func clip(s string) string {
+	//guard:words-without-control-characters
 	s = strings.Map(func(r rune) rune {
-		if unicode.IsControl(r) {
+		if !unicode.IsPrint(r) {
 			return -1
 		}
 		return r

@@ -36,9 +36,15 @@ func observed(pod *corev1.Pod, self own) (p podmanager.Pod, ok bool) {
 	if len(pod.OwnerReferences) > 0 && !self.owns(pod) {
 		return p, false
 	}
-	p = podmanager.Pod{
-		Name: pod.Name, UID: string(pod.UID), Instance: pod.Labels[InstanceLabel], Role: role, Index: index, Attempt: attempt, Rank: rank, Size: size,
-		Address: pod.Status.PodIP, Phase: podmanager.Phase(pod.Status.Phase), Deleting: pod.DeletionTimestamp != nil,
+	p = Status(pod)
+	p.Instance, p.Role, p.Index, p.Attempt, p.Rank, p.Size = pod.Labels[InstanceLabel], role, index, attempt, rank, size
+	return p, true
+}
+
+// Status returns the state of any pod, without its place in a job: why it does not start, or how it has ended.
+func Status(pod *corev1.Pod) podmanager.Pod {
+	p := podmanager.Pod{
+		Name: pod.Name, UID: string(pod.UID), Address: pod.Status.PodIP, Phase: podmanager.Phase(pod.Status.Phase), Deleting: pod.DeletionTimestamp != nil,
 	}
 	if i := slices.IndexFunc(pod.Spec.Containers, func(c corev1.Container) bool { return c.Name == Main }); i >= 0 {
 		p.Memory = pod.Spec.Containers[i].Resources.Limits.Memory().Value()
@@ -77,7 +83,7 @@ func observed(pod *corev1.Pod, self own) (p podmanager.Pod, ok bool) {
 	if p.Deleting && p.Disruption == "DeletionByTaintManager" && running && !ready {
 		p.Lost = true
 	}
-	return p, true
+	return p
 }
 
 // observeContainer takes the end of a container, and the message of the cluster about its start.
@@ -88,7 +94,7 @@ func observeContainer(p *podmanager.Pod, s corev1.ContainerStatus, ends bool) {
 	if t := s.State.Terminated; t != nil && ends && (s.Name == Main || t.ExitCode != 0) {
 		p.Exit = &podmanager.Exit{Code: int(t.ExitCode), Reason: t.Reason, Message: t.Message}
 		if s.Name != Main {
-			p.Exit.Message = said("container "+s.Name, t.Message)
+			p.Exit.Container = s.Name
 		}
 	}
 }
