@@ -22,6 +22,7 @@ import (
 var notRun = map[string]string{
 	"master run": "TestRun",
 	"master trainer --endpoints 10.0.0.5:2379 --data 'data/digits-0*' --distribution-strategy allreduce --ring-listen :9200": "TestAllReduceTrainsThroughFaults",
+	"master agent --fd 3 --parent 4711 --socket /tmp/tm-x7/agent --addr 127.0.0.1:8080 --id trainer-0":                       "TestAgentServesAProcess",
 	"master dataproxy --data-roots /data":                                                                                             "TestKilledDataProxy",
 	"master dataproxy --data-roots /data,/more --listen 10.0.0.1:8082":                                                                "TestKilledDataProxy",
 	`master dataproxy --data-roots "s3://bucket/train?region=eu-central-1" --cache-dir /var/cache/train`:                              "dataset/proxy.TestObjects",

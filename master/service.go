@@ -267,6 +267,11 @@ func (m *Master) Leave(ctx context.Context, o taskqueue.Ordinal, incarnation uin
 	return m.send(ctx, &taskqueue.Leave{Trainer: o, Incarnation: incarnation})
 }
 
+// Lost ends the session of a trainer whose process has died.
+func (m *Master) Lost(ctx context.Context, o taskqueue.Ordinal, incarnation uint64) error {
+	return m.send(ctx, &taskqueue.Died{Trainer: o, Incarnation: incarnation})
+}
+
 // Disconnected says that the connections of trainers are gone. It returns when all of it is committed, or the term has ended: nothing else
 // ends a session without heartbeats.
 func (m *Master) Disconnected(gone ...taskqueue.Disconnected) {

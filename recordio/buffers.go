@@ -105,12 +105,17 @@ func (b *buffers) stored(f *File, offset int64, h header, l Layout) ([]byte, err
 	if err != nil {
 		return nil, err
 	}
+	return payload, l.verify(payload, h)
+}
+
+// verify checks the checksum of a payload as it is stored.
+func (l Layout) verify(payload []byte, h header) error {
 	//guard:chunk-checksum
 	if sum := l.checksum(payload); sum != h.checksum {
-		return nil, fmt.Errorf("%w: the payload of %d bytes has %#08x, its header says %#08x",
-			ErrBadChecksum, size, sum, h.checksum)
+		return fmt.Errorf("%w: the payload of %d bytes has %#08x, its header says %#08x",
+			ErrBadChecksum, len(payload), sum, h.checksum)
 	}
-	return payload, nil
+	return nil
 }
 
 // records reads the chunk at offset and yields its records. It returns false when the consumer stopped.
@@ -176,6 +181,11 @@ func (b *buffers) detect(f *File) (Layout, error) {
 
 // expect reads the chunk of ix, header and payload together, and returns its header if it matches ix.
 func (b *buffers) expect(f *File, ix Index) (header, error) {
+	return b.expectHeader(f, ix, HeaderSize+int64(ix.Size))
+}
+
+// expectHeader reads the header of the chunk of ix, and ahead up to want bytes, and returns the header if it matches ix.
+func (b *buffers) expectHeader(f *File, ix Index, want int64) (header, error) {
 	switch {
 	case !ix.Layout.Valid() || ix.Offset < 0:
 		return header{}, fmt.Errorf("%w: no chunk has offset %d and %s", ErrMalformed, ix.Offset, ix.Layout)
@@ -184,7 +194,7 @@ func (b *buffers) expect(f *File, ix Index) (header, error) {
 	case ix.End() > f.size:
 		return header{}, fmt.Errorf("%w: the chunk ended at byte %d, the file ends at %d: %w", ErrChanged, ix.End(), f.size, ErrTruncated)
 	}
-	h, err := b.header(f, ix.Offset, ix.Layout, HeaderSize+int64(ix.Size))
+	h, err := b.header(f, ix.Offset, ix.Layout, want)
 	if err != nil {
 		return header{}, fmt.Errorf("%w: %w", ErrChanged, err)
 	}

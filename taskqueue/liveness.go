@@ -202,6 +202,22 @@ func (ev *Leave) apply(q *Queue) Answer {
 	return Answer{}
 }
 
+// Died reports that the process of a trainer has died. Its session ends immediately, without the grace of a lost connection, and the loss is
+// charged to the running task.
+type Died struct {
+	Trainer     Ordinal
+	Incarnation uint64
+}
+
+func (ev *Died) apply(q *Queue) Answer {
+	if t := q.known(ev.Trainer, ev.Incarnation); t != nil {
+		delete(q.hung, t.id)
+		//guard:died-charges-task-in-hand
+		q.lose(t, true)
+	}
+	return Answer{}
+}
+
 // Disconnected reports that the connection of a trainer has closed. A joined trainer has a grace period to reconnect. Any
 // other trainer is lost immediately.
 type Disconnected struct {

@@ -395,6 +395,13 @@ func (n *naive) leave(ev *Leave) {
 	n.forgetGone()
 }
 
+func (n *naive) died(ev *Died) {
+	if t := n.trainer(ev.Trainer, ev.Incarnation); t != nil {
+		n.lose(t, true)
+	}
+	n.forgetGone()
+}
+
 func (n *naive) goneTrainer(ev *Gone) {
 	for i := len(n.trainers) - 1; i >= 0; i-- {
 		if t := &n.trainers[i]; t.id == ev.ID && !t.gone {

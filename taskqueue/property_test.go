@@ -115,6 +115,7 @@ func TestQueueAgainstNaive(t *testing.T) {
 			"any token":    p.anyToken,
 			"heartbeat":    p.heartbeat,
 			"leave":        p.leave,
+			"died":         p.died,
 			"disconnect":   p.disconnect,
 			"gone":         p.gone,
 			"undelivered":  p.undelivered,
@@ -319,6 +320,13 @@ func (p *pair) leave(t *rapid.T) {
 	ev := &Leave{c.ordinal, c.incarnation}
 	p.apply(ev)
 	p.n.leave(ev)
+}
+
+func (p *pair) died(t *rapid.T) {
+	c := p.client(t)
+	ev := &Died{c.ordinal, c.incarnation}
+	p.apply(ev)
+	p.n.died(ev)
 }
 
 func (p *pair) disconnect(t *rapid.T) {

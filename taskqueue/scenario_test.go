@@ -33,7 +33,7 @@ var update = flag.Bool("update", false, "write the expected output of scenarios 
 //	time DURATION [silent=NAME,NAME] [moving=NAME:TOKEN]
 //	                               in steps of a second and ticks, with a heartbeat of each
 //	                               client but the silent ones, the moving one with progress
-//	leave|disconnect|save NAME     |  undelivered NAME TOKEN
+//	leave|died|disconnect|save NAME     |  undelivered NAME TOKEN
 //	plain CONN [index=N] [token=T] [error=TEXT] [nowant]
 //	close CONN                     the connection is gone
 //	retry INDEX | drop INDEX | pause [REASON] | resume | drain NAME | stop NAME
@@ -176,6 +176,9 @@ func (s *scenario) run(word string, args []string) string {
 	case "leave":
 		c := s.names[args[0]]
 		return s.answer(c, s.q.Apply(s.now, &Leave{c.ordinal, c.incarnation}))
+	case "died":
+		c := s.names[args[0]]
+		return s.answer(c, s.q.Apply(s.now, &Died{c.ordinal, c.incarnation}))
 	case "disconnect":
 		c := s.names[args[0]]
 		return s.answer(c, s.q.Apply(s.now, &Disconnected{c.ordinal, c.incarnation}))

@@ -63,7 +63,9 @@ type Answer struct {
 var (
 	ErrSessionLost = errors.New("the session was lost: join again")
 	ErrJobFailed   = wire.ErrJobFailed
-	ErrDrained     = errors.New("drained: an operator ended the work of this trainer")
+	// ErrOtherDataset is returned by ReportDataset if other files are the dataset of the job.
+	ErrOtherDataset = wire.ErrOtherDataset
+	ErrDrained      = errors.New("drained: an operator ended the work of this trainer")
 )
 
 // Client is a joined trainer. Only Progressed may be called concurrently with other methods.

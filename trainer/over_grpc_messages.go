@@ -34,7 +34,7 @@ func (o *overGRPC) call(ctx context.Context, method string, request, reply any) 
 		*reply.(*beatReply) = heartbeatReply(out, r.Held)
 		return err
 	case wire.LeaveRequest:
-		_, err := o.api.Leave(ctx, &pb.LeaveRequest{Session: sessionToProto(r.Trainer)})
+		_, err := o.api.Leave(ctx, &pb.LeaveRequest{Session: sessionToProto(r.Trainer), Lost: r.Lost})
 		return err
 	case []string:
 		_, err := o.api.ReportDataset(ctx, &pb.ReportDatasetRequest{Paths: r})

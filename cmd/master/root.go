@@ -70,7 +70,7 @@ that --config names (lease-ttl: 5s). The flag wins over the environment, the env
 		return nil
 	}
 
-	addCommands(root, groupJob, runCommand(), trainerCommand(), pserverCommand(), workerCommand(), dataproxyCommand(), operatorCommand())
+	addCommands(root, groupJob, runCommand(), trainerCommand(), pserverCommand(), workerCommand(), agentCommand(), dataproxyCommand(), operatorCommand())
 	addCommands(root, groupLook, statusCommand(), queuesCommand(), trainersCommand(), podsCommand(), ringCommand(), tasksCommand(), evaluationsCommand(), verifyCommand())
 	addCommands(root, groupSteer, evaluateCommand(), pauseCommand(), resumeCommand(), drainCommand(), scaleCommand(), jobCommand(), datasetCommand(), checkpointCommand(), snapshotCommand())
 	addCommands(root, groupData, recordioCommand(), modelCommand())

@@ -340,7 +340,11 @@ func commandToProto(c trainercontrol.Command) *pb.Command {
 // Leave implements the service.
 func (c *coordinator) Leave(ctx context.Context, in *pb.LeaveRequest) (*pb.LeaveReply, error) {
 	o, incarnation := sessionOf(in)
-	err := c.master.Leave(ctx, o, incarnation)
+	leave := c.master.Leave
+	if in.GetLost() {
+		leave = c.master.Lost
+	}
+	err := leave(ctx, o, incarnation)
 	connectionOf(ctx).left(o)
 	return &pb.LeaveReply{}, err
 }

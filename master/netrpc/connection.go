@@ -203,7 +203,11 @@ func (c *connection) Heartbeat(req wire.HeartbeatRequest, reply *int) (err error
 // Leave ends a session in order.
 func (c *connection) Leave(req wire.LeaveRequest, _ *int) (err error) {
 	defer c.recovered("Leave", &err)
-	err = c.server.Master.Leave(c.ctx, req.Ordinal, req.Incarnation)
+	leave := c.server.Master.Leave
+	if req.Lost {
+		leave = c.server.Master.Lost
+	}
+	err = leave(c.ctx, req.Ordinal, req.Incarnation)
 	c.speaksFor(wire.Trainer{})
 	return words(err)
 }

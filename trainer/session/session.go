@@ -94,6 +94,9 @@ func (s *Session) Unsaid() bool {
 	return len(s.results) > 0 || s.flight != nil && len(s.flight.Finished) > 0
 }
 
+// Unfinished returns the number of tasks that are received and not reported.
+func (s *Session) Unfinished() int { return len(s.unfinished) }
+
 // Answered applies the reply, and returns its task or nil.
 func (s *Session) Answered(r *wire.NextReply) *taskqueue.Task {
 	s.flight = nil

@@ -85,7 +85,7 @@ var ofKubernetes = regexp.MustCompile(`(^|_)(PORT|SERVICE_HOST|SERVICE_PORT)(_|$
 
 // UnknownVariables lists the environment's settings that no command has, each with the most similar known setting.
 func UnknownVariables(root *cobra.Command, environ []string) (list []string) {
-	known := []string{EnvName("config"), local.TrainerVariable}
+	known := []string{EnvName("config"), local.TrainerVariable, EnvName("bin")} // TRAINMASTER_BIN is of the Python SDK
 	for _, name := range SettingNames(root) {
 		known = append(known, EnvName(name))
 	}

@@ -10,4 +10,4 @@ type guard struct {
 }
 
 // guards has a list for each heading of docs/faults*.md.
-var guards = slices.Concat(lockGuards, taskGuards, fileGuards, evaluationGuards, serverGuards, clientGuards, masterPodGuards, podGuards, operatorGuards, ringGuards)
+var guards = slices.Concat(lockGuards, taskGuards, fileGuards, evaluationGuards, serverGuards, clientGuards, masterPodGuards, podGuards, operatorGuards, ringGuards, pythonGuards)

@@ -94,8 +94,11 @@ type HeartbeatRequest struct {
 	Held     []taskqueue.Token // all tasks that the trainer has and did not report
 }
 
-// LeaveRequest ends a session in order.
-type LeaveRequest struct{ Trainer }
+// LeaveRequest ends a session. Its tasks return to the queue.
+type LeaveRequest struct {
+	Trainer
+	Lost bool // the process that trains has died: its running task is charged with a loss
+}
 
 // SaveModelRequest asks to be the one trainer that saves the model.
 type SaveModelRequest struct{ Trainer }

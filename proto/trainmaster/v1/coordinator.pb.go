@@ -2586,8 +2586,10 @@ func (x *ReportProgressRequest) GetToken() *Token {
 }
 
 type LeaveRequest struct {
-	state         protoimpl.MessageState `protogen:"open.v1"`
-	Session       *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	state   protoimpl.MessageState `protogen:"open.v1"`
+	Session *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
+	// The process that trains has died: the loss is charged to its running task. The other tasks return to the queue without a charge.
+	Lost          bool `protobuf:"varint,2,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2627,6 +2629,13 @@ func (x *LeaveRequest) GetSession() *Session {
 		return x.Session
 	}
 	return nil
+}
+
+func (x *LeaveRequest) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
 }
 
 type LeaveReply struct {
@@ -3647,9 +3656,10 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\x05token\x18\x10 \x01(\v2\x15.trainmaster.v1.TokenR\x05token\"]\n" +
 	"\x15ReportProgressRequest\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x03R\x06taskId\x12+\n" +
-	"\x05token\x18\x02 \x01(\v2\x15.trainmaster.v1.TokenR\x05token\"A\n" +
+	"\x05token\x18\x02 \x01(\v2\x15.trainmaster.v1.TokenR\x05token\"U\n" +
 	"\fLeaveRequest\x121\n" +
-	"\asession\x18\x01 \x01(\v2\x17.trainmaster.v1.SessionR\asession\"\f\n" +
+	"\asession\x18\x01 \x01(\v2\x17.trainmaster.v1.SessionR\asession\x12\x12\n" +
+	"\x04lost\x18\x02 \x01(\bR\x04lost\"\f\n" +
 	"\n" +
 	"LeaveReply\",\n" +
 	"\x14ReportDatasetRequest\x12\x14\n" +

@@ -1,0 +1,83 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+
+	"trainmaster/dataset"
+	"trainmaster/dataset/tfrecord"
+	"trainmaster/recordio"
+	"trainmaster/trainer"
+)
+
+// failure is the error of a reply.
+type failure struct {
+	Kind string `json:"kind"`
+	Text string `json:"text"`
+}
+
+// errInvalid is a request of the wrong form.
+var errInvalid = errors.New("invalid request")
+
+func invalidf(format string, args ...any) error {
+	return &invalidError{fmt.Sprintf(format, args...)}
+}
+
+type invalidError struct{ text string }
+
+func (e *invalidError) Error() string        { return e.text }
+func (e *invalidError) Is(target error) bool { return target == errInvalid }
+
+// errTimeout is the cause of the end of a request after its wait.
+var errTimeout = errors.New("no result within the time that the request waits")
+
+// kinds has the kinds of errors; the first that matches counts.
+var kinds = []struct {
+	is   error
+	kind string
+}{
+	{errTimeout, "timeout"},
+	{io.EOF, "over"},
+	{trainer.ErrJobFailed, "failed"},
+	{trainer.ErrCommitFirst, "commit_first"},
+	{trainer.ErrRollbackFirst, "rollback_first"},
+	{trainer.ErrRolledBack, "rolled_back"},
+	{trainer.ErrSessionLost, "session_lost"},
+	{trainer.ErrDrained, "drained"},
+	{trainer.ErrNotExplicit, "invalid"},
+	{trainer.ErrOtherDataset, "invalid"},
+	{errInvalid, "invalid"},
+	{dataset.ErrScheme, "invalid"},
+	{fs.ErrNotExist, "not_found"},
+	{fs.ErrPermission, "not_found"},
+	{dataset.ErrReplaced, "damaged"},
+	{recordio.ErrChanged, "damaged"},
+}
+
+// failureOf returns the error of a reply.
+func failureOf(err error) *failure {
+	f := &failure{Kind: "other", Text: err.Error()}
+	for _, k := range kinds {
+		if errors.Is(err, k.is) {
+			f.Kind = k.kind
+			return f
+		}
+	}
+	_, inFile := errors.AsType[*recordio.Error](err)
+	_, inTFRecord := errors.AsType[*tfrecord.Error](err)
+	if inFile || inTFRecord {
+		f.Kind = "damaged"
+	}
+	return f
+}
+
+// limited returns a context that ends after wait seconds, with errTimeout as its cause; nil: no limit.
+func limited(ctx context.Context, wait *float64) (context.Context, context.CancelFunc) {
+	if wait == nil {
+		return context.WithCancel(ctx)
+	}
+	return context.WithTimeoutCause(ctx, seconds(*wait), errTimeout)
+}
