@@ -11,6 +11,7 @@ import (
 	"trainmaster/master"
 	"trainmaster/master/evaluation"
 	"trainmaster/master/pscontrol"
+	"trainmaster/master/rendezvous"
 	"trainmaster/master/ring"
 	"trainmaster/taskqueue"
 )
@@ -73,6 +74,8 @@ var table = slices.Concat(grpcserver.Table{
 	{Is: ring.ErrUnknown, Code: codes.FailedPrecondition, Reason: "NOT_A_MEMBER"},
 	{Is: ring.ErrReplaced, Code: codes.FailedPrecondition, Reason: "REPLACED"},
 	{Is: ring.ErrOld, Code: codes.FailedPrecondition, Reason: "OLD_GENERATION"},
+	{Is: rendezvous.ErrBadValue, Code: codes.InvalidArgument, Reason: "BAD_VALUE"},
+	{Is: rendezvous.ErrTooManyValues, Code: codes.ResourceExhausted, Reason: "TOO_MANY_VALUES"},
 	{Is: ring.ErrFull, Code: codes.ResourceExhausted, Reason: "TOO_MANY_MEMBERS"},
 	{Is: master.ErrPodLimits, Code: codes.OutOfRange, Reason: "POD_LIMITS"},
 	{Is: master.ErrNoPods, Code: codes.FailedPrecondition, Reason: "NO_PODS"},

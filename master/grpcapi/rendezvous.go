@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"time"
 
 	"google.golang.org/grpc/peer"
 	"google.golang.org/protobuf/proto"
@@ -165,4 +166,42 @@ func (s *rendezvousService) Close(ctx context.Context, req *pb.RingCloseRequest)
 	ctx, cancel := context.WithTimeout(ctx, readTimeout)
 	defer cancel()
 	return &pb.RingCloseReply{}, r.Close(ctx, req.GetReason())
+}
+
+// Store reads or changes a value of the members.
+func (s *rendezvousService) Store(ctx context.Context, req *pb.RingStoreRequest) (*pb.RingStoreReply, error) {
+	r, err := s.ring(req.GetJob())
+	if err != nil {
+		return nil, err
+	}
+	member := rendezvous.MemberKey{ID: req.GetId(), Instance: req.GetInstance()}
+	if get := req.GetGet(); get != nil {
+		values, err := r.Values(ctx, member, req.GetGeneration(), get.GetKeys(), time.Duration(get.GetWaitMilliseconds())*time.Millisecond)
+		return &pb.RingStoreReply{Found: values != nil, Values: values}, err
+	}
+	key, op := changeOf(req)
+	if op == nil {
+		return nil, fmt.Errorf("%w: operation: expected one of get, set, add, compare_set and delete, found none", ring.ErrBad)
+	}
+	c, err := r.Change(ctx, member, req.GetGeneration(), req.GetSequence(), key, op)
+	reply := &pb.RingStoreReply{Found: c.Found, Number: c.Number}
+	if req.GetCompareSet() != nil {
+		reply.Values = [][]byte{c.Content}
+	}
+	return reply, err
+}
+
+// changeOf returns the change of a request; nil: it has none.
+func changeOf(req *pb.RingStoreRequest) (key string, op rendezvous.Operation) {
+	switch o := req.GetOperation().(type) {
+	case *pb.RingStoreRequest_Set:
+		return o.Set.GetKey(), rendezvous.SetValue{Content: o.Set.GetValue()}
+	case *pb.RingStoreRequest_Add:
+		return o.Add.GetKey(), rendezvous.AddValue{Amount: o.Add.GetAmount()}
+	case *pb.RingStoreRequest_CompareSet:
+		return o.CompareSet.GetKey(), rendezvous.CompareSetValue{Expected: o.CompareSet.GetExpected(), Desired: o.CompareSet.GetDesired()}
+	case *pb.RingStoreRequest_Delete:
+		return o.Delete.GetKey(), rendezvous.DeleteValue{}
+	}
+	return "", nil
 }

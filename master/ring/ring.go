@@ -38,7 +38,8 @@ type Ring struct {
 	waits   time.Time       // since when; zero: it does not wait
 	stuck   string          // reason of a wait of LongWait
 	open    map[*Watch]bool // streams
-	changed chan struct{}   // closes at the next change, and at the end of the term
+	values  values
+	changed chan struct{} // closes at the next change, and at the end of the term
 }
 
 const retryPause = time.Second
@@ -73,8 +74,15 @@ func (r *Ring) Prepare(ctx context.Context, t component.Term) error {
 			return fmt.Errorf("%w: read %s: %w", taskqueue.ErrDamaged, rendezvous.Key, err)
 		}
 	}
+	shared, _, err := r.config.Store.Prefixed(ctx, rendezvous.ValuesPrefix)
+	if err != nil {
+		return fmt.Errorf("read %s: %w", rendezvous.ValuesPrefix, err)
+	}
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	if err := r.values.load(shared); err != nil {
+		return fmt.Errorf("%w: %w", taskqueue.ErrDamaged, err)
+	}
 	r.state, r.waiting, r.open = rendezvous.Begin(stored, t.Clock().Now()), "", map[*Watch]bool{}
 	r.waits, r.stuck = time.Time{}, ""
 	return nil

@@ -27,6 +27,7 @@ import (
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/keepalive"
 	"google.golang.org/grpc/status"
+	"google.golang.org/protobuf/proto"
 
 	"trainmaster/internal/grpcdial"
 	pb "trainmaster/proto/trainmaster/v1"
@@ -49,6 +50,8 @@ var (
 	ErrRefused = errors.New("the master does not accept this member")
 	// ErrOldGeneration is returned for a report about a generation that is not the current one.
 	ErrOldGeneration = errors.New("another generation is current")
+	// ErrValue is returned for an operation on a value that the master refuses.
+	ErrValue = errors.New("the value was refused")
 )
 
 // Client is a member. The fields must not be changed after the first call.
@@ -69,6 +72,9 @@ type Client struct {
 	addr    string
 	conn    *grpc.ClientConn
 	users   int // of conn: Run, and calls in progress
+
+	changing sync.Mutex // held by one change of a value
+	sequence uint64     // of the changes
 }
 
 func (c *Client) prepare() {
@@ -169,7 +175,7 @@ func sleep(ctx context.Context, d time.Duration) {
 
 // final reports whether another attempt is of no use.
 func final(err error) bool {
-	return errors.Is(err, ErrReplaced) || errors.Is(err, ErrRefused) || errors.Is(err, io.EOF) || errors.Is(err, trainer.ErrJobFailed)
+	return errors.Is(err, ErrValue) || errors.Is(err, ErrReplaced) || errors.Is(err, ErrRefused) || errors.Is(err, io.EOF) || errors.Is(err, trainer.ErrJobFailed)
 }
 
 // service returns the client of the current leader.
@@ -330,6 +336,53 @@ func (c *Client) Close(ctx context.Context, reason string) error {
 	return err
 }
 
+// maxStoreRequest is below the limit of a message of the master.
+const maxStoreRequest = 60 << 10
+
+// storeWait is the wait of one request for values. It is below callTimeout.
+const storeWait = 5 * time.Second
+
+// Values waits until all keys of a generation have values, and returns them. Without all of them, it returns nil after the wait.
+func (c *Client) Values(ctx context.Context, generation uint64, keys []string, wait time.Duration) (values [][]byte, err error) {
+	end := time.Now().Add(wait)
+	for {
+		part := max(0, min(storeWait, time.Until(end)))
+		reply, err := c.store(ctx, &pb.RingStoreRequest{Generation: generation, Operation: &pb.RingStoreRequest_Get{
+			Get: &pb.RingGet{Keys: keys, WaitMilliseconds: uint32(part.Milliseconds())},
+		}})
+		switch {
+		case err != nil:
+			return nil, err
+		case reply.GetFound():
+			return reply.GetValues(), nil
+		case !time.Now().Before(end):
+			return nil, nil
+		}
+	}
+}
+
+// Change changes a value of a generation. The operation of r is a change. A repetition after a lost reply has no second effect.
+func (c *Client) Change(ctx context.Context, r *pb.RingStoreRequest) (*pb.RingStoreReply, error) {
+	c.changing.Lock()
+	defer c.changing.Unlock()
+	c.sequence++
+	r.Sequence = c.sequence
+	return c.store(ctx, r)
+}
+
+func (c *Client) store(ctx context.Context, r *pb.RingStoreRequest) (reply *pb.RingStoreReply, err error) {
+	c.prepare()
+	if n := proto.Size(r); n > maxStoreRequest {
+		return nil, fmt.Errorf("%w: expected a request of at most %d bytes, found %d: a value has at most 24 KiB", ErrValue, maxStoreRequest, n)
+	}
+	r.Job, r.Id, r.Instance = c.Job, c.Member.Id, c.Member.Instance
+	err = c.call(ctx, func(ctx context.Context, client pb.RendezvousClient) (err error) {
+		reply, err = client.Store(ctx, r)
+		return err
+	})
+	return reply, err
+}
+
 // explain returns the error of a call, as one of the errors of this package where that is possible.
 func explain(err error) error {
 	switch reasonOf(err) {
@@ -339,6 +392,8 @@ func explain(err error) error {
 		return fmt.Errorf("%w: %s", ErrClosed, status.Convert(err).Message())
 	case "OLD_GENERATION":
 		return fmt.Errorf("%w: %s", ErrOldGeneration, status.Convert(err).Message())
+	case "BAD_VALUE", "TOO_MANY_VALUES":
+		return fmt.Errorf("%w: %s", ErrValue, status.Convert(err).Message())
 	case "NO_RING":
 		return fmt.Errorf("%w: %s: start the master again with it", ErrRefused, status.Convert(err).Message())
 	case "OTHER_JOB":

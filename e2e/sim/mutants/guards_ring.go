@@ -200,4 +200,13 @@ var ringGuards = []guard{
 	{"F344", "trainer/rendezvous.TestUpdateWakesAllThatWait", mutant{"update without a signal", "ring-update-wakes-all",
 		condition("$ && false"),
 		"a member does not learn the next generation"}},
+	{"F430", "master/rendezvous.TestRepeatedChangeOfAValueHasNoEffect", mutant{"repeated change applied again", "ring-change-repeated",
+		text("; ok && sequence <= last.Sequence", "; ok && sequence < last.Sequence"),
+		"a member whose reply was lost counts twice"}},
+	{"F431", "master/ring.TestValuesOutliveTheLeader", mutant{"value in memory only", "ring-value-stored-first",
+		text("Writes: writes", "Writes: nil"),
+		"the processes of a job wait for a value that the former leader had"}},
+	{"F432", "master/ring.TestValuesOfOldGenerations", mutant{"values of all generations", "values-of-kept-generations",
+		condition("$ && false"),
+		"a process reads a value that is removed at any time"}},
 }

@@ -921,6 +921,509 @@ func (*RingCloseReply) Descriptor() ([]byte, []int) {
 	return file_trainmaster_v1_rendezvous_proto_rawDescGZIP(), []int{11}
 }
 
+type RingStoreRequest struct {
+	state    protoimpl.MessageState `protogen:"open.v1"`
+	Job      string                 `protobuf:"bytes,1,opt,name=job,proto3" json:"job,omitempty"`
+	Id       string                 `protobuf:"bytes,2,opt,name=id,proto3" json:"id,omitempty"`
+	Instance string                 `protobuf:"bytes,3,opt,name=instance,proto3" json:"instance,omitempty"`
+	// The current generation, or one of the three before it.
+	Generation uint64 `protobuf:"varint,4,opt,name=generation,proto3" json:"generation,omitempty"`
+	// Number of the change. The numbers of an instance grow. A repetition of a change with its number has its first reply and no other effect.
+	// A member waits for the reply to a change before it sends another change.
+	Sequence uint64 `protobuf:"varint,5,opt,name=sequence,proto3" json:"sequence,omitempty"`
+	// Types that are valid to be assigned to Operation:
+	//
+	//	*RingStoreRequest_Get
+	//	*RingStoreRequest_Set
+	//	*RingStoreRequest_Add
+	//	*RingStoreRequest_CompareSet
+	//	*RingStoreRequest_Delete
+	Operation     isRingStoreRequest_Operation `protobuf_oneof:"operation"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RingStoreRequest) Reset() {
+	*x = RingStoreRequest{}
+	mi := &file_trainmaster_v1_rendezvous_proto_msgTypes[12]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RingStoreRequest) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RingStoreRequest) ProtoMessage() {}
+
+func (x *RingStoreRequest) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_rendezvous_proto_msgTypes[12]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RingStoreRequest.ProtoReflect.Descriptor instead.
+func (*RingStoreRequest) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_rendezvous_proto_rawDescGZIP(), []int{12}
+}
+
+func (x *RingStoreRequest) GetJob() string {
+	if x != nil {
+		return x.Job
+	}
+	return ""
+}
+
+func (x *RingStoreRequest) GetId() string {
+	if x != nil {
+		return x.Id
+	}
+	return ""
+}
+
+func (x *RingStoreRequest) GetInstance() string {
+	if x != nil {
+		return x.Instance
+	}
+	return ""
+}
+
+func (x *RingStoreRequest) GetGeneration() uint64 {
+	if x != nil {
+		return x.Generation
+	}
+	return 0
+}
+
+func (x *RingStoreRequest) GetSequence() uint64 {
+	if x != nil {
+		return x.Sequence
+	}
+	return 0
+}
+
+func (x *RingStoreRequest) GetOperation() isRingStoreRequest_Operation {
+	if x != nil {
+		return x.Operation
+	}
+	return nil
+}
+
+func (x *RingStoreRequest) GetGet() *RingGet {
+	if x != nil {
+		if x, ok := x.Operation.(*RingStoreRequest_Get); ok {
+			return x.Get
+		}
+	}
+	return nil
+}
+
+func (x *RingStoreRequest) GetSet() *RingSet {
+	if x != nil {
+		if x, ok := x.Operation.(*RingStoreRequest_Set); ok {
+			return x.Set
+		}
+	}
+	return nil
+}
+
+func (x *RingStoreRequest) GetAdd() *RingAdd {
+	if x != nil {
+		if x, ok := x.Operation.(*RingStoreRequest_Add); ok {
+			return x.Add
+		}
+	}
+	return nil
+}
+
+func (x *RingStoreRequest) GetCompareSet() *RingCompareSet {
+	if x != nil {
+		if x, ok := x.Operation.(*RingStoreRequest_CompareSet); ok {
+			return x.CompareSet
+		}
+	}
+	return nil
+}
+
+func (x *RingStoreRequest) GetDelete() *RingDelete {
+	if x != nil {
+		if x, ok := x.Operation.(*RingStoreRequest_Delete); ok {
+			return x.Delete
+		}
+	}
+	return nil
+}
+
+type isRingStoreRequest_Operation interface {
+	isRingStoreRequest_Operation()
+}
+
+type RingStoreRequest_Get struct {
+	Get *RingGet `protobuf:"bytes,6,opt,name=get,proto3,oneof"`
+}
+
+type RingStoreRequest_Set struct {
+	Set *RingSet `protobuf:"bytes,7,opt,name=set,proto3,oneof"`
+}
+
+type RingStoreRequest_Add struct {
+	Add *RingAdd `protobuf:"bytes,8,opt,name=add,proto3,oneof"`
+}
+
+type RingStoreRequest_CompareSet struct {
+	CompareSet *RingCompareSet `protobuf:"bytes,9,opt,name=compare_set,json=compareSet,proto3,oneof"`
+}
+
+type RingStoreRequest_Delete struct {
+	Delete *RingDelete `protobuf:"bytes,10,opt,name=delete,proto3,oneof"`
+}
+
+func (*RingStoreRequest_Get) isRingStoreRequest_Operation() {}
+
+func (*RingStoreRequest_Set) isRingStoreRequest_Operation() {}
+
+func (*RingStoreRequest_Add) isRingStoreRequest_Operation() {}
+
+func (*RingStoreRequest_CompareSet) isRingStoreRequest_Operation() {}
+
+func (*RingStoreRequest_Delete) isRingStoreRequest_Operation() {}
+
+// RingGet reads the values of keys.
+type RingGet struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// 1 to 1,024 keys.
+	Keys []string `protobuf:"bytes,1,rep,name=keys,proto3" json:"keys,omitempty"`
+	// Time to wait until all keys have values, at most 10,000.
+	WaitMilliseconds uint32 `protobuf:"varint,2,opt,name=wait_milliseconds,json=waitMilliseconds,proto3" json:"wait_milliseconds,omitempty"`
+	unknownFields    protoimpl.UnknownFields
+	sizeCache        protoimpl.SizeCache
+}
+
+func (x *RingGet) Reset() {
+	*x = RingGet{}
+	mi := &file_trainmaster_v1_rendezvous_proto_msgTypes[13]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RingGet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RingGet) ProtoMessage() {}
+
+func (x *RingGet) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_rendezvous_proto_msgTypes[13]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RingGet.ProtoReflect.Descriptor instead.
+func (*RingGet) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_rendezvous_proto_rawDescGZIP(), []int{13}
+}
+
+func (x *RingGet) GetKeys() []string {
+	if x != nil {
+		return x.Keys
+	}
+	return nil
+}
+
+func (x *RingGet) GetWaitMilliseconds() uint32 {
+	if x != nil {
+		return x.WaitMilliseconds
+	}
+	return 0
+}
+
+// RingSet sets a value.
+type RingSet struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Value         []byte                 `protobuf:"bytes,2,opt,name=value,proto3" json:"value,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RingSet) Reset() {
+	*x = RingSet{}
+	mi := &file_trainmaster_v1_rendezvous_proto_msgTypes[14]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RingSet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RingSet) ProtoMessage() {}
+
+func (x *RingSet) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_rendezvous_proto_msgTypes[14]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RingSet.ProtoReflect.Descriptor instead.
+func (*RingSet) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_rendezvous_proto_rawDescGZIP(), []int{14}
+}
+
+func (x *RingSet) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *RingSet) GetValue() []byte {
+	if x != nil {
+		return x.Value
+	}
+	return nil
+}
+
+// RingAdd adds to a number in decimal digits. A missing value counts as 0.
+type RingAdd struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Amount        int64                  `protobuf:"varint,2,opt,name=amount,proto3" json:"amount,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RingAdd) Reset() {
+	*x = RingAdd{}
+	mi := &file_trainmaster_v1_rendezvous_proto_msgTypes[15]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RingAdd) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RingAdd) ProtoMessage() {}
+
+func (x *RingAdd) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_rendezvous_proto_msgTypes[15]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RingAdd.ProtoReflect.Descriptor instead.
+func (*RingAdd) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_rendezvous_proto_rawDescGZIP(), []int{15}
+}
+
+func (x *RingAdd) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *RingAdd) GetAmount() int64 {
+	if x != nil {
+		return x.Amount
+	}
+	return 0
+}
+
+// RingCompareSet sets a value if the current value is `expected`, or if there is none and `expected` is empty.
+type RingCompareSet struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	Expected      []byte                 `protobuf:"bytes,2,opt,name=expected,proto3" json:"expected,omitempty"`
+	Desired       []byte                 `protobuf:"bytes,3,opt,name=desired,proto3" json:"desired,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RingCompareSet) Reset() {
+	*x = RingCompareSet{}
+	mi := &file_trainmaster_v1_rendezvous_proto_msgTypes[16]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RingCompareSet) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RingCompareSet) ProtoMessage() {}
+
+func (x *RingCompareSet) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_rendezvous_proto_msgTypes[16]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RingCompareSet.ProtoReflect.Descriptor instead.
+func (*RingCompareSet) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_rendezvous_proto_rawDescGZIP(), []int{16}
+}
+
+func (x *RingCompareSet) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+func (x *RingCompareSet) GetExpected() []byte {
+	if x != nil {
+		return x.Expected
+	}
+	return nil
+}
+
+func (x *RingCompareSet) GetDesired() []byte {
+	if x != nil {
+		return x.Desired
+	}
+	return nil
+}
+
+// RingDelete removes a value.
+type RingDelete struct {
+	state         protoimpl.MessageState `protogen:"open.v1"`
+	Key           string                 `protobuf:"bytes,1,opt,name=key,proto3" json:"key,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RingDelete) Reset() {
+	*x = RingDelete{}
+	mi := &file_trainmaster_v1_rendezvous_proto_msgTypes[17]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RingDelete) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RingDelete) ProtoMessage() {}
+
+func (x *RingDelete) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_rendezvous_proto_msgTypes[17]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RingDelete.ProtoReflect.Descriptor instead.
+func (*RingDelete) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_rendezvous_proto_rawDescGZIP(), []int{17}
+}
+
+func (x *RingDelete) GetKey() string {
+	if x != nil {
+		return x.Key
+	}
+	return ""
+}
+
+type RingStoreReply struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	// get: all keys have values. delete: there was a value.
+	Found bool `protobuf:"varint,1,opt,name=found,proto3" json:"found,omitempty"`
+	// get: the values in the order of the keys, if all were found. compare_set: the value after the call, or `expected` if there is none.
+	Values [][]byte `protobuf:"bytes,2,rep,name=values,proto3" json:"values,omitempty"`
+	// add: the sum.
+	Number        int64 `protobuf:"varint,3,opt,name=number,proto3" json:"number,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *RingStoreReply) Reset() {
+	*x = RingStoreReply{}
+	mi := &file_trainmaster_v1_rendezvous_proto_msgTypes[18]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *RingStoreReply) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*RingStoreReply) ProtoMessage() {}
+
+func (x *RingStoreReply) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_rendezvous_proto_msgTypes[18]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use RingStoreReply.ProtoReflect.Descriptor instead.
+func (*RingStoreReply) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_rendezvous_proto_rawDescGZIP(), []int{18}
+}
+
+func (x *RingStoreReply) GetFound() bool {
+	if x != nil {
+		return x.Found
+	}
+	return false
+}
+
+func (x *RingStoreReply) GetValues() [][]byte {
+	if x != nil {
+		return x.Values
+	}
+	return nil
+}
+
+func (x *RingStoreReply) GetNumber() int64 {
+	if x != nil {
+		return x.Number
+	}
+	return 0
+}
+
 var File_trainmaster_v1_rendezvous_proto protoreflect.FileDescriptor
 
 const file_trainmaster_v1_rendezvous_proto_rawDesc = "" +
@@ -983,7 +1486,43 @@ const file_trainmaster_v1_rendezvous_proto_rawDesc = "" +
 	"\x10RingCloseRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\x12\x16\n" +
 	"\x06reason\x18\x02 \x01(\tR\x06reason\"\x10\n" +
-	"\x0eRingCloseReply*\x9d\x01\n" +
+	"\x0eRingCloseReply\"\x99\x03\n" +
+	"\x10RingStoreRequest\x12\x10\n" +
+	"\x03job\x18\x01 \x01(\tR\x03job\x12\x0e\n" +
+	"\x02id\x18\x02 \x01(\tR\x02id\x12\x1a\n" +
+	"\binstance\x18\x03 \x01(\tR\binstance\x12\x1e\n" +
+	"\n" +
+	"generation\x18\x04 \x01(\x04R\n" +
+	"generation\x12\x1a\n" +
+	"\bsequence\x18\x05 \x01(\x04R\bsequence\x12+\n" +
+	"\x03get\x18\x06 \x01(\v2\x17.trainmaster.v1.RingGetH\x00R\x03get\x12+\n" +
+	"\x03set\x18\a \x01(\v2\x17.trainmaster.v1.RingSetH\x00R\x03set\x12+\n" +
+	"\x03add\x18\b \x01(\v2\x17.trainmaster.v1.RingAddH\x00R\x03add\x12A\n" +
+	"\vcompare_set\x18\t \x01(\v2\x1e.trainmaster.v1.RingCompareSetH\x00R\n" +
+	"compareSet\x124\n" +
+	"\x06delete\x18\n" +
+	" \x01(\v2\x1a.trainmaster.v1.RingDeleteH\x00R\x06deleteB\v\n" +
+	"\toperation\"J\n" +
+	"\aRingGet\x12\x12\n" +
+	"\x04keys\x18\x01 \x03(\tR\x04keys\x12+\n" +
+	"\x11wait_milliseconds\x18\x02 \x01(\rR\x10waitMilliseconds\"1\n" +
+	"\aRingSet\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x14\n" +
+	"\x05value\x18\x02 \x01(\fR\x05value\"3\n" +
+	"\aRingAdd\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x16\n" +
+	"\x06amount\x18\x02 \x01(\x03R\x06amount\"X\n" +
+	"\x0eRingCompareSet\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\x12\x1a\n" +
+	"\bexpected\x18\x02 \x01(\fR\bexpected\x12\x18\n" +
+	"\adesired\x18\x03 \x01(\fR\adesired\"\x1e\n" +
+	"\n" +
+	"RingDelete\x12\x10\n" +
+	"\x03key\x18\x01 \x01(\tR\x03key\"V\n" +
+	"\x0eRingStoreReply\x12\x14\n" +
+	"\x05found\x18\x01 \x01(\bR\x05found\x12\x16\n" +
+	"\x06values\x18\x02 \x03(\fR\x06values\x12\x16\n" +
+	"\x06number\x18\x03 \x01(\x03R\x06number*\x9d\x01\n" +
 	"\tRingState\x12\x1a\n" +
 	"\x16RING_STATE_UNSPECIFIED\x10\x00\x12\x16\n" +
 	"\x12RING_STATE_WAITING\x10\x01\x12\x15\n" +
@@ -995,14 +1534,15 @@ const file_trainmaster_v1_rendezvous_proto_rawDesc = "" +
 	"\x18RING_OUTCOME_UNSPECIFIED\x10\x00\x12\x17\n" +
 	"\x13RING_OUTCOME_FAILED\x10\x01\x12\x1c\n" +
 	"\x18RING_OUTCOME_PEER_FAILED\x10\x02\x12\x1a\n" +
-	"\x16RING_OUTCOME_COMPLETED\x10\x032\x81\x03\n" +
+	"\x16RING_OUTCOME_COMPLETED\x10\x032\xcc\x03\n" +
 	"\n" +
 	"Rendezvous\x12F\n" +
 	"\x04Join\x12\x1f.trainmaster.v1.RingJoinRequest\x1a\x1d.trainmaster.v1.RingJoinReply\x12G\n" +
 	"\x05Watch\x12 .trainmaster.v1.RingWatchRequest\x1a\x1a.trainmaster.v1.RingUpdate0\x01\x12L\n" +
 	"\x06Report\x12!.trainmaster.v1.RingReportRequest\x1a\x1f.trainmaster.v1.RingReportReply\x12I\n" +
 	"\x05Leave\x12 .trainmaster.v1.RingLeaveRequest\x1a\x1e.trainmaster.v1.RingLeaveReply\x12I\n" +
-	"\x05Close\x12 .trainmaster.v1.RingCloseRequest\x1a\x1e.trainmaster.v1.RingCloseReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
+	"\x05Close\x12 .trainmaster.v1.RingCloseRequest\x1a\x1e.trainmaster.v1.RingCloseReply\x12I\n" +
+	"\x05Store\x12 .trainmaster.v1.RingStoreRequest\x1a\x1e.trainmaster.v1.RingStoreReplyB0Z.trainmaster/proto/trainmaster/v1;trainmasterv1b\x06proto3"
 
 var (
 	file_trainmaster_v1_rendezvous_proto_rawDescOnce sync.Once
@@ -1017,7 +1557,7 @@ func file_trainmaster_v1_rendezvous_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_rendezvous_proto_enumTypes = make([]protoimpl.EnumInfo, 2)
-var file_trainmaster_v1_rendezvous_proto_msgTypes = make([]protoimpl.MessageInfo, 12)
+var file_trainmaster_v1_rendezvous_proto_msgTypes = make([]protoimpl.MessageInfo, 19)
 var file_trainmaster_v1_rendezvous_proto_goTypes = []any{
 	(RingState)(0),            // 0: trainmaster.v1.RingState
 	(RingOutcome)(0),          // 1: trainmaster.v1.RingOutcome
@@ -1033,6 +1573,13 @@ var file_trainmaster_v1_rendezvous_proto_goTypes = []any{
 	(*RingLeaveReply)(nil),    // 11: trainmaster.v1.RingLeaveReply
 	(*RingCloseRequest)(nil),  // 12: trainmaster.v1.RingCloseRequest
 	(*RingCloseReply)(nil),    // 13: trainmaster.v1.RingCloseReply
+	(*RingStoreRequest)(nil),  // 14: trainmaster.v1.RingStoreRequest
+	(*RingGet)(nil),           // 15: trainmaster.v1.RingGet
+	(*RingSet)(nil),           // 16: trainmaster.v1.RingSet
+	(*RingAdd)(nil),           // 17: trainmaster.v1.RingAdd
+	(*RingCompareSet)(nil),    // 18: trainmaster.v1.RingCompareSet
+	(*RingDelete)(nil),        // 19: trainmaster.v1.RingDelete
+	(*RingStoreReply)(nil),    // 20: trainmaster.v1.RingStoreReply
 }
 var file_trainmaster_v1_rendezvous_proto_depIdxs = []int32{
 	2,  // 0: trainmaster.v1.RingGeneration.members:type_name -> trainmaster.v1.RingMember
@@ -1041,21 +1588,28 @@ var file_trainmaster_v1_rendezvous_proto_depIdxs = []int32{
 	2,  // 3: trainmaster.v1.RingUpdate.waiting:type_name -> trainmaster.v1.RingMember
 	2,  // 4: trainmaster.v1.RingJoinRequest.member:type_name -> trainmaster.v1.RingMember
 	1,  // 5: trainmaster.v1.RingReportRequest.outcome:type_name -> trainmaster.v1.RingOutcome
-	5,  // 6: trainmaster.v1.Rendezvous.Join:input_type -> trainmaster.v1.RingJoinRequest
-	7,  // 7: trainmaster.v1.Rendezvous.Watch:input_type -> trainmaster.v1.RingWatchRequest
-	8,  // 8: trainmaster.v1.Rendezvous.Report:input_type -> trainmaster.v1.RingReportRequest
-	10, // 9: trainmaster.v1.Rendezvous.Leave:input_type -> trainmaster.v1.RingLeaveRequest
-	12, // 10: trainmaster.v1.Rendezvous.Close:input_type -> trainmaster.v1.RingCloseRequest
-	6,  // 11: trainmaster.v1.Rendezvous.Join:output_type -> trainmaster.v1.RingJoinReply
-	4,  // 12: trainmaster.v1.Rendezvous.Watch:output_type -> trainmaster.v1.RingUpdate
-	9,  // 13: trainmaster.v1.Rendezvous.Report:output_type -> trainmaster.v1.RingReportReply
-	11, // 14: trainmaster.v1.Rendezvous.Leave:output_type -> trainmaster.v1.RingLeaveReply
-	13, // 15: trainmaster.v1.Rendezvous.Close:output_type -> trainmaster.v1.RingCloseReply
-	11, // [11:16] is the sub-list for method output_type
-	6,  // [6:11] is the sub-list for method input_type
-	6,  // [6:6] is the sub-list for extension type_name
-	6,  // [6:6] is the sub-list for extension extendee
-	0,  // [0:6] is the sub-list for field type_name
+	15, // 6: trainmaster.v1.RingStoreRequest.get:type_name -> trainmaster.v1.RingGet
+	16, // 7: trainmaster.v1.RingStoreRequest.set:type_name -> trainmaster.v1.RingSet
+	17, // 8: trainmaster.v1.RingStoreRequest.add:type_name -> trainmaster.v1.RingAdd
+	18, // 9: trainmaster.v1.RingStoreRequest.compare_set:type_name -> trainmaster.v1.RingCompareSet
+	19, // 10: trainmaster.v1.RingStoreRequest.delete:type_name -> trainmaster.v1.RingDelete
+	5,  // 11: trainmaster.v1.Rendezvous.Join:input_type -> trainmaster.v1.RingJoinRequest
+	7,  // 12: trainmaster.v1.Rendezvous.Watch:input_type -> trainmaster.v1.RingWatchRequest
+	8,  // 13: trainmaster.v1.Rendezvous.Report:input_type -> trainmaster.v1.RingReportRequest
+	10, // 14: trainmaster.v1.Rendezvous.Leave:input_type -> trainmaster.v1.RingLeaveRequest
+	12, // 15: trainmaster.v1.Rendezvous.Close:input_type -> trainmaster.v1.RingCloseRequest
+	14, // 16: trainmaster.v1.Rendezvous.Store:input_type -> trainmaster.v1.RingStoreRequest
+	6,  // 17: trainmaster.v1.Rendezvous.Join:output_type -> trainmaster.v1.RingJoinReply
+	4,  // 18: trainmaster.v1.Rendezvous.Watch:output_type -> trainmaster.v1.RingUpdate
+	9,  // 19: trainmaster.v1.Rendezvous.Report:output_type -> trainmaster.v1.RingReportReply
+	11, // 20: trainmaster.v1.Rendezvous.Leave:output_type -> trainmaster.v1.RingLeaveReply
+	13, // 21: trainmaster.v1.Rendezvous.Close:output_type -> trainmaster.v1.RingCloseReply
+	20, // 22: trainmaster.v1.Rendezvous.Store:output_type -> trainmaster.v1.RingStoreReply
+	17, // [17:23] is the sub-list for method output_type
+	11, // [11:17] is the sub-list for method input_type
+	11, // [11:11] is the sub-list for extension type_name
+	11, // [11:11] is the sub-list for extension extendee
+	0,  // [0:11] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_rendezvous_proto_init() }
@@ -1063,13 +1617,20 @@ func file_trainmaster_v1_rendezvous_proto_init() {
 	if File_trainmaster_v1_rendezvous_proto != nil {
 		return
 	}
+	file_trainmaster_v1_rendezvous_proto_msgTypes[12].OneofWrappers = []any{
+		(*RingStoreRequest_Get)(nil),
+		(*RingStoreRequest_Set)(nil),
+		(*RingStoreRequest_Add)(nil),
+		(*RingStoreRequest_CompareSet)(nil),
+		(*RingStoreRequest_Delete)(nil),
+	}
 	type x struct{}
 	out := protoimpl.TypeBuilder{
 		File: protoimpl.DescBuilder{
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_rendezvous_proto_rawDesc), len(file_trainmaster_v1_rendezvous_proto_rawDesc)),
 			NumEnums:      2,
-			NumMessages:   12,
+			NumMessages:   19,
 			NumExtensions: 0,
 			NumServices:   1,
 		},

@@ -24,6 +24,7 @@ const (
 	Rendezvous_Report_FullMethodName = "/trainmaster.v1.Rendezvous/Report"
 	Rendezvous_Leave_FullMethodName  = "/trainmaster.v1.Rendezvous/Leave"
 	Rendezvous_Close_FullMethodName  = "/trainmaster.v1.Rendezvous/Close"
+	Rendezvous_Store_FullMethodName  = "/trainmaster.v1.Rendezvous/Store"
 )
 
 // RendezvousClient is the client API for Rendezvous service.
@@ -53,6 +54,10 @@ type RendezvousClient interface {
 	Leave(ctx context.Context, in *RingLeaveRequest, opts ...grpc.CallOption) (*RingLeaveReply, error)
 	// Close ends the rendezvous for all members: no generation follows.
 	Close(ctx context.Context, in *RingCloseRequest, opts ...grpc.CallOption) (*RingCloseReply, error)
+	// Store reads or changes a value that the members of a generation share. A change is stored in etcd before the reply. The values of a
+	// generation exist until the fourth generation after it. The limits are 24 KiB for a value, 512 bytes for a key, 4,096 keys and 16 MiB for all
+	// values: RESOURCE_EXHAUSTED with the reason TOO_MANY_VALUES.
+	Store(ctx context.Context, in *RingStoreRequest, opts ...grpc.CallOption) (*RingStoreReply, error)
 }
 
 type rendezvousClient struct {
@@ -122,6 +127,16 @@ func (c *rendezvousClient) Close(ctx context.Context, in *RingCloseRequest, opts
 	return out, nil
 }
 
+func (c *rendezvousClient) Store(ctx context.Context, in *RingStoreRequest, opts ...grpc.CallOption) (*RingStoreReply, error) {
+	cOpts := append([]grpc.CallOption{grpc.StaticMethod()}, opts...)
+	out := new(RingStoreReply)
+	err := c.cc.Invoke(ctx, Rendezvous_Store_FullMethodName, in, out, cOpts...)
+	if err != nil {
+		return nil, err
+	}
+	return out, nil
+}
+
 // RendezvousServer is the server API for Rendezvous service.
 // All implementations must embed UnimplementedRendezvousServer
 // for forward compatibility.
@@ -149,6 +164,10 @@ type RendezvousServer interface {
 	Leave(context.Context, *RingLeaveRequest) (*RingLeaveReply, error)
 	// Close ends the rendezvous for all members: no generation follows.
 	Close(context.Context, *RingCloseRequest) (*RingCloseReply, error)
+	// Store reads or changes a value that the members of a generation share. A change is stored in etcd before the reply. The values of a
+	// generation exist until the fourth generation after it. The limits are 24 KiB for a value, 512 bytes for a key, 4,096 keys and 16 MiB for all
+	// values: RESOURCE_EXHAUSTED with the reason TOO_MANY_VALUES.
+	Store(context.Context, *RingStoreRequest) (*RingStoreReply, error)
 	mustEmbedUnimplementedRendezvousServer()
 }
 
@@ -173,6 +192,9 @@ func (UnimplementedRendezvousServer) Leave(context.Context, *RingLeaveRequest) (
 }
 func (UnimplementedRendezvousServer) Close(context.Context, *RingCloseRequest) (*RingCloseReply, error) {
 	return nil, status.Error(codes.Unimplemented, "method Close not implemented")
+}
+func (UnimplementedRendezvousServer) Store(context.Context, *RingStoreRequest) (*RingStoreReply, error) {
+	return nil, status.Error(codes.Unimplemented, "method Store not implemented")
 }
 func (UnimplementedRendezvousServer) mustEmbedUnimplementedRendezvousServer() {}
 func (UnimplementedRendezvousServer) testEmbeddedByValue()                    {}
@@ -278,6 +300,24 @@ func _Rendezvous_Close_Handler(srv interface{}, ctx context.Context, dec func(in
 	return interceptor(ctx, in, info, handler)
 }
 
+func _Rendezvous_Store_Handler(srv interface{}, ctx context.Context, dec func(interface{}) error, interceptor grpc.UnaryServerInterceptor) (interface{}, error) {
+	in := new(RingStoreRequest)
+	if err := dec(in); err != nil {
+		return nil, err
+	}
+	if interceptor == nil {
+		return srv.(RendezvousServer).Store(ctx, in)
+	}
+	info := &grpc.UnaryServerInfo{
+		Server:     srv,
+		FullMethod: Rendezvous_Store_FullMethodName,
+	}
+	handler := func(ctx context.Context, req interface{}) (interface{}, error) {
+		return srv.(RendezvousServer).Store(ctx, req.(*RingStoreRequest))
+	}
+	return interceptor(ctx, in, info, handler)
+}
+
 // Rendezvous_ServiceDesc is the grpc.ServiceDesc for Rendezvous service.
 // It's only intended for direct use with grpc.RegisterService,
 // and not to be introspected or modified (even as a copy)
@@ -300,6 +340,10 @@ var Rendezvous_ServiceDesc = grpc.ServiceDesc{
 		{
 			MethodName: "Close",
 			Handler:    _Rendezvous_Close_Handler,
+		},
+		{
+			MethodName: "Store",
+			Handler:    _Rendezvous_Store_Handler,
 		},
 	},
 	Streams: []grpc.StreamDesc{
