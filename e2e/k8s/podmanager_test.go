@@ -333,6 +333,18 @@ func TestPodThatRunsOutOfMemoryGetsMore(t *testing.T) {
 	}
 }
 
+// F364: a template that the API refuses fails the job with the words of the API.
+func TestInvalidTemplateFailsTheJob(t *testing.T) {
+	t.Parallel()
+	c := Cluster(t)
+	ns := c.Namespace(t)
+	startMasterWith(t, c, ns, "      dnsPolicy: Wrong\n", append(foreign("sleep 20s"), "--workers=2")...)
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=failed", "job/digits", "--timeout=120s")
+	if log := c.Kubectl(t, "-n", ns, "logs", "job/digits", "-c", "main"); !strings.Contains(log, "the cluster refuses the pod as invalid") || !strings.Contains(log, "spec.dnsPolicy") {
+		t.Errorf("expected the words of the API, found\n%s", log)
+	}
+}
+
 // F274: exit code 64 fails the job with the last words of the pod.
 func TestUsageErrorOfAPodFailsTheJob(t *testing.T) {
 	t.Parallel()

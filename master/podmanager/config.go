@@ -39,6 +39,9 @@ type Group struct {
 // ErrLimits is the error of a number of pods outside the limits of their role.
 var ErrLimits = errors.New("number of pods outside its limits")
 
+// ErrInvalid is the error of a create that the cluster refuses in any state: the template is not valid.
+var ErrInvalid = errors.New("the cluster refuses the pod as invalid")
+
 // CheckWorkers returns an error for a number of workers outside the limits.
 func (c Config) CheckWorkers(count int) error {
 	g := c.Workers

@@ -15,6 +15,8 @@ type Observed struct {
 	Hung map[string]bool  // names of pods whose trainers hang beyond the hard deadline of a task
 	Used map[string]int64 // name of a pod -> bytes of its working set
 	Over bool             // the job has ended: nothing is created or replaced
+
+	Invalid map[string]string // name of a pod that the cluster refuses with ErrInvalid -> its words
 }
 
 // Verb is what an action does.
@@ -221,11 +223,26 @@ func (p *planner) create(slot Slot, current []Pod) {
 		if exists[rank] {
 			continue
 		}
+		name := NameOfRank(p.config.Job, slot.Role, slot.Index, slot.Attempt, rank)
+		//guard:invalid-template-fails-the-job
+		if words := p.seen.Invalid[name]; words != "" && p.fatal == "" && p.isFirst(slot.Role) {
+			p.fatal = clip(fmt.Sprintf("pod %s: %s", name, words))
+		}
 		p.Actions = append(p.Actions, Action{
-			Verb: Create, Name: NameOfRank(p.config.Job, slot.Role, slot.Index, slot.Attempt, rank), Role: slot.Role, Index: slot.Index, Attempt: slot.Attempt,
-			Rank: rank, Size: size, Memory: slot.Memory,
+			Verb: Create, Name: name, Role: slot.Role, Index: slot.Index, Attempt: slot.Attempt, Rank: rank, Size: size, Memory: slot.Memory,
 		})
 	}
+}
+
+// isFirst reports whether no pod of a role has existed: nothing shows that its template is valid. A policy of the cluster can refuse pods of a running
+// job, and must not end it.
+func (p *planner) isFirst(r Role) bool {
+	for k, pods := range p.pods {
+		if k.role == r && len(pods) > 0 {
+			return false
+		}
+	}
+	return !slices.ContainsFunc(p.State.Slots, func(s Slot) bool { return s.Role == r && s.Attempt > 0 })
 }
 
 // retire removes the pods of an index that are not of its attempt. The logs of the last attempts are kept. It reports whether such a pod has not

@@ -102,6 +102,8 @@ func (s *scene) do(out *bytes.Buffer, words []string) error {
 		s.seen.Used = map[string]int64{words[1]: int64(number(words[2])) << 20}
 	case "hung":
 		s.seen.Hung = map[string]bool{words[1]: true}
+	case "invalid":
+		s.seen.Invalid = map[string]string{words[1]: strings.Join(words[2:], " ")}
 	case "over":
 		s.seen.Over = true
 	case "clean":

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"encoding/hex"
+	"errors"
 	"fmt"
 	"maps"
 	"math"
@@ -84,15 +85,16 @@ type created struct {
 }
 
 type refusal struct {
-	words string
-	until time.Time
-	pause time.Duration
+	words   string
+	until   time.Time
+	pause   time.Duration
+	invalid bool // with [podmanager.ErrInvalid]
 }
 
 // again returns the refusal that follows: its pause is twice as long, up to longestPause.
 func (r refusal) again(err error, now time.Time) refusal {
 	pause := min(max(retryPause, 2*r.pause), longestPause)
-	return refusal{err.Error(), now.Add(pause), pause}
+	return refusal{err.Error(), now.Add(pause), pause, errors.Is(err, podmanager.ErrInvalid)}
 }
 
 const (
@@ -124,7 +126,7 @@ func (m *Manager) Prepare(ctx context.Context, now component.Term) error {
 		return fmt.Errorf("read %s: %w", podmanager.Key, err)
 	}
 	t := &term{
-		Manager: m, Term: now, box: now.Effects(taskqueue.OnJobEnded, taskqueue.OnTrainerHung, component.OnServerMemory), stored: value != nil, turn: component.NewSemaphore(),
+		Manager: m, Term: now, box: now.Effects(taskqueue.OnJobEnded, taskqueue.OnTrainerHung, component.OnServerMemory), stored: value != nil, isNew: value == nil, turn: component.NewSemaphore(),
 		known: map[string]podmanager.Pod{}, hung: map[string]bool{}, requests: make(chan struct{}, maxRequests), evicted: map[store.Server]bool{},
 	}
 	if value != nil {
@@ -152,6 +154,7 @@ type term struct {
 
 	state    podmanager.State          // as stored
 	stored   bool                      // state is in the store
+	isNew    bool                      // no state was in the store before this term
 	known    map[string]podmanager.Pod // pods that were observed in this term
 	requests chan struct{}             // holds a token for each request in progress
 	running  sync.WaitGroup
@@ -214,7 +217,7 @@ func (t *term) round(ctx context.Context) (rest time.Duration, err error) {
 	if !known {
 		return -1, nil
 	}
-	seen := podmanager.Observed{Pods: pods, Hung: t.hung, Used: t.usedBy(pods)}
+	seen := podmanager.Observed{Pods: pods, Hung: t.hung, Used: t.usedBy(pods), Invalid: t.invalid()}
 	ends := t.config.Pods.Ends(t.state, pods)
 	var now taskqueue.Clock
 	var ended []*taskqueue.Gone
@@ -262,6 +265,23 @@ func (t *term) round(ctx context.Context) (rest time.Duration, err error) {
 		wait = sooner(wait, d.Rest+100*time.Millisecond) // the job clock advances with ticks
 	}
 	return wait, nil
+}
+
+// invalid returns the pods that the cluster refuses as invalid. With a state from before this term there are none: the job can have finished tasks.
+func (t *term) invalid() map[string]string {
+	//guard:led-job-outlives-an-invalid-template
+	if !t.isNew {
+		return nil
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	words := map[string]string{}
+	for name, r := range t.refused {
+		if r.invalid {
+			words[name] = r.words
+		}
+	}
+	return words
 }
 
 // usedBy returns the working sets of parameter servers by the names of their pods.

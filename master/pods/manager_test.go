@@ -487,6 +487,43 @@ func TestRefusedCreateIsRepeatedAndShown(t *testing.T) {
 	mastertest.Eventually(t, "the pod", func() bool { return c.has("j-worker-0-0") })
 }
 
+// F364: a template that the cluster refuses as invalid fails a new job with its words. A job that has been led before can have finished tasks, and
+// continues.
+func TestInvalidTemplateFailsANewJob(t *testing.T) {
+	invalid := fmt.Errorf("%w: spec.containers[0].env[0].name: Invalid value", podmanager.ErrInvalid)
+	c := newCluster()
+	c.down = invalid
+	r, _ := standBy(t, etcdtest.Store(t), c, workers(2))
+	mastertest.Eventually(t, "the end of the job", r.Ended)
+	if err := r.Wait(); !errors.Is(err, master.ErrJobFailed) || !strings.Contains(err.Error(), ": the cluster refuses the pod as invalid: spec.containers[0].env[0].name") {
+		t.Errorf("expected the end of the job, found %v", err)
+	}
+
+	store := etcdtest.Store(t)
+	c = newCluster()
+	r, _ = start(t, store, c, workers(1))
+	mastertest.Eventually(t, "the pod", func() bool { return c.has("j-worker-0-0") })
+	if err := r.Stop(); err != nil {
+		t.Fatal(err)
+	}
+	c.mu.Lock()
+	clear(c.pods)
+	c.down = invalid
+	c.mu.Unlock()
+	r, m := start(t, store, c, workers(1))
+	mastertest.Eventually(t, "the reason", func() bool {
+		s, err := m.Summary()
+		return err == nil && s.Pods[0].Reason == invalid.Error()
+	})
+	c.mu.Lock()
+	c.down = nil
+	c.mu.Unlock()
+	mastertest.Eventually(t, "the pod", func() bool { return c.has("j-worker-0-0") })
+	if r.Ended() {
+		t.Error("expected the job to continue")
+	}
+}
+
 func TestCreatedPodIsNotCreatedAgainBeforeItIsObserved(t *testing.T) {
 	store := etcdtest.Store(t)
 	c := newCluster()

@@ -360,6 +360,10 @@ func (c *Cluster) Create(ctx context.Context, a podmanager.Action, instance stri
 		}
 		err = nil
 	}
+	//guard:invalid-pod-recognized
+	if apierrors.IsInvalid(err) || apierrors.IsBadRequest(err) {
+		return podmanager.Pod{}, fmt.Errorf("%w: %w", podmanager.ErrInvalid, err)
+	}
 	if err != nil {
 		return podmanager.Pod{}, err
 	}

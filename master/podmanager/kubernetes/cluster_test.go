@@ -295,6 +295,21 @@ func TestRefusalHasTheWordsOfTheCluster(t *testing.T) {
 	}
 }
 
+// F364: the API refuses a pod that is not valid.
+func TestInvalidPodIsRecognized(t *testing.T) {
+	a := newAPI(t)
+	c := connect(t, a)
+	watch(t, c)
+	for code, want := range map[int]bool{http.StatusUnprocessableEntity: true, http.StatusBadRequest: true, http.StatusForbidden: false, http.StatusInternalServerError: false} {
+		a.mu.Lock()
+		a.refuse = code
+		a.mu.Unlock()
+		if _, err := c.Create(t.Context(), create(0, 0), instance); err == nil || errors.Is(err, podmanager.ErrInvalid) != want {
+			t.Errorf("code %d: found %v", code, err)
+		}
+	}
+}
+
 // F362: the Role of the master lacks a right. The message says what to do.
 func TestMissingRightNamesTheRole(t *testing.T) {
 	a := newAPI(t)

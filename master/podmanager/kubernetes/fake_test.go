@@ -1,6 +1,7 @@
 package kubernetes_test
 
 import (
+	"cmp"
 	"encoding/json"
 	"fmt"
 	"io"
@@ -62,7 +63,8 @@ func (a *api) serve(w http.ResponseWriter, r *http.Request) {
 	refuse := a.refuse
 	a.mu.Unlock()
 	if refuse != 0 {
-		a.fail(w, refuse, metav1.StatusReasonForbidden, "exceeded quota: two pods")
+		reason := map[int]metav1.StatusReason{http.StatusUnprocessableEntity: metav1.StatusReasonInvalid, http.StatusBadRequest: metav1.StatusReasonBadRequest}[refuse]
+		a.fail(w, refuse, cmp.Or(reason, metav1.StatusReasonForbidden), "exceeded quota: two pods")
 		return
 	}
 	_, name, _ := strings.Cut(strings.TrimPrefix(r.URL.Path, "/api/v1/namespaces/ns/"), "/")
