@@ -10,15 +10,19 @@ import (
 
 	"trainmaster/cmd/internal/admin"
 	"trainmaster/cmd/internal/cli"
+	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/trainer"
 	"trainmaster/trainer/agent"
+	"trainmaster/trainer/rendezvous"
 )
 
 // agentCommand is the client of a job for a training process in another language.
 func agentCommand() *cobra.Command {
 	var (
-		a    agent.Config
-		addr string
+		a        agent.Config
+		addr     string
+		isMember bool
+		host     string
 	)
 	cmd := &cobra.Command{
 		Use:   "agent",
@@ -43,6 +47,8 @@ Exit codes: 0 if the process has ended or has closed the socket pair, 1 if a req
 	flags.StringVar(&a.Socket, "socket", "", "`path` of the Unix socket to create for other processes of the trainer (default: none)")
 	flags.StringVar(&addr, "addr", "", "`host:port` of the master (default: found through etcd)")
 	flags.StringVar(&a.Trainer.ID, "id", defaultID(), "`name` of this trainer; a second one with the same name takes its place")
+	flags.BoolVar(&isMember, "ring", false, "take part in the ring of the job. Take no tasks")
+	flags.StringVar(&host, "ring-host", "", "`address` of this machine for the other members (default: the address of the connection to the master)")
 	openStores := addDataCache(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		// The training process decides when this one ends. Ctrl-C at a terminal signals both.
@@ -65,6 +71,10 @@ Exit codes: 0 if the process has ended or has closed the socket pair, 1 if a req
 			return err
 		}
 		a.Log = cli.NewLogger(cmd).WithField("trainer", a.Trainer.ID)
+		serve := func(ctx context.Context) error { return agent.Run(ctx, a) }
+		if isMember {
+			serve = func(ctx context.Context) error { return runMember(ctx, a, etcd.Job, cmd.Flag("job").Changed, host) }
+		}
 		a.Trainer.Log, a.Job, a.Program = a.Log, etcd.Job, readVersion().Version
 		if len(etcd.Endpoints) > 0 || cmd.Flag("job").Changed {
 			a.Trainer.Job = etcd.Job // a master of another job at --addr refuses the trainer
@@ -73,7 +83,7 @@ Exit codes: 0 if the process has ended or has closed the socket pair, 1 if a req
 		defer cancel()
 		if addr != "" {
 			a.Trainer.Locate = trainer.At(addr)
-			return agent.Run(ctx, a)
+			return serve(ctx)
 		}
 		// The process can ask from the beginning; the first answer waits for etcd.
 		follow := trainer.NewFollow()
@@ -92,10 +102,24 @@ Exit codes: 0 if the process has ended or has closed the socket pair, 1 if a req
 			defer store.Close()
 			admin.FollowLeader(ctx, store, follow, a.Log)
 		}()
-		err = agent.Run(ctx, a)
+		err = serve(ctx)
 		cancel()
 		<-following
 		return err
 	}
 	return cmd
+}
+
+// memberPorts are no ports that a program uses: torchrun chooses its own.
+var memberPorts = []uint32{1}
+
+// runMember runs an agent that takes part in the ring.
+func runMember(ctx context.Context, a agent.Config, job string, named bool, host string) error {
+	client := &rendezvous.Client{
+		Locate: a.Trainer.Locate, Log: a.Log, Member: &pb.RingMember{Id: a.Trainer.ID, Host: host, Ports: memberPorts, Processes: 1},
+	}
+	if named {
+		client.Job = job // a master of another job at --addr refuses the member
+	}
+	return agent.RunMember(ctx, agent.MemberConfig{FD: a.FD, Parent: a.Parent, Program: a.Program, Member: client, Log: a.Log})
 }

@@ -11,6 +11,7 @@ import (
 	"trainmaster/dataset/tfrecord"
 	"trainmaster/recordio"
 	"trainmaster/trainer"
+	"trainmaster/trainer/rendezvous"
 )
 
 // failure is the error of a reply.
@@ -50,6 +51,11 @@ var kinds = []struct {
 	{trainer.ErrNotExplicit, "invalid"},
 	{trainer.ErrOtherDataset, "invalid"},
 	{errInvalid, "invalid"},
+	{rendezvous.ErrClosed, "closed"},
+	{rendezvous.ErrReplaced, "session_lost"},
+	{rendezvous.ErrOldGeneration, "old_generation"},
+	{rendezvous.ErrRefused, "invalid"},
+	{rendezvous.ErrValue, "invalid"},
 	{dataset.ErrScheme, "invalid"},
 	{fs.ErrNotExist, "not_found"},
 	{fs.ErrPermission, "not_found"},

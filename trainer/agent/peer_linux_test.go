@@ -24,10 +24,12 @@ import (
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
 	"trainmaster/master/mastertest"
+	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 	"trainmaster/trainer"
 	"trainmaster/trainer/agent"
+	"trainmaster/trainer/rendezvous"
 )
 
 // The environment of a child of the test binary.
@@ -56,6 +58,17 @@ func runAgent() int {
 	logger := logrus.New()
 	log := logrus.NewEntry(logger)
 	id := os.Getenv(idEnv)
+	if os.Getenv(socketEnv) == memberSocket {
+		err := agent.RunMember(context.Background(), agent.MemberConfig{
+			FD: 3, Parent: parent, Program: "1.2.3", Log: log,
+			Member: &rendezvous.Client{Locate: trainer.At(os.Getenv(addrEnv)), Log: log, Member: &pb.RingMember{Id: id, Ports: []uint32{1}, Processes: 1}},
+		})
+		if err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			return 1
+		}
+		return 0
+	}
 	err := agent.Run(context.Background(), agent.Config{
 		FD: 3, Parent: parent, Socket: os.Getenv(socketEnv), Program: "1.2.3", Job: "default", Log: log,
 		Trainer: trainer.Config{ID: id, Locate: trainer.At(os.Getenv(addrEnv)), Log: log, Heartbeat: 50 * time.Millisecond},
