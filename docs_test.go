@@ -26,8 +26,14 @@ func TestPagesHaveTheirTests(t *testing.T) {
 			t.Fatal(err)
 		}
 		named := testNames.FindAllStringSubmatch(string(text), -1)
-		if len(named) < least {
-			t.Errorf("%s names %d tests, expected %d at least", page, len(named), least)
+		python := pythonTests.FindAllStringSubmatch(string(text), -1)
+		if n := len(named) + len(python); n < least {
+			t.Errorf("%s names %d tests, expected %d at least", page, n, least)
+		}
+		for _, m := range python {
+			if source, err := os.ReadFile("python/tests/" + m[1] + ".py"); err != nil || !strings.Contains(string(source), "\ndef "+m[2]+"(") {
+				t.Errorf("%s names %s, which does not exist", page, m[0])
+			}
 		}
 		for _, m := range named {
 			if !thereIs(t, m[1], m[2], m[3]) {
@@ -41,7 +47,7 @@ func TestPagesHaveTheirTests(t *testing.T) {
 				body = false
 			case strings.HasPrefix(line, "|---"):
 				body = true
-			case body && !testNames.MatchString(line) && !strings.Contains(line, "*Open*"):
+			case body && !testNames.MatchString(line) && !pythonTests.MatchString(line) && !strings.Contains(line, "*Open*"):
 				t.Errorf("%s has a row without a test: %s", page, line)
 			}
 		}
@@ -151,6 +157,9 @@ func TestEveryFaultHasItsRow(t *testing.T) {
 
 // testNames finds `package.TestName`, and `package.TestScenarios/file`.
 var testNames = regexp.MustCompile("`([a-z0-9/]+)\\.((?:Test|Fuzz)[A-Za-z0-9]+)(?:/([a-z_]+))?`")
+
+// pythonTests finds `python.test_file.test_name`.
+var pythonTests = regexp.MustCompile("`python\\.(test_\\w+)\\.(test_\\w+)`")
 
 // thereIs reports whether a package has a test; trainmaster is the package at the root.
 func thereIs(t *testing.T, pkg, test, scenario string) bool {

@@ -171,8 +171,8 @@ func TestOwnTrainerEnvironment(t *testing.T) {
 		flags []string
 		names []string
 	}{
-		{nil, []string{"TRAINMASTER_ADDR", "TRAINMASTER_JOB", "TRAINMASTER_PROTOCOL", "TRAINMASTER_TRAINER"}},
-		{[]string{"--ps", "1"}, []string{"TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS", "TRAINMASTER_JOB", "TRAINMASTER_PROTOCOL", "TRAINMASTER_TRAINER"}},
+		{nil, []string{"TRAINMASTER_ADDR", "TRAINMASTER_BIN", "TRAINMASTER_JOB", "TRAINMASTER_PROTOCOL", "TRAINMASTER_TRAINER"}},
+		{[]string{"--ps", "1"}, []string{"TRAINMASTER_ADDR", "TRAINMASTER_BIN", "TRAINMASTER_ENDPOINTS", "TRAINMASTER_JOB", "TRAINMASTER_PROTOCOL", "TRAINMASTER_TRAINER"}},
 	} {
 		args := slices.Concat([]string{"run", "--trainers", "1", "--data", prefix}, c.flags, []string{"--", "sh", "-c", "env | grep ^TRAINMASTER_ | sort; exit 1"})
 		run(t, dir, args...).wants(t, exitFailed)

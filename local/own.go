@@ -14,12 +14,15 @@ import (
 	"trainmaster/trainer"
 )
 
-// TrainerVariable is the environment variable with the name of a trainer of the user.
-const TrainerVariable = settingsPrefix + "TRAINER"
+// Environment variables of a trainer of the user that are no settings.
+const (
+	TrainerVariable = settingsPrefix + "TRAINER" // name of the trainer
+	BinaryVariable  = settingsPrefix + "BIN"     // path of this program, which the Python package starts as its agent
+)
 
 // ownEnvironment returns the environment variables that describe the job to a trainer of the user.
 func (j *Job) ownEnvironment(name string) []string {
-	env := []string{"TRAINMASTER_ADDR=" + j.gate.addr(), "TRAINMASTER_JOB=default", TrainerVariable + "=" + name}
+	env := []string{"TRAINMASTER_ADDR=" + j.gate.addr(), "TRAINMASTER_JOB=default", TrainerVariable + "=" + name, BinaryVariable + "=" + j.config.Binary}
 	if j.config.Protocol != "" {
 		env = append(env, "TRAINMASTER_PROTOCOL="+string(j.config.Protocol))
 	}

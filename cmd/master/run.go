@@ -60,7 +60,7 @@ for held-out shards that match together with the shards to train on: these measu
 
 With a command after --, each trainer is a process of that command instead of the built-in trainer. Its environment has
 TRAINMASTER_ADDR (host:port of the master, the same while masters change), TRAINMASTER_JOB, TRAINMASTER_TRAINER (its
-name) and TRAINMASTER_PROTOCOL. A command must exit with code 0 at the end of the job. A command that is killed is started again, and a
+name), TRAINMASTER_PROTOCOL and TRAINMASTER_BIN (the path of this program). A command must exit with code 0 at the end of the job. A command that is killed is started again, and a
 command that fails --max-relaunch times at most. If it fails within 30 s of its first start, or with code 64, the run ends. The job
 has parameter servers only if --ps is given; the environment then has TRAINMASTER_ENDPOINTS too.
 

@@ -188,7 +188,7 @@ func TestUnknownVariablesAreNamed(t *testing.T) {
 	runArgs(t, "version").wants(t, cli.ExitOK, "TRAINMASTER_LEASE_TLL is no setting of any command, and is ignored; did you mean TRAINMASTER_LEASE_TTL?")
 	found := cli.UnknownVariables(rootCommand(), []string{
 		"HOME=/root", "TRAINMASTER_CONFIG=a", "TRAINMASTER_JOB=a", "TRAINMASTER_PORT=a", "TRAINMASTER_PORT_8080_TCP_ADDR=a", "TRAINMASTER_SERVICE_HOST=a",
-		"TRAINMASTER_TRAINER=a", "TRAINMASTER_ETCD_SERVICE_PORT_CLIENT=a", "TRAINMASTER_QQQQQQQQQQQQQQQQ=a",
+		"TRAINMASTER_TRAINER=a", "TRAINMASTER_BIN=a", "TRAINMASTER_ETCD_SERVICE_PORT_CLIENT=a", "TRAINMASTER_QQQQQQQQQQQQQQQQ=a",
 	})
 	if len(found) != 1 || found[0] != "the environment variable TRAINMASTER_QQQQQQQQQQQQQQQQ is no setting of any command, and is ignored" {
 		t.Errorf("found %q", found)

@@ -1,0 +1,39 @@
+"""Elastic training with trainmaster: tasks, records and batches of a job, each counted exactly once per pass."""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+from . import errors
+from ._version import VERSION as __version__  # noqa: N811
+from .client import Client, Task
+from .errors import DecodeError, Error
+from .loader import SKIP, Loader
+from .local import Local, local
+from .records import read_records, write_records
+
+if TYPE_CHECKING:
+    from . import torch
+
+__all__ = [
+    "SKIP",
+    "Client",
+    "DecodeError",
+    "Error",
+    "Loader",
+    "Local",
+    "Task",
+    "__version__",
+    "errors",
+    "local",
+    "read_records",
+    "torch",
+    "write_records",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "torch":  # it is an extra, and slow to import
+        return importlib.import_module(".torch", __name__)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

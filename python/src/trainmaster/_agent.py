@@ -1,0 +1,131 @@
+"""The agent: `trainmaster agent`, a child of this process that is its client of the job. docs/formats/agent.md has the protocol."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from typing import Any
+
+from . import errors
+from ._link import Link
+from ._version import MASTER, VERSION
+
+PROTOCOL = 1
+_CLOSE_TIMEOUT = 10.0
+
+
+def binary() -> str:
+    """Return the path of the program: TRAINMASTER_BIN, or the program that was installed with this package."""
+    named = os.environ.get("TRAINMASTER_BIN")
+    if named:
+        if not os.access(named, os.X_OK) or os.path.isdir(named):
+            raise errors.AgentError(f"TRAINMASTER_BIN: expected a program, found {named!r}: correct the variable, or unset it")
+        return named
+    places = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
+    with contextlib.suppress(KeyError):  # no such scheme on this platform
+        places.append(sysconfig.get_path("scripts", sysconfig.get_preferred_scheme("user")))
+    for place in places:
+        path = os.path.join(place, "trainmaster")
+        if os.access(path, os.X_OK):
+            return path
+    raise errors.AgentError(
+        f"trainmaster: expected the program in {places[0]}, found none: install the package with pip, "
+        "or set TRAINMASTER_BIN to bin/master of a checkout"
+    )
+
+
+def check_version(found: str, path: str) -> None:
+    """Refuse a program of another version than the program that this package was built with."""
+    if MASTER and found != MASTER:
+        raise errors.AgentError(
+            f"{path}: expected version {MASTER}, as this package has, found {found}: install the package of that version, or unset TRAINMASTER_BIN"
+        )
+
+
+class Agent:
+    """A running agent with its main connection."""
+
+    def __init__(self, args: list[str], environment: dict[str, str]) -> None:
+        """Start an agent. The caller must call `hello` first."""
+        self.program = binary()
+        self.owner = os.getpid()
+        # The directory has mode 0700. A path of a Unix socket has at most 107 bytes.
+        parent = tempfile.gettempdir() if len(tempfile.gettempdir()) < 80 else "/tmp"
+        self.directory = tempfile.mkdtemp(prefix="trainmaster-", dir=parent)
+        self.path = os.path.join(self.directory, "agent")
+        ours, theirs = socket.socketpair()
+        try:
+            self.process = subprocess.Popen(
+                [self.program, "agent", "--fd", str(theirs.fileno()), "--parent", str(self.owner), "--socket", self.path, *args],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                env=environment,
+            )
+        except OSError as e:
+            ours.close()
+            shutil.rmtree(self.directory, ignore_errors=True)
+            raise errors.AgentError(f"{self.program}: cannot start the agent: {e}") from e
+        finally:
+            theirs.close()
+        self.link = Link(ours)
+
+    def hello(self, timeout: float | None) -> dict[str, Any]:
+        """Return what the agent says of the job, when it has joined."""
+        try:
+            reply = self.link.call("hello", version=PROTOCOL, sdk=VERSION, **({} if timeout is None else {"wait": timeout}))
+        except errors.AgentLostError:
+            code = self.process.wait()
+            raise errors.AgentError(f"{self.program} agent: exit code {code} at the start: its message is above, on standard error") from None
+        check_version(str(reply.get("master", "")), self.program)
+        return reply
+
+    def is_alive(self) -> bool:
+        """Whether the process runs."""
+        return self.process.poll() is None
+
+    def close(self, in_order: bool = True) -> None:
+        """End the agent. In order: it reports finished tasks first. It does nothing in a forked process."""
+        if os.getpid() != self.owner:
+            return
+        if in_order and self.is_alive():
+            with contextlib.suppress(errors.Error, TimeoutError):
+                self.link.call("close", timeout=_CLOSE_TIMEOUT)
+        self.link.close()
+        try:
+            self.process.wait(_CLOSE_TIMEOUT)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        shutil.rmtree(self.directory, ignore_errors=True)
+
+
+class Chunks:
+    """Reads chunks from the agent in any process. Each process opens a connection when it reads its first chunk."""
+
+    def __init__(self, path: str) -> None:
+        """Name the socket of the agent."""
+        self.path = path
+        self._link: Link | None = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the connection out."""
+        return {"path": self.path, "_link": None}
+
+    def read(self, chunk: Any) -> list[memoryview]:
+        """Return the records of a chunk. AgentLostError: the agent has ended."""
+        if self._link is None or self._link.pid != os.getpid():
+            sock = socket.socket(socket.AF_UNIX)
+            try:
+                sock.connect(self.path)
+            except (ConnectionRefusedError, FileNotFoundError):
+                sock.close()
+                raise errors.AgentLostError("the agent has ended") from None
+            self._link = Link(sock)
+        return self._link.chunk(chunk)

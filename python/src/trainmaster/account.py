@@ -1,0 +1,322 @@
+"""The account of a loader: which records a batch has, and which tasks are finished.
+
+The account is pure: it has no socket, clock or thread. A loader asks it for the next batch (`draw`), answers a `Need` with tasks
+(`give`), with `dry` or with `end`, and reports that the loop has used a batch (`consume`).
+
+Guarantees:
+
+- Each record of a task that was given is in exactly one drawn batch, in the order of the task or of its permutation.
+- A task is finished when all its records are consumed, and not before.
+- A `Need` that waits is returned only if no batch with records is in flight and no batch is begun. torch draws ahead of what it
+  yields, and the end of a pass waits for the tasks in flight: waiting with a batch in flight would be a deadlock.
+- An exception between any two bytecodes loses no record and repeats none. Each method computes a new state and stores it in one
+  step. After an exception, `redraw` makes `draw` return the batches in flight again.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import random
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+Chunk = Mapping[str, Any]
+"""A chunk as the agent describes it. It goes back to the agent unchanged."""
+
+
+class Work(NamedTuple):
+    """A task as the agent gives it."""
+
+    id: int
+    pass_: int
+    position: int  # of the task in the dataset, from 0
+    base: int  # records that the loaded step has already
+    chunks: tuple[Chunk, ...]
+    dataset: int | str = 0
+
+    @classmethod
+    def parse(cls, fields: Mapping[str, Any]) -> Work:
+        """Read a task of a reply of the agent."""
+        return cls(
+            fields["id"], fields.get("pass", 0), fields.get("index", 0), fields.get("base", 0), tuple(fields["chunks"]), fields.get("dataset", 0)
+        )
+
+
+class Run(NamedTuple):
+    """Records of one chunk of one task, in the order in which a batch has them."""
+
+    task: int
+    chunk: Chunk
+    records: Sequence[int]
+
+
+class Batch(NamedTuple):
+    """A batch that was drawn. A batch without records is a marker: the loader drops it."""
+
+    pass_: int = 0
+    runs: tuple[Run, ...] = ()
+
+    @property
+    def records(self) -> int:
+        """Number of records."""
+        return sum(len(r.records) for r in self.runs)
+
+    def counts(self) -> dict[int, int]:
+        """Number of records of each task."""
+        counts: dict[int, int] = {}
+        for run in self.runs:
+            counts[run.task] = counts.get(run.task, 0) + len(run.records)
+        return counts
+
+    def without(self, task: int) -> Batch:
+        """Return the batch without the records of a task."""
+        return self._replace(runs=tuple(r for r in self.runs if r.task != task))
+
+
+class Need(NamedTuple):
+    """The account needs tasks. `wait`: no batch can be drawn before the answer has one."""
+
+    wait: bool
+    want: int
+
+
+class Over(NamedTuple):
+    """No further batch: the job has ended."""
+
+    reason: str
+
+
+class _Source:
+    """The records of a task in their order."""
+
+    def __init__(self, work: Work, permute: random.Random | None) -> None:
+        self.work = work
+        self.starts = list(itertools.accumulate((int(c["records"]) for c in work.chunks), initial=0))
+        self.records = self.starts[-1]
+        self.order: list[int] | None = None
+        if permute is not None:
+            self.order = list(range(self.records))
+            permute.shuffle(self.order)
+
+    def runs(self, begin: int, end: int) -> list[Run]:
+        """Return records `begin` to `end`, counted in the order of the task."""
+        if self.order is None:
+            return self._ordered(begin, end)
+        runs = []
+        for at in self.order[begin:end]:
+            chunk = bisect.bisect_right(self.starts, at) - 1
+            runs.append(Run(self.work.id, self.work.chunks[chunk], (at - self.starts[chunk],)))
+        return runs
+
+    def _ordered(self, begin: int, end: int) -> list[Run]:
+        runs = []
+        while begin < end:
+            chunk = bisect.bisect_right(self.starts, begin) - 1
+            stop = min(end, self.starts[chunk + 1])
+            first = self.starts[chunk]
+            runs.append(Run(self.work.id, self.work.chunks[chunk], range(begin - first, stop - first)))
+            begin = stop
+        return runs
+
+
+class _State(NamedTuple):
+    """All that changes. A method replaces it as a whole."""
+
+    last: int = 0  # largest id of a task that was given
+    left: Mapping[int, int] = {}  # task -> records that are not consumed
+    pool: tuple[tuple[int, int], ...] = ()  # (task, records of it that are drawn), for tasks with further records
+    partial: Batch = Batch()
+    flight: tuple[Batch, ...] = ()  # drawn and not consumed, in order
+    sent: int = 0  # batches in flight that draw has returned since the last redraw
+    finished: tuple[int, ...] = ()  # tasks whose finish is not reported
+    drawn: int = 0  # number of batches, for the order between tasks
+    is_dry: bool = False  # the agent has no task now
+    over: str | None = None
+
+
+class Account:
+    """See the module."""
+
+    def __init__(self, batch_size: int, window: int = 64, shuffle: int = 0, seed: int = 0) -> None:
+        """Make an account.
+
+        `window` is the number of tasks that may be open. `shuffle` is the number of tasks whose records are mixed; 0 keeps the order.
+        """
+        if batch_size < 1:
+            raise ValueError(f"batch_size: expected at least 1, found {batch_size}")
+        if window < 1:
+            raise ValueError(f"window: expected at least 1, found {window}")
+        self.batch_size, self.window, self.shuffle, self.seed = batch_size, window, min(shuffle, window), seed
+        self._sources: dict[int, _Source] = {}
+        self._state = _State()
+
+    @property
+    def finished(self) -> tuple[int, ...]:
+        """Tasks that are finished and not reported. See `reported`."""
+        return self._state.finished
+
+    @property
+    def head(self) -> Batch:
+        """The oldest batch in flight: the batch that the loop has in hand."""
+        return self._state.flight[0]
+
+    @property
+    def flight(self) -> tuple[Batch, ...]:
+        """Batches that are drawn and not consumed, in order."""
+        return self._state.flight
+
+    @property
+    def open(self) -> int:
+        """Number of tasks that are not finished."""
+        return len(self._state.left)
+
+    def draw(self) -> Batch | Need | Over:
+        """Return the next batch, or the tasks that it needs, or the end."""
+        s = self._state
+        if s.sent < len(s.flight):
+            self._state = s._replace(sent=s.sent + 1)
+            return s.flight[s.sent]
+        s = self._fill(s)
+        batch = s.partial
+        room = self.batch_size - batch.records
+        is_closed = room == 0 or bool(batch.runs and s.pool and self._pass_of(s) != batch.pass_)
+        if not is_closed and s.over is None and not s.is_dry and len(s.left) < self.window:
+            self._state = s
+            return Need(wait=not s.left, want=self._want(s, room))
+        in_flight = any(b.runs for b in s.flight)
+        if in_flight and not is_closed:
+            batch = Batch()  # torch has room for a batch, and the records in flight may bring the next task
+        elif not batch.runs:
+            if s.over is None:
+                self._state = s._replace(is_dry=False)
+                return Need(wait=True, want=1)
+            self._state = s
+            return Over(s.over)
+        else:
+            s = s._replace(partial=Batch())
+        self._state = s._replace(flight=(*s.flight, batch), sent=s.sent + 1, drawn=s.drawn + bool(batch.runs), is_dry=False)
+        return batch
+
+    def _pass_of(self, s: _State) -> int:
+        return self._sources[s.pool[0][0]].work.pass_
+
+    def _want(self, s: _State, room: int) -> int:
+        if self.shuffle > 1:
+            return max(1, self.shuffle - len(s.pool))
+        largest = max((self._sources[t].records for t in s.left), default=room)
+        return min(self.window - len(s.left), max(1, -(-room // max(1, largest))))
+
+    def _fill(self, s: _State) -> _State:
+        """Move records from the pool to the batch that is begun."""
+        if self.shuffle > 1:
+            return self._fill_mixed(s)
+        pool, batch = list(s.pool), s.partial
+        runs, n, pass_ = list(batch.runs), batch.records, batch.pass_
+        while pool and n < self.batch_size:
+            task, at = pool[0]
+            source = self._sources[task]
+            if n and source.work.pass_ != pass_:
+                break
+            pass_ = source.work.pass_
+            end = min(source.records, at + self.batch_size - n)
+            runs += source.runs(at, end)
+            n += end - at
+            if end == source.records:
+                pool.pop(0)
+            else:
+                pool[0] = task, end
+        return s._replace(pool=tuple(pool), partial=Batch(pass_, tuple(runs)))
+
+    def _fill_mixed(self, s: _State) -> _State:
+        """Do the same with records of several tasks of one pass, in random order.
+
+        It waits for a pool of `shuffle` tasks, unless there are no more now.
+        """
+        if len(s.pool) < self.shuffle and not s.is_dry and s.over is None and len(s.left) < self.window:
+            return s
+        batch = s.partial
+        runs, n = list(batch.runs), batch.records
+        pass_ = batch.pass_ if n else (self._pass_of(s) if s.pool else 0)
+        now = [list(p) for p in s.pool if self._sources[p[0]].work.pass_ == pass_]
+        later = [p for p in s.pool if self._sources[p[0]].work.pass_ != pass_]
+        chance = random.Random(f"{self.seed}/{pass_}/{s.drawn}/{n}")
+        while now and n < self.batch_size:
+            weights = [self._sources[task].records - at for task, at in now]
+            picked = chance.choices(range(len(now)), weights)[0]
+            task, at = now[picked]
+            runs += self._sources[task].runs(at, at + 1)
+            n += 1
+            now[picked][1] += 1
+            if weights[picked] == 1:
+                del now[picked]
+            if len(now) + len(later) < self.shuffle and not s.is_dry and s.over is None and len(s.left) < self.window:
+                break  # ask for another task first
+        pool = tuple((t, at) for t, at in now) + tuple(later)
+        return s._replace(pool=pool, partial=Batch(pass_, tuple(runs)))
+
+    def give(self, tasks: Iterable[Work]) -> None:
+        """Take tasks of a reply. A task that was given before is ignored."""
+        s = self._state
+        left, pool, finished, last = dict(s.left), list(s.pool), list(s.finished), s.last
+        for work in tasks:
+            if work.id <= last:
+                continue
+            last = work.id
+            order = random.Random(f"{self.seed}/{work.pass_}/{work.position}") if self.shuffle else None
+            source = _Source(work, order)
+            if source.records > work.base:
+                self._sources[work.id] = source
+                left[work.id] = source.records - work.base
+                pool.append((work.id, work.base))
+            else:  # it has no records, or the loaded step has all of them
+                finished.append(work.id)
+        self._state = s._replace(last=last, left=left, pool=tuple(pool), finished=tuple(finished), is_dry=False)
+
+    def dry(self) -> None:
+        """Note that the agent has no task now."""
+        self._state = self._state._replace(is_dry=True)
+
+    def end(self, reason: str) -> None:
+        """Note that the job has ended. Records that are not drawn are dropped."""
+        self._state = self._state._replace(over=reason, pool=(), partial=Batch())
+
+    def consume(self) -> None:
+        """Note that the loop has used the oldest batch."""
+        s = self._state
+        left, finished = dict(s.left), list(s.finished)
+        gone = []
+        for task, n in s.flight[0].counts().items():
+            left[task] -= n
+            if not left[task]:
+                del left[task]
+                finished.append(task)
+                gone.append(task)
+        self._state = s._replace(flight=s.flight[1:], sent=max(0, s.sent - 1), left=left, finished=tuple(finished))
+        for task in gone:
+            self._sources.pop(task, None)
+
+    def reported(self, tasks: Iterable[int]) -> None:
+        """Note that the agent knows that these tasks are finished."""
+        known = set(tasks)
+        self._state = self._state._replace(finished=tuple(t for t in self._state.finished if t not in known))
+
+    def fail(self, task: int) -> bool:
+        """Drop a task that failed, and return whether it was open. Records of it in flight count for no task."""
+        s = self._state
+        if task not in s.left:
+            return False
+        left = {t: n for t, n in s.left.items() if t != task}
+        pool = tuple(p for p in s.pool if p[0] != task)
+        flight = tuple(b.without(task) for b in s.flight)
+        self._state = s._replace(left=left, pool=pool, partial=s.partial.without(task), flight=flight)
+        return True
+
+    def redraw(self) -> None:
+        """Let draw return the batches in flight once more, in order."""
+        self._state = self._state._replace(sent=0)
+
+    def reset(self) -> None:
+        """Drop everything: the tasks are of a session that has ended."""
+        self._state = _State(drawn=self._state.drawn)
+        self._sources = {}

@@ -1,0 +1,389 @@
+"""The client of a job: tasks and their records, one after the other. loader.py and torch have loaders of batches."""
+
+from __future__ import annotations
+
+import atexit
+import itertools
+import logging
+import os
+import re
+import socket
+import time
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from types import TracebackType
+from typing import Any, NamedTuple
+
+from . import errors
+from ._agent import Agent, Chunks
+from .account import Work
+
+log = logging.getLogger("trainmaster")
+
+WINDOW = 64  # tasks that a trainer may hold
+_SLICE = 10.0  # seconds between messages while no master answers
+_ERROR_BYTES = 256  # of the text with which a task fails
+_URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_RESTARTS = 5  # of the agent, without a task between them
+
+_open_ids: set[tuple[str, str, str]] = set()
+_numbers = itertools.count(1)
+
+
+class _Hand(NamedTuple):
+    """Tasks of `tasks`. It changes in one step, so that an exception between two bytecodes loses no task."""
+
+    open: dict[int, Work] = {}  # noqa: RUF012 it is replaced, never changed
+    finished: tuple[int, ...] = ()  # not reported
+    last: int = 0  # largest id that was open
+
+
+class Task:
+    """A task: iterate over it to get its records, each as a memoryview that stays valid as long as it is referenced."""
+
+    def __init__(self, client: Client, work: Work, session: int) -> None:
+        """See `Client.tasks`."""
+        self._client, self.work, self._session = client, work, session
+
+    @property
+    def pass_(self) -> int:
+        """Number of the pass, from 1."""
+        return self.work.pass_
+
+    @property
+    def index(self) -> int:
+        """Number of the task in the dataset, from 0."""
+        return self.work.position
+
+    def __len__(self) -> int:
+        """Number of records that are to be trained."""
+        return max(0, sum(int(c["records"]) for c in self.work.chunks) - self.work.base)
+
+    def __iter__(self) -> Iterator[memoryview]:
+        """Iterate over the records."""
+        skip = self.work.base
+        for chunk in self.work.chunks:
+            n = int(chunk["records"])
+            if skip < n:
+                yield from self._client.read(chunk)[skip:]
+            skip = max(0, skip - n)
+
+
+class Client:
+    """A trainer of a job.
+
+    `addr` is `host:port` of the master; without it, TRAINMASTER_ADDR or TRAINMASTER_ENDPOINTS (of etcd) is used, and without them
+    `local` starts a master for this process. `timeout` is the number of seconds after which a call fails if no master answers.
+    """
+
+    def __init__(
+        self,
+        addr: str | None = None,
+        job: str | None = None,
+        timeout: float = 600,
+        *,
+        endpoints: str | Sequence[str] | None = None,
+        id: str | None = None,  # noqa: A002
+    ) -> None:
+        """Join the job. It waits until a master leads."""
+        if timeout <= 0:
+            raise ValueError(f"timeout: expected more than 0 seconds, found {timeout}")
+        self.timeout = timeout
+        self.job = job or os.environ.get("TRAINMASTER_JOB") or "default"
+        self._arguments, self._environment, where = _location(addr, endpoints)
+        n = next(_numbers)
+        self.id = id or os.environ.get("TRAINMASTER_TRAINER") or os.environ.get("TRAINMASTER_ID") or f"{socket.gethostname()}-{os.getpid()}-{n}"
+        self._key = (where, self.job, self.id)
+        if self._key in _open_ids:
+            raise errors.InvalidError(f"trainer {self.id!r}: expected a client of its own, found an open client of this process: close it first")
+        self._where = where
+        self._arguments += ["--job", self.job, "--id", self.id]
+        self._environment.setdefault("TRAINMASTER_LOG_LEVEL", "warning")
+        self._hand = _Hand()
+        self.on_stopped: Callable[[Sequence[int]], None] = self._drop  # with tasks that the master has taken back; loaders replace it
+        self._chunks: Chunks
+        self.session = 0
+        self.restarts = 0
+        self.is_closed = False
+        self.over = ""
+        self._agent = self._start()
+        _open_ids.add(self._key)
+        this = weakref.ref(self)
+        atexit.register(_close, this)
+
+    def _start(self) -> Agent:
+        agent = Agent(self._arguments, self._environment)
+        end = time.monotonic() + self.timeout
+        try:
+            while True:
+                try:
+                    self.hello = agent.hello(min(_SLICE, max(0.1, end - time.monotonic())))
+                    break
+                except errors.MasterTimeoutError:
+                    if time.monotonic() >= end:
+                        raise errors.MasterTimeoutError(
+                            f"master at {self._where}: expected an answer within {self.timeout:.0f} s, found none: "
+                            "check the address and that the master runs"
+                        ) from None
+                    log.warning("no master answers at %s, waiting", self._where)
+        except BaseException:
+            agent.close(in_order=False)
+            raise
+        self.session += 1
+        self._chunks = Chunks(agent.path)
+        return agent
+
+    @property
+    def explicit(self) -> bool:
+        """Whether tasks count with the commit of a step (`--explicit-commit`)."""
+        return bool(self.hello.get("explicit"))
+
+    @property
+    def job_id(self) -> str:
+        """Id of the job instance."""
+        return str(self.hello["job_id"])
+
+    @property
+    def incarnation(self) -> int:
+        """Number of this session: unique in the job and growing."""
+        return int(self.hello["incarnation"])
+
+    @property
+    def path(self) -> str:
+        """Path of the socket of the agent, for other processes of this trainer."""
+        return self._agent.path
+
+    @property
+    def agent_pid(self) -> int:
+        """Process id of the agent."""
+        return self._agent.process.pid
+
+    def report_dataset(self, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> None:
+        """Name the dataset of the job: paths, globs and URLs. Trainers that repeat it have no effect; another dataset is an error."""
+        names = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
+        if not names:
+            raise ValueError("paths: expected at least one path, found none")
+        self.call("report", paths=[_absolute(os.fspath(p)) for p in names])
+
+    def tasks(self) -> Iterator[Task]:
+        """Iterate over tasks to the end of the job. A task is finished when the loop asks for the next one.
+
+        A loop that was left is given its last task again.
+        """
+        while True:
+            try:
+                task = self._take()
+            except (errors.AgentLostError, errors.SessionLostError):
+                self.restart()
+                continue
+            if task is None:
+                return
+            yield task
+            self._finish(task)
+
+    def fail(self, task: Task, error: BaseException | str) -> None:
+        """Return a task to the queue with a failure. After 3 failures it is set aside."""
+        if self._is_current(task):
+            self.fail_work(task.work.id, error if isinstance(error, str) else f"{type(error).__name__}: {error}")
+            self._drop([task.work.id])
+
+    def fail_work(self, number: int, text: str) -> None:
+        """Do the same with the number of a task."""
+        self.call("fail", task=number, error=text.encode()[:_ERROR_BYTES].decode(errors="ignore"))
+
+    def progress(self, records: int, loss: float | None = None) -> None:
+        """Report trained records. It extends the deadlines of the tasks in hand."""
+        self._agent.link.post("progress", records=records, **({} if loss is None else {"loss": loss}))
+
+    def last_step(self) -> int:
+        """Return the step to load, 0 for a new model. With explicit commits; call it before the first task."""
+        reply = self.call("last_step")
+        if reply.get("dropped"):
+            self._forget_tasks()
+        return int(reply.get("step", 0))
+
+    def applied(self, task: Task | int, step: int, n: int) -> None:
+        """Report that a step has applied the next n records of a task."""
+        self.call("applied", task=task if isinstance(task, int) else task.work.id, step=step, n=n)
+
+    def flushed(self, step: int) -> None:
+        """Report that this member of the ring has saved its part of a step."""
+        self.report_finished()
+        self.call("flushed", step=step)
+
+    def commit(self, step: int) -> None:
+        """Commit a step: its tasks count. It waits until all members have flushed it."""
+        self.call("commit", step=step)
+
+    def rollback(self, step: int) -> None:
+        """Roll the ring back to the last committed step, with the incarnation of this trainer as generation. One member calls it."""
+        self.call("rollback", step=step)
+        self._forget_tasks()
+
+    def close(self) -> None:
+        """Report finished tasks, return the others without a charge, and end the session."""
+        if self.is_closed or os.getpid() != self._agent.owner:
+            return
+        if self._hand.finished and self._agent.is_alive() and not self.over:
+            try:
+                self._agent.link.call("finish", timeout=_SLICE, wait=_SLICE, finished=list(self._hand.finished))
+            except (errors.Error, TimeoutError) as e:
+                log.warning("finished tasks at the end: %s", e)
+        self.is_closed = True
+        _open_ids.discard(self._key)
+        self._agent.close()
+
+    def __enter__(self) -> Client:
+        """Return the client."""
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        """Close the client."""
+        self.close()
+
+    # What follows is for loaders.
+
+    def call(self, op: str, **fields: Any) -> dict[str, Any]:
+        """Send a request to the agent and return its reply. It fails if no master has answered within the timeout."""
+        if self.is_closed:
+            raise errors.InvalidError(f"{op}: expected an open client, found a closed one")
+        end = time.monotonic() + self.timeout
+        while True:
+            try:
+                return self._agent.link.call(op, wait=_SLICE, **fields)
+            except errors.MasterTimeoutError:  # the request is not undone: repeat it
+                if time.monotonic() >= end:
+                    raise
+                log.warning("%s: no answer of a master at %s, waiting", op, self._where)
+
+    def fetch(self, finished: Sequence[int], want: int, wait: bool) -> list[Work] | None:
+        """Return tasks, and report the finished ones. Without `wait`: none, if there is none now. None: the job has ended.
+
+        The caller must call `taken` with the largest id of the tasks. Until then, the next call returns the same tasks.
+        """
+        link = self._agent.link
+        while not link.tasks:
+            if self.is_closed:
+                raise errors.InvalidError("next: expected an open client, found a closed one")
+            more: dict[str, Any] = {"wait": _SLICE} if wait else {"wait": 1, "now": True}
+            try:
+                reply = link.call("next", finished=list(finished), want=want, **more)
+            except errors.OverError as e:
+                self.over = str(e) or "the job has ended"
+                return None
+            except errors.DrainedError:
+                log.warning("an operator ended the work of this trainer (drain)")
+                self.over = "drained"
+                return None
+            if reply.get("over"):
+                self.over = reply["over"]
+                return None
+            if stopped := reply.get("stopped"):
+                self.on_stopped(stopped)
+            if reply.get("tasks"):
+                break
+            self._heed(reply, wait)
+            if not wait:
+                return []
+        self.restarts = 0
+        return [Work.parse(t) for t in link.tasks]
+
+    def _heed(self, reply: dict[str, Any], wait: bool) -> None:
+        reason, silent = reply.get("wait"), float(reply.get("silent") or 0)
+        if reason == "commit" and wait:
+            raise errors.CommitFirstError("no further task before a commit: save the model and call commit")
+        if reason == "rollback":
+            raise errors.RollbackFirstError("a member of the ring was lost with a task: call rollback")
+        if silent and wait:
+            if silent >= self.timeout:
+                raise errors.MasterTimeoutError(
+                    f"master at {self._where}: expected an answer within {self.timeout:.0f} s, found none for {silent:.0f} s: "
+                    "start a master of this job"
+                )
+            log.warning("no answer of a master at %s for %.0f s, waiting", self._where, silent)
+
+    def _drop(self, tasks: Sequence[int]) -> None:
+        h = self._hand
+        self._hand = h._replace(open={k: w for k, w in h.open.items() if k not in tasks})
+
+    def taken(self, last: int) -> None:
+        """Note that the caller has the tasks up to this id."""
+        self._agent.link.forget(last)
+
+    def read(self, chunk: Any) -> list[memoryview]:
+        """Return the records of a chunk."""
+        return self._chunks.read(chunk)
+
+    def report_finished(self, tasks: Sequence[int] = ()) -> None:
+        """Report finished tasks, and wait until they are stored."""
+        finished = [*self._hand.finished, *tasks]
+        if finished:
+            self.call("finish", finished=finished)
+            self._reported(finished)
+
+    def _reported(self, tasks: Sequence[int]) -> None:
+        h = self._hand
+        self._hand = h._replace(finished=tuple(t for t in h.finished if t not in tasks))
+
+    def restart(self) -> None:
+        """Start another agent with a new session, after the agent or the session was lost. All tasks are dropped."""
+        if self.is_closed:
+            raise errors.AgentLostError("the agent has ended, and the client is closed")
+        if self.explicit:
+            raise errors.RolledBackError("the session of this member was lost: begin again from the last step")
+        if self.restarts >= _RESTARTS:
+            raise errors.AgentLostError(
+                f"agent: expected it to run, found {self.restarts} ends without a task between them: its messages are on standard error"
+            )
+        self.restarts += 1
+        log.warning("the agent or its session was lost: starting another one")
+        self._agent.close(in_order=False)
+        self._hand = _Hand()
+        self._agent = self._start()
+
+    def _forget_tasks(self) -> None:
+        self._hand = _Hand(last=self._hand.last)
+
+    def _is_current(self, task: Task) -> bool:
+        return task._session == self.session and task.work.id in self._hand.open
+
+    def _take(self) -> Task | None:
+        if not self._hand.open:
+            self.taken(self._hand.last)
+            finished = self._hand.finished
+            works = self.fetch(finished, 1, wait=True)
+            self._reported(finished)
+            if works is None:
+                return None
+            self._hand = self._hand._replace(open={w.id: w for w in works}, last=works[-1].id)
+        return Task(self, next(iter(self._hand.open.values())), self.session)
+
+    def _finish(self, task: Task) -> None:
+        if self._is_current(task):
+            h, number = self._hand, task.work.id
+            self._hand = h._replace(open={k: w for k, w in h.open.items() if k != number}, finished=(*h.finished, number))
+
+
+def _close(client: weakref.ref[Client]) -> None:
+    if (c := client()) is not None:
+        c.close()
+
+
+def _absolute(name: str) -> str:
+    return name if _URL.match(name) else os.path.abspath(name)
+
+
+def _location(addr: str | None, endpoints: str | Sequence[str] | None) -> tuple[list[str], dict[str, str], str]:
+    """Return flags and environment of the agent, and the address for messages."""
+    own = {"TRAINMASTER_TRAINER", "TRAINMASTER_BIN", "TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS", "TRAINMASTER_JOB", "TRAINMASTER_ID"}
+    environment = {k: v for k, v in os.environ.items() if k not in own}
+    if addr is None and endpoints is None:
+        addr, endpoints = os.environ.get("TRAINMASTER_ADDR"), os.environ.get("TRAINMASTER_ENDPOINTS")
+    if not addr and not endpoints:
+        from .local import for_this_process  # noqa: PLC0415
+
+        addr = for_this_process()
+    if addr:
+        return ["--addr", addr], environment, addr
+    joined = endpoints if isinstance(endpoints, str) else ",".join(endpoints or ())
+    return ["--endpoints", joined], environment, joined

@@ -1,0 +1,83 @@
+"""Errors of the package. Each has what was expected, what was found and what to do in its text."""
+
+from __future__ import annotations
+
+
+class Error(Exception):
+    """Base class of all errors of the package."""
+
+
+class AgentError(Error):
+    """The agent cannot be started, or speaks another version."""
+
+
+class AgentLostError(Error, ConnectionError):
+    """The agent has ended. A loader starts another one."""
+
+
+class OverError(Error):
+    """The job has ended."""
+
+
+class JobFailedError(Error):
+    """The job has failed."""
+
+
+class CommitFirstError(Error):
+    """No further task before a commit."""
+
+
+class RollbackFirstError(Error):
+    """A member of the ring was lost with a task: call rollback first."""
+
+
+class RolledBackError(Error):
+    """The ring was rolled back: drop all tasks and load the last step."""
+
+
+class SessionLostError(Error):
+    """The session of this trainer has ended. Its tasks were returned to the queue."""
+
+
+class DrainedError(Error):
+    """An operator ended the work of this trainer."""
+
+
+class DamagedError(Error):
+    """A file of the dataset is damaged, or was replaced."""
+
+
+class NotFoundError(Error, FileNotFoundError):
+    """A file of the dataset does not exist."""
+
+
+class InvalidError(Error, ValueError):
+    """A value that the master or the agent refuses."""
+
+
+class MasterTimeoutError(Error, TimeoutError):
+    """No master has answered within the timeout."""
+
+
+class DecodeError(Error):
+    """The function `decode` failed for a record."""
+
+
+_KINDS: dict[str, type[Error]] = {
+    "over": OverError,
+    "failed": JobFailedError,
+    "commit_first": CommitFirstError,
+    "rollback_first": RollbackFirstError,
+    "rolled_back": RolledBackError,
+    "session_lost": SessionLostError,
+    "drained": DrainedError,
+    "damaged": DamagedError,
+    "not_found": NotFoundError,
+    "invalid": InvalidError,
+    "timeout": MasterTimeoutError,
+}
+
+
+def of_kind(kind: str, text: str) -> Error:
+    """Return the error for an error of the agent."""
+    return _KINDS.get(kind, Error)(text)

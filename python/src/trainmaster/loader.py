@@ -1,0 +1,405 @@
+"""Loaders of batches. `Loader` reads in this process and makes NumPy arrays; torch.DataLoader has worker processes.
+
+Only the process of the loader decides. It draws batches as addresses (task, chunk, record), and a reader in this process or in a worker
+turns them into data. The i-th batch that is drawn is the i-th that the loop receives.
+"""
+
+from __future__ import annotations
+
+import collections
+import logging
+import os
+import time
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from . import errors
+from ._agent import Chunks
+from .account import Account, Batch, Need, Over, Run, Work
+from .client import WINDOW, Client
+
+log = logging.getLogger("trainmaster")
+
+_PROGRESS = 1.0  # seconds between reports of progress
+_ERROR_BYTES = 256
+Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
+Decode = Callable[[memoryview], Any]
+Fail = Callable[..., None]
+
+
+class _Skip:
+    """The type of SKIP."""
+
+    def __repr__(self) -> str:
+        return "trainmaster.SKIP"
+
+    def __reduce__(self) -> str:
+        return "SKIP"
+
+
+SKIP = _Skip()
+"""Return value of `decode` for a record that is consumed without being in a batch."""
+
+
+class Failure:
+    """A task that failed in a reader: number, text for the master, text for the log."""
+
+    def __init__(self, task: int, text: str, trace: str) -> None:
+        """Make it."""
+        self.task, self.text, self.trace = task, text, trace
+
+
+class Reader:
+    """Turns addresses into data, in any process. It can be pickled if its functions can be."""
+
+    def __init__(
+        self, path: str, decode: Decode | None, decode_batch: Callable[[list[memoryview]], Any] | None, collate: Callable[[list[Any]], Any], keep: int
+    ) -> None:
+        """Make a reader. `keep` is the number of chunks that stay mapped."""
+        self.decode, self.decode_batch, self.collate, self.keep = decode, decode_batch, collate, keep
+        self.chunks = Chunks(path)
+        self._pid = 0
+        self._mapped: collections.OrderedDict[tuple[str, int], list[memoryview]] = collections.OrderedDict()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave the mapped chunks out."""
+        return {**self.__dict__, "_pid": 0, "_mapped": collections.OrderedDict()}
+
+    def records(self, run: Run) -> list[memoryview]:
+        """Return the records of a run."""
+        if self._pid != os.getpid():
+            self._pid, self._mapped = os.getpid(), collections.OrderedDict()
+        key = run.chunk["path"], run.chunk["offset"]
+        mapped = self._mapped.get(key)
+        if mapped is None:
+            mapped = self._mapped[key] = self.chunks.read(run.chunk)
+            while len(self._mapped) > self.keep:
+                self._mapped.popitem(last=False)
+        else:
+            self._mapped.move_to_end(key)
+        return [mapped[i] for i in run.records]
+
+    def read(self, runs: Sequence[Run]) -> tuple[tuple[Failure, ...], bool, Any]:
+        """Return failures, whether there is data, and the data of the records that remain."""
+        failures: list[Failure] = []
+        bad: set[int] = set()
+
+        def fail(task: int, text: str, trace: str = "") -> None:
+            bad.add(task)
+            failures.append(Failure(task, text, trace))
+
+        found: list[tuple[Run, list[memoryview]]] = []
+        for run in runs:
+            if run.task not in bad:
+                try:
+                    found.append((run, self.records(run)))
+                except errors.AgentLostError:
+                    raise
+                except errors.Error as e:
+                    fail(run.task, str(e))
+        if self.decode_batch is None:
+            items = self._decode(found, bad, fail)
+            return tuple(failures), bool(items), self.collate(items) if items else None
+        good = self._good(found, bad)
+        if not good:
+            return tuple(failures), False, None
+        try:
+            return tuple(failures), True, self.decode_batch(good)
+        except Exception:
+            if not self._blame(found, bad, fail):
+                raise  # it fails only for all of them together: no task is to blame
+        good = self._good(found, bad)
+        return tuple(failures), bool(good), self.decode_batch(good) if good else None
+
+    def _decode(self, found: list[tuple[Run, list[memoryview]]], bad: set[int], fail: Fail) -> list[Any]:
+        items: list[tuple[int, Any]] = []
+        for run, records in found:
+            for at, record in zip(run.records, records):
+                if run.task in bad:
+                    break
+                try:
+                    item = bytes(record) if self.decode is None else self.decode(record)
+                except Exception as e:  # noqa: BLE001 it is the user's function
+                    where = f"{run.chunk['path']}: chunk at {run.chunk['offset']}, record {at}"
+                    fail(run.task, f"{where}: decode: {type(e).__name__}: {e}", traceback.format_exc())
+                    break
+                if item is not SKIP:
+                    items.append((run.task, item))
+        return [item for task, item in items if task not in bad]
+
+    def _good(self, found: list[tuple[Run, list[memoryview]]], bad: set[int]) -> list[memoryview]:
+        return [r for run, records in found if run.task not in bad for r in records]
+
+    def _blame(self, found: list[tuple[Run, list[memoryview]]], bad: set[int], fail: Fail) -> bool:
+        """Find the tasks for whose records alone decode_batch fails."""
+        assert self.decode_batch is not None
+        before = len(bad)
+        for run, records in found:
+            if run.task not in bad:
+                try:
+                    self.decode_batch(records)
+                except Exception as e:  # noqa: BLE001 it is the user's function
+                    where = f"{run.chunk['path']}: chunk at {run.chunk['offset']}, records {run.records[0]} to {run.records[-1]}"
+                    fail(run.task, f"{where}: decode_batch: {type(e).__name__}: {e}", traceback.format_exc())
+        return len(bad) > before
+
+
+class Epoch:
+    """The batches of one pass. See `Base.passes`."""
+
+    def __init__(self, number: int, stream: _Stream) -> None:
+        """Make it."""
+        self.number, self._stream = number, stream
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over the batches of the pass."""
+        while self._stream.now is not None and self._stream.now[0] == self.number:
+            yield self._stream.now[1]
+            self._stream.advance()
+
+
+class _Stream:
+    """The batches of all passes, with the next one."""
+
+    def __init__(self, batches: Iterator[tuple[int, Any]]) -> None:
+        self.batches = batches
+        self.now: tuple[int, Any] | None = None
+        self.advance()
+
+    def advance(self) -> None:
+        self.now = next(self.batches, None)
+
+
+class Base:
+    """What the loaders have in common."""
+
+    def __init__(
+        self,
+        paths: Paths | None,
+        *,
+        batch_size: int,
+        shuffle: bool,
+        shuffle_window: int,
+        seed: int,
+        client: Client | None,
+        addr: str | None,
+        job: str | None,
+        timeout: float,
+        window: int,
+    ) -> None:
+        """See the subclasses."""
+        if shuffle_window < 1:
+            raise ValueError(f"shuffle_window: expected at least 1 task, found {shuffle_window}")
+        account = Account(batch_size, window, shuffle_window if shuffle else 0, seed)
+        self._owns = client is None
+        self.client = client or Client(addr, job, timeout)
+        if self.client.explicit and shuffle:  # positions in a task are what a step has applied
+            account.shuffle = 1
+        self.account = account
+        self.client.on_stopped = self._stopped
+        self._turn = 0
+        self._trained = 0
+        self._loss: float | None = None
+        self._told = 0.0
+        try:
+            if paths is not None:
+                self.client.report_dataset(paths)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def over(self) -> str:
+        """Why the job has ended; empty while it has not."""
+        return self.client.over
+
+    def __iter__(self) -> Iterator[Any]:
+        """Iterate over batches to the end of the job. A batch is consumed when the loop asks for the next one, or by `done`."""
+        for _, data in self._batches():
+            yield data
+
+    def passes(self) -> Iterator[Epoch]:
+        """Iterate over passes; each is iterated over to get its batches."""
+        stream = _Stream(self._batches())
+        while stream.now is not None:
+            yield Epoch(stream.now[0], stream)
+
+    def done(self) -> None:
+        """Note that the batch in hand is trained, before the loop asks for the next one."""
+        if not self._is_done:
+            self._is_done = True
+            self._consume()
+
+    def report(self, *, loss: float) -> None:
+        """Report the loss of the batch in hand, for the status of the job."""
+        self._loss = float(loss)
+
+    def close(self) -> None:
+        """Report what is finished and end the session, unless the client was given."""
+        if self._owns:
+            if self.account.finished and not self.client.is_closed and not self.client.over:
+                try:
+                    self.client.report_finished(self.account.finished)
+                except (errors.Error, TimeoutError) as e:
+                    log.warning("finished tasks at the end: %s", e)
+            self.client.close()
+
+    def _stopped(self, tasks: Sequence[int]) -> None:
+        for task in tasks:
+            self.account.fail(task)
+
+    def _draw(self) -> Batch | None:
+        """Return the next batch of addresses, None at the end of the job."""
+        while True:
+            drawn = self.account.draw()
+            if isinstance(drawn, Batch):
+                return drawn
+            if isinstance(drawn, Over):
+                return None
+            self._supply(drawn)
+
+    def _supply(self, need: Need) -> None:
+        """Get tasks for the account."""
+        finished = self.account.finished
+        works = self.client.fetch(finished, need.want, need.wait)
+        self.account.reported(finished)  # after the reply: an exception may come at any time, and a repetition has no effect
+        if works is None:
+            self.account.end(self.client.over)
+        elif not works:
+            self.account.dry()
+        else:
+            self._give(works)
+
+    def _give(self, works: list[Work]) -> None:
+        self.account.give(works)
+        self.client.taken(works[-1].id)
+
+    def _consume(self) -> None:
+        batch = self.account.head
+        self.account.consume()
+        self._trained += batch.records
+        now = time.monotonic()
+        if self._trained and now - self._told >= _PROGRESS:
+            trained, self._trained, self._told = self._trained, 0, now
+            self.client.progress(trained, self._loss)
+
+    def _failed(self, failures: Sequence[Failure]) -> None:
+        for f in failures:
+            if self.account.fail(f.task):
+                log.error("a task failed and returns to the queue: %s", "\n".join(filter(None, (f.text, f.trace))))
+                self.client.fail_work(f.task, f.text)
+
+    def _restart(self) -> None:
+        """Begin a new session: all tasks and batches are dropped, since they are dispatched again."""
+        self.client.restart()
+        self.account.reset()
+
+    def _read(self) -> Iterator[tuple[tuple[Failure, ...], bool, Any]]:
+        """Iterate over what the reader has made of the drawn batches, in order."""
+        raise NotImplementedError
+
+    def _batches(self) -> Iterator[tuple[int, Any]]:
+        """Iterate over (pass, data) of the batches with data."""
+        self._turn = turn = self._turn + 1
+        self.account.redraw()  # what an earlier loop was given and did not ask past
+        results = self._read()
+        while True:
+            try:
+                failures, has_data, data = next(results, ((), None, None))
+            except (errors.AgentLostError, errors.SessionLostError):
+                self._restart()
+                results = self._read()
+                continue
+            if has_data is None:
+                break
+            self._failed(failures)
+            batch = self.account.head
+            self._is_done = False
+            if has_data and batch.runs:
+                yield batch.pass_, data
+                if turn != self._turn:
+                    raise RuntimeError("loader: expected one loop at a time, found a newer one: end the first loop before the second")
+            if not self._is_done:
+                self._consume()
+        self._last_finishes()
+
+    def _last_finishes(self) -> None:
+        if self.account.finished and not self.client.over:
+            self.client.report_finished(self.account.finished)
+        self.account.reported(self.account.finished)
+
+    _is_done = True
+
+
+class Loader(Base):
+    """Batches of a job, as NumPy arrays, read in this process.
+
+    `paths` is the dataset: paths, globs and URLs. `decode(record)` turns a memoryview into a sample: a number, an array, or a tuple or dict of
+    them; the samples of a batch are stacked. `decode_batch(records)` makes a whole batch instead. Without both, a batch is a list of bytes.
+    `shuffle` permutes the records of each task, and mixes those of `shuffle_window` tasks.
+    """
+
+    def __init__(
+        self,
+        paths: Paths | None = None,
+        *,
+        decode: Decode | None = None,
+        decode_batch: Callable[[list[memoryview]], Any] | None = None,
+        collate: Callable[[list[Any]], Any] | None = None,
+        batch_size: int = 1,
+        shuffle: bool = False,
+        shuffle_window: int = 1,
+        seed: int = 0,
+        client: Client | None = None,
+        addr: str | None = None,
+        job: str | None = None,
+        timeout: float = 600,
+        window: int = WINDOW,
+    ) -> None:
+        """See the class."""
+        check_decode(decode, decode_batch)
+        super().__init__(
+            paths,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            shuffle_window=shuffle_window,
+            seed=seed,
+            client=client,
+            addr=addr,
+            job=job,
+            timeout=timeout,
+            window=window,
+        )
+        self._functions = decode, decode_batch, collate or (list if decode is None else stack)
+        self._keep = chunks_to_keep(shuffle, shuffle_window)
+
+    def _read(self) -> Iterator[tuple[tuple[Failure, ...], bool, Any]]:
+        reader = Reader(self.client.path, *self._functions, self._keep)
+        while (batch := self._draw()) is not None:
+            yield reader.read(batch.runs)
+
+
+def chunks_to_keep(shuffle: bool, window: int) -> int:
+    """Return the number of chunks that a reader keeps mapped."""
+    return 32 * window if shuffle else 8
+
+
+def check_decode(decode: object, decode_batch: object) -> None:
+    """Refuse both functions together."""
+    if decode is not None and decode_batch is not None:
+        raise ValueError("decode, decode_batch: expected one of them, found both")
+
+
+def stack(items: list[Any]) -> Any:
+    """Stack samples: arrays and numbers to an array, tuples and dicts by their parts."""
+    import numpy as np  # noqa: PLC0415 it is an extra
+
+    first = items[0]
+    if isinstance(first, tuple):
+        return tuple(stack([item[i] for item in items]) for i in range(len(first)))
+    if isinstance(first, dict):
+        return {key: stack([item[key] for item in items]) for key in first}
+    if isinstance(first, (str, bytes)):
+        return items
+    return np.stack([np.asarray(item) for item in items])

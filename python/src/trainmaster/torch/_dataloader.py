@@ -1,0 +1,276 @@
+"""A DataLoader over the tasks of a job. torch's DataLoader has the worker processes, and the account in this process decides."""
+
+from __future__ import annotations
+
+import multiprocessing
+import multiprocessing.connection
+import pickle
+import signal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+import torch
+from torch.utils.data import DataLoader as TorchLoader
+from torch.utils.data import default_collate
+from torch.utils.data._utils import signal_handling
+
+from .. import errors
+from ..account import Run
+from ..client import WINDOW, Client
+from ..loader import Base, Decode, Failure, Paths, Reader, check_decode, chunks_to_keep
+
+_RETRIES = 3  # of the same batch, after workers that died
+_END_OF_WORKER = 0.5  # seconds: the sockets of a worker close before it counts as dead
+_AGAIN = 0.2  # seconds between signals to a main thread that has not noticed
+
+Result = tuple[tuple[Failure, ...], bool, Any]
+
+
+class WorkerDiedError(RuntimeError):
+    """A worker process of a DataLoader has died."""
+
+
+class _Dataset:
+    """What torch's workers read: addresses in, data out."""
+
+    def __init__(self, reader: Reader) -> None:
+        self.reader = reader
+
+    def __getitems__(self, runs: tuple[Run, ...]) -> Result | None:
+        try:
+            return self.reader.read(runs)
+        except errors.AgentLostError:
+            return None
+
+    def __getitem__(self, index: object) -> Any:
+        raise TypeError(f"dataset: expected the sampler of trainmaster.torch.DataLoader, found index {index!r}: use trainmaster.torch.DataLoader")
+
+    def __len__(self) -> int:
+        raise TypeError("dataset: the number of records is not known before the end: use trainmaster.torch.DataLoader")
+
+
+def _same(result: Any) -> Any:
+    return result
+
+
+class _Sampler:
+    """Gives the addresses of each drawn batch to torch."""
+
+    def __init__(self, draw: Callable[[], Any]) -> None:
+        self.draw = draw
+
+    def __iter__(self) -> _Sampler:
+        return self
+
+    def __next__(self) -> tuple[Run, ...]:
+        batch = self.draw()
+        if batch is None:
+            raise StopIteration
+        return tuple(batch.runs)
+
+
+class _Watch:
+    """Interrupts the main thread in `next` when a worker has died.
+
+    torch's own handler of SIGCHLD raises wherever the main thread is, also in the training step. This one raises only while `next` runs. It is
+    needed: a worker that is killed while it writes a message leaves the reader of the queue waiting forever. Workers of a fork server are
+    no children of this process, so a thread waits for their end and sends the signal.
+    """
+
+    def __init__(self) -> None:
+        self.sentinels: list[int] = []
+        self.iterator: Any = None
+        self.is_armed = False
+        self.is_set = False
+
+    def install(self) -> None:
+        """Set the handler, once, if this is the main thread. torch's handler is called after it."""
+        if self.is_set or threading.current_thread() is not threading.main_thread():
+            return
+        before = signal.getsignal(signal.SIGCHLD)
+
+        def handle(number: int, frame: FrameType | None) -> None:
+            self.check()
+            if callable(before):
+                before(number, frame)
+
+        signal.signal(signal.SIGCHLD, handle)
+        self.is_set = True
+
+    def arm(self, iterator: Any) -> None:
+        """Let the end of a worker of torch's iterator interrupt the main thread. It may have come before."""
+        self.sentinels = [w.sentinel for w in iterator._workers]
+        self.iterator = iterator
+        self.is_armed = True
+        self.check()
+
+    def check(self) -> None:
+        """Raise an error if `next` runs and a worker has died."""
+        # At its end, the iterator itself ends the workers.
+        if self.is_armed and not self.iterator._shutdown and multiprocessing.connection.wait(self.sentinels, 0):
+            self.is_armed = False
+            raise WorkerDiedError("a worker of the DataLoader has died")
+
+    def poke(self, workers: Sequence[Any]) -> None:
+        """Send the signal for workers that are no children of this process, until all of them have ended."""
+        main, running = threading.main_thread(), [w.sentinel for w in workers]
+        while running:
+            died = multiprocessing.connection.wait(running)
+            while self.is_armed and main.ident is not None and any(d in self.sentinels for d in died):
+                signal.pthread_kill(main.ident, signal.SIGCHLD)
+                threading.Event().wait(_AGAIN)
+            running = [r for r in running if r not in died]
+
+
+_watch = _Watch()
+
+
+class DataLoader(Base):
+    """Batches of a job as tensors, for an existing training loop.
+
+    `paths` is the dataset: paths, globs and URLs. `decode(record)` turns a memoryview into a sample; `collate_fn` makes a batch of them
+    (default: torch's). `decode_batch(records)` makes a whole batch instead. Without both, a batch is a list of bytes. The functions run in
+    `num_workers` worker processes. Other arguments, such as `multiprocessing_context`, `prefetch_factor` and `pin_memory`, are those of torch's
+    DataLoader.
+
+    The loop runs to the end of the job. The length is not known. A batch may be shorter than `batch_size`: at the end of a pass, and
+    while other trainers have all remaining tasks.
+    """
+
+    def __init__(
+        self,
+        paths: Paths | None = None,
+        *,
+        decode: Decode | None = None,
+        decode_batch: Callable[[list[memoryview]], Any] | None = None,
+        batch_size: int = 1,
+        num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None,
+        shuffle: bool = False,
+        shuffle_window: int = 1,
+        seed: int = 0,
+        client: Client | None = None,
+        addr: str | None = None,
+        job: str | None = None,
+        timeout: float = 600,
+        window: int = WINDOW,
+        **torch_arguments: Any,
+    ) -> None:
+        """See the class."""
+        for name in ("dataset", "sampler", "batch_sampler", "drop_last"):
+            if name in torch_arguments:
+                raise TypeError(f"{name}: expected no such argument: the master decides which records this trainer gets")
+        check_decode(decode, decode_batch)
+        self._functions = decode, decode_batch, collate_fn or (list if decode is None else default_collate)
+        self._keep = chunks_to_keep(shuffle, shuffle_window)
+        self.num_workers, self._arguments = num_workers, torch_arguments
+        self._method = _start_method(torch_arguments.get("multiprocessing_context")) if num_workers else ""
+        self._check_functions()
+        self.rebuilt = 0
+        super().__init__(
+            paths,
+            batch_size=batch_size,
+            shuffle=shuffle,
+            shuffle_window=shuffle_window,
+            seed=seed,
+            client=client,
+            addr=addr,
+            job=job,
+            timeout=timeout,
+            window=window,
+        )
+
+    @property
+    def worker_pids(self) -> tuple[int, ...]:
+        """Process ids of the workers."""
+        return tuple(w.pid for w in self._workers)
+
+    @property
+    def dataset(self) -> _Dataset:
+        """What the workers read. It has no length, and no other DataLoader can read it."""
+        return _Dataset(Reader(self.client.path, *self._functions, self._keep))
+
+    _workers: Sequence[Any] = ()
+
+    def _check_functions(self) -> None:
+        if self._method in {"", "fork"}:
+            return
+        for name, function in zip(("decode", "decode_batch", "collate_fn"), self._functions):
+            try:
+                pickle.dumps(function)
+            except (pickle.PicklingError, AttributeError, TypeError) as e:
+                raise ValueError(
+                    f"{name}: expected a function that other processes can import, since they start by {self._method}, found {function!r} ({e}): "
+                    "define it at the top level of a module, or use multiprocessing_context='fork'"
+                ) from None
+
+    def _build(self) -> Any:
+        generator = torch.Generator()  # so that the random numbers of the script do not depend on the workers
+        loader: TorchLoader[Any] = TorchLoader(
+            self.dataset,  # type: ignore[arg-type]
+            batch_sampler=_Sampler(self._draw),  # type: ignore[arg-type]
+            collate_fn=_same,
+            num_workers=self.num_workers,
+            **{"generator": generator, **self._arguments},
+        )
+        iterator = iter(loader)
+        self._workers = getattr(iterator, "_workers", ())
+        if self._workers:
+            signal_handling._remove_worker_pids(id(iterator))
+            iterator._worker_pids_set = False  # type: ignore[attr-defined]
+            _watch.install()
+            if self._method == "forkserver":
+                threading.Thread(target=_watch.poke, args=(self._workers,), name="trainmaster-workers", daemon=True).start()
+        return iterator
+
+    def _read(self) -> Iterator[Result]:
+        iterator = self._build()
+        failed = 0
+        while True:
+            try:
+                result = self._next(iterator)
+            except StopIteration:
+                return
+            except (errors.Error, TimeoutError):
+                raise
+            except Exception as e:
+                # RuntimeError, ConnectionResetError, EOFError, FileNotFoundError: it depends on what the worker was doing.
+                if not self._has_died():
+                    raise
+                failed += 1
+                if failed > _RETRIES:
+                    raise RuntimeError(
+                        f"DataLoader workers died {failed} times at the same batch: look for their messages, and for the limit of memory"
+                    ) from e
+                self.rebuilt += 1
+                iterator = None
+                self.account.redraw()
+                iterator = self._build()
+                continue
+            if result is None:
+                raise errors.AgentLostError("the agent has ended")
+            failed = 0
+            yield result
+
+    def _has_died(self) -> bool:
+        return bool(self._workers) and bool(multiprocessing.connection.wait([w.sentinel for w in self._workers], _END_OF_WORKER))
+
+    def _next(self, iterator: Any) -> Any:
+        if not self._workers:
+            return next(iterator)
+        try:
+            _watch.arm(iterator)
+            return next(iterator)
+        finally:
+            _watch.is_armed = False
+            _watch.iterator = None
+
+
+def _start_method(context: Any) -> str:
+    if context is None:
+        return multiprocessing.get_start_method()
+    if isinstance(context, str):
+        return context
+    return str(context.get_start_method())

@@ -1,0 +1,127 @@
+"""Jobs for the tests: real masters with an embedded etcd, and datasets."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import pathlib
+import re
+import signal
+import socket
+import struct
+import subprocess
+import time
+import zlib
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import trainmaster as tm
+
+MASTER = os.environ["TRAINMASTER_BIN"]
+
+
+def free_port() -> int:
+    """A port that nothing uses now."""
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        return int(s.getsockname()[1])
+
+
+class Job:
+    """A master, which can be killed and started again with the same state."""
+
+    def __init__(self, directory: pathlib.Path, *flags: str) -> None:
+        self.directory = directory
+        directory.mkdir(parents=True, exist_ok=True)
+        self.flags = flags
+        self.addr = f"127.0.0.1:{free_port()}"
+        self.log = directory / "master.log"
+        self.start()
+
+    def start(self) -> None:
+        """Start the master, and wait until it leads."""
+        had = self.log.read_text().count("msg=leading") if self.log.exists() else 0
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("TRAINMASTER_")}
+        with self.log.open("ab") as f:
+            self.process = subprocess.Popen(
+                [MASTER, "--data-dir", str(self.directory / "etcd"), "--listen", self.addr, "--http", "", "--linger", "20s", *self.flags],
+                stdin=subprocess.DEVNULL,
+                stdout=f,
+                stderr=f,
+                env=environment,
+            )
+        end = time.monotonic() + 60
+        while self.log.read_text().count("msg=leading") == had:
+            assert self.process.poll() is None, self.log.read_text()
+            assert time.monotonic() < end, self.log.read_text()
+            time.sleep(0.01)  # the log is a file: there is nothing to wait on
+
+    def kill(self) -> None:
+        """Kill the master with SIGKILL."""
+        self.process.kill()
+        self.process.wait()
+
+    def stop(self) -> None:
+        """End the master."""
+        if self.process.poll() is None:
+            self.process.terminate()
+        try:
+            self.process.wait(30)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def verify(self) -> list[dict[str, Any]]:
+        """Wait for the end of the master, and return what `verify` says of each pass; it must exit with 0."""
+        try:
+            self.process.wait(60)
+        finally:
+            self.stop()
+        command = [MASTER, "verify", "--data-dir", str(self.directory / "etcd"), "-o", "json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        passes: list[dict[str, Any]] = json.loads(done.stdout)
+        return passes
+
+
+def numbers(directory: pathlib.Path, n: int, shards: int = 2, per_chunk: int = 25, size: int = 12, force: bool = False) -> str:
+    """Write n records, each with its number and a checksum, and return the glob of the files."""
+    body = (size + 4) * per_chunk
+
+    def records() -> Iterable[bytes]:
+        for i in range(n):
+            head = struct.pack("<q", i)
+            yield head + struct.pack("<I", zlib.crc32(head)) + bytes(max(0, size - 12))
+
+    tm.write_records(directory / "numbers", records(), shards=shards, chunk_bytes=body, force=force)
+    return str(directory / "numbers-*")
+
+
+def number_of(record: bytes | memoryview) -> int:
+    """Return the number of a record, which must be whole."""
+    head, crc = bytes(record[:8]), struct.unpack("<I", record[8:12])[0]
+    assert zlib.crc32(head) == crc
+    return int(struct.unpack("<q", head)[0])
+
+
+def once_per_pass(seen: Counter[int], n: int, passes: int) -> None:
+    """Require each number once in each pass."""
+    assert dict(Counter(seen.values())) == {passes: n}, {k: v for k, v in seen.items() if v != passes}
+
+
+def agent_log(text: str) -> list[int]:
+    """Process ids after the word agent in a log."""
+    return [int(p) for p in re.findall(r"^agent (\d+)", text, re.MULTILINE)]
+
+
+def is_running(pid: int) -> bool:
+    """Whether a process exists and is no zombie."""
+    with contextlib.suppress(OSError):
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    return False
+
+
+def kill(pid: int) -> None:
+    """Kill a process of this test."""
+    os.kill(pid, signal.SIGKILL)

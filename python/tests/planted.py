@@ -1,0 +1,155 @@
+"""Plants single bugs in a copy of the package: the named test must fail for each. `scripts/python.sh planted [WORD]` runs it.
+
+docs/faults-python.md has the rows.
+"""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import shutil
+import subprocess
+import sys
+import tempfile
+from typing import NamedTuple
+
+SOURCE = pathlib.Path(__file__).parents[1] / "src" / "trainmaster"
+LIMIT = 90.0  # seconds: a test that hangs has found the bug
+
+
+class Bug(NamedTuple):
+    """A bug: the row of the fault, what is wrong, the file, the text and its replacement, the test."""
+
+    row: str
+    name: str
+    file: str
+    text: str
+    bad: str
+    test: str
+
+
+BUGS = [
+    Bug(
+        "F390", "sampler waits while a batch is in flight", "account.py", "Need(wait=not s.left,", "Need(wait=True,",
+        "test_account.py::test_each_record_is_consumed_once",
+    ),
+    Bug(
+        "F390", "no marker while a batch is in flight", "account.py", "if in_flight and not is_closed:", "if False:",
+        "test_account.py::test_each_record_is_consumed_once",
+    ),
+    Bug(
+        "F391", "a task is finished when it is drawn", "account.py", "            if not left[task]:", "            if left[task] >= 0:",
+        "test_account.py::test_each_record_is_consumed_once",
+    ),
+    Bug(
+        "F391", "batches of two passes are mixed", "account.py", "if n and source.work.pass_ != pass_:", "if False:",
+        "test_account.py::test_each_record_is_consumed_once",
+    ),
+    Bug(
+        "F392", "the state changes in two steps", "account.py", "        self._state = s._replace(flight=s.flight[1:], sent",
+        "        self._state = s._replace(flight=s.flight[1:])\n        self._state = s._replace(flight=s.flight[1:], sent",
+        "test_account.py::test_interrupt_at_any_instruction_loses_and_repeats_nothing",
+    ),
+    Bug(
+        "F392", "a left loop does not get its batch again", "account.py", "self._state = self._state._replace(sent=0)", "pass",
+        "test_loader.py::test_batch_in_hand_is_given_again_unless_it_is_done",
+    ),
+    Bug(
+        "F393", "received bytes are noted after the call", "_link.py", "self._in.raw.extend(map(self.sock.recvmsg, (1 << 16,), (_ANCILLARY,)))",
+        "got = self.sock.recvmsg(1 << 16, _ANCILLARY); self._in.raw.append(got)", "test_link.py::test_interrupt_at_any_instruction_mixes_up_no_reply",
+    ),
+    Bug(
+        "F393", "tasks of a request that was given up are lost", "_link.py", 'tasks += reply.get("tasks") or ()',
+        'tasks += (reply["id"] not in self._unwanted and reply.get("tasks")) or ()', "test_link.py::test_reply_of_another_request_is_not_taken",
+    ),
+    Bug(
+        "F394", "a worker that died does not interrupt the loop", "torch/_dataloader.py", "        if self.is_armed and not", "        if False and not",
+        "test_torch.py::test_worker_that_is_killed_in_a_message_does_not_block_the_loop[fork]",
+    ),
+    Bug(
+        "F394", "nothing watches the workers of a fork server", "torch/_dataloader.py", 'if self._method == "forkserver":', "if False:",
+        "test_torch.py::test_worker_that_is_killed_in_a_message_does_not_block_the_loop[forkserver]",
+    ),
+    Bug(
+        "F394", "the handler raises in the training step", "torch/_dataloader.py", "        finally:\n            _watch.is_armed = False\n",
+        "        finally:\n            pass\n", "test_torch.py::test_killed_workers_are_replaced[fork]",
+    ),
+    Bug(
+        "F394", "new workers do not read what was in flight", "torch/_dataloader.py", "                self.account.redraw()\n", "",
+        "test_torch.py::test_killed_workers_are_replaced[fork]",
+    ),
+    Bug(
+        "F394", "workers are replaced forever", "torch/_dataloader.py", "if failed > _RETRIES:", "if False:",
+        "test_torch.py::test_worker_that_always_dies_ends_the_loop",
+    ),
+    Bug(
+        "F395", "a failure is not reported",
+        "loader.py",
+        "self.client.fail_work(f.task, f.text)",
+        "pass",
+        "test_loader.py::test_decode_error_fails_its_task",
+    ),
+    Bug(
+        "F395", "records of a failed task stay in its batch", "loader.py", "for task, item in items if task not in bad]", "for task, item in items]",
+        "test_loader.py::test_decode_error_fails_its_task",
+    ),
+    Bug(
+        "F395", "a batch without records is yielded", "loader.py", "return tuple(failures), bool(items), self.collate(items) if items else None",
+        "return tuple(failures), True, self.collate(items)", "test_loader.py::test_skipped_record_is_consumed",
+    ),
+    Bug(
+        "F396", "batches of a lost session go on", "loader.py", "        self.account.reset()\n", "", "test_loader.py::test_agent_that_is_killed_costs_no_count",
+    ),
+    Bug(
+        "F397", "memory is freed while records are in use", "_link.py", "weakref.finalize(memory, self._free, reply[\"key\"], os.getpid()).atexit = False",
+        'self._free(reply["key"], os.getpid())', "test_link.py::test_freed_chunk_is_reported_with_the_next_request",
+    ),
+    Bug(
+        "F398", "a program of another version is accepted", "_agent.py", "if MASTER and found != MASTER:", "if False:",
+        "test_client.py::test_another_version_is_refused",
+    ),
+    Bug(
+        "F398", "each replica trains alone", "local.py", 'or os.environ.get("KUBERNETES_SERVICE_HOST")', "or False", "test_client.py::test_local_master",
+    ),
+]  # fmt: skip
+
+
+def catches(bug: Bug) -> bool:
+    """Plant a bug, and report whether its test fails."""
+    with tempfile.TemporaryDirectory() as work:
+        shutil.copytree(SOURCE, pathlib.Path(work, "trainmaster"), ignore=shutil.ignore_patterns("__pycache__"))
+        file = pathlib.Path(work, "trainmaster", bug.file)
+        content = file.read_text()
+        if content.count(bug.text) != 1:
+            raise SystemExit(f"{bug.row} {bug.name}: expected the text once in {bug.file}, found it {content.count(bug.text)} times")
+        file.write_text(content.replace(bug.text, bug.bad))
+        command = [sys.executable, "-m", "pytest", "-x", "-p", "no:cacheprovider", f"tests/{bug.test}"]
+        with pathlib.Path(work, "log").open("w+") as log:
+            run = subprocess.Popen(
+                command, cwd=SOURCE.parents[1], env={**os.environ, "PYTHONPATH": work}, stdout=log, stderr=log, start_new_session=True
+            )
+            try:
+                code = run.wait(LIMIT)
+            except subprocess.TimeoutExpired:
+                os.killpg(run.pid, 9)
+                run.wait()
+                return True
+            if code not in (0, 1):
+                log.seek(0)
+                raise SystemExit(f"{bug.row} {bug.name}: pytest ended with {code}:\n{log.read()}")
+            return code == 1
+
+
+def main(word: str) -> None:
+    """Plant the bugs with a word in their row or name."""
+    missed = 0
+    for bug in BUGS:
+        if word in f"{bug.row} {bug.name}":
+            caught = catches(bug)
+            missed += not caught
+            print(f"{bug.row} {bug.name}: {'caught' if caught else 'NOT CAUGHT'} by {bug.test}", flush=True)
+    sys.exit(missed > 0)
+
+
+if __name__ == "__main__":
+    main(" ".join(sys.argv[1:]))

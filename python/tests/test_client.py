@@ -1,0 +1,211 @@
+"""The client with real masters: passes, faults, and the sentences of bad input."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable
+
+import pytest
+from lab import Job, is_running, kill, number_of, numbers, once_per_pass
+
+import trainmaster as tm
+
+StartJob = Callable[..., Job]
+
+
+def test_client_walks_all_passes(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j, seen = numbers(tmp_path, 500), job("--passes", "2", "--chunks-per-task", "2"), Counter[int]()
+    with tm.Client(j.addr) as client:
+        client.report_dataset(data)
+        for task in client.tasks():
+            before = sum(seen.values())
+            for record in task:
+                assert isinstance(record, memoryview)
+                seen[number_of(record)] += 1
+            assert sum(seen.values()) - before == len(task)
+        assert client.over
+    once_per_pass(seen, 500, 2)
+    assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0), (0, 0)]
+
+
+def test_failed_task_is_dispatched_again_and_set_aside(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j = numbers(tmp_path, 100), job("--chunks-per-task", "1", "--task-max-failures", "2")
+    fails = Counter[int]()
+    with tm.Client(j.addr) as client:
+        client.report_dataset([data])
+        for task in client.tasks():
+            if any(number_of(r) == 7 for r in task):
+                fails[task.index] += 1
+                client.fail(task, ValueError("no good " + "x" * 1000))
+    assert list(fails.values()) == [3]
+    assert "no good xxx" in j.log.read_text()
+    j.stop()
+
+
+def test_loop_that_was_left_gets_its_task_again(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j, seen = numbers(tmp_path, 100), job("--chunks-per-task", "1"), Counter[int]()
+    with tm.Client(j.addr) as client:
+        client.report_dataset(data)
+        for task in client.tasks():
+            first = task.index
+            break
+        for task in client.tasks():
+            if not seen:
+                assert task.index == first
+            seen.update(number_of(r) for r in task)
+    once_per_pass(seen, 100, 1)
+    j.verify()
+
+
+def test_agent_that_is_killed_is_started_again(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j, kept = numbers(tmp_path, 200), job("--chunks-per-task", "1"), []
+    with tm.Client(j.addr, id="a") as client:
+        client.report_dataset(data)
+        killed = 0
+        for n, task in enumerate(client.tasks()):
+            kept.append((list(task), task))
+            if n in (2, 5):
+                kill(client.agent_pid)
+                killed += 1
+        assert client.session == 1 + killed
+        for records, task in kept:  # the memory of an agent that was killed stays valid
+            assert len([number_of(r) for r in records]) == len(task)
+    j.verify()
+
+
+def test_killed_master_costs_no_record(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j, seen = numbers(tmp_path, 400), job("--chunks-per-task", "1"), Counter[int]()
+    with tm.Client(j.addr) as client:
+        client.report_dataset(data)
+        for n, task in enumerate(client.tasks()):
+            seen.update(number_of(r) for r in task)
+            if n == 4:
+                j.kill()
+                j.start()
+    once_per_pass(seen, 400, 1)
+    j.verify()
+
+
+def test_agent_ends_with_a_killed_trainer(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j = numbers(tmp_path, 200), job("--chunks-per-task", "1", "--session-ttl", "30s")
+    script = tmp_path / "trainer.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import os, time
+            import trainmaster as tm
+            client = tm.Client({j.addr!r}, id="victim")
+            client.report_dataset({data!r})
+            for task in client.tasks():
+                if os.fork() == 0: time.sleep(60); os._exit(0)  # it keeps the sockets open
+                print("agent", client.agent_pid, flush=True)
+                time.sleep(60)
+            """
+        )
+    )
+    victim = subprocess.Popen([sys.executable, str(script)], stdout=subprocess.PIPE, text=True, start_new_session=True)
+    assert victim.stdout
+    agent = int(victim.stdout.readline().split()[1])
+    try:
+        with tm.Client(j.addr, id="other") as client:
+            begun = time.monotonic()
+            victim.kill()
+            seen = Counter[int]()
+            for task in client.tasks():
+                seen.update(number_of(r) for r in task)
+            assert time.monotonic() - begun < 20  # much less than the TTL of its session
+        once_per_pass(seen, 200, 1)
+        assert not is_running(agent)
+        j.verify()
+    finally:
+        os.killpg(victim.pid, signal.SIGKILL)
+        victim.wait()
+
+
+def test_session_outlives_a_held_gil(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j = numbers(tmp_path, 100), job("--chunks-per-task", "1", "--session-ttl", "2s")
+    script = f"""
+import ctypes, trainmaster as tm
+with tm.Client({j.addr!r}) as client:
+    client.report_dataset({data!r})
+    for n, task in enumerate(client.tasks()):
+        list(task)
+        if n == 1: ctypes.PyDLL(None).sleep(8)
+    print("session", client.session)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "session 1\n"
+    j.verify()
+
+
+def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data, j = numbers(tmp_path, 100), job()
+    with tm.Client(j.addr, id="one") as client:
+        client.report_dataset(data)
+        with pytest.raises(tm.errors.InvalidError, match="expected a client of its own, found an open client"):
+            tm.Client(j.addr, id="one")
+        with pytest.raises(tm.Error, match="dataset"):
+            client.report_dataset(str(tmp_path / "none-*"))
+        with pytest.raises(ValueError, match="expected at least one path"):
+            client.report_dataset([])
+        with pytest.raises(tm.Error, match="explicit-commit"):
+            client.last_step()
+    with pytest.raises(tm.errors.InvalidError, match="expected an open client, found a closed one"):
+        client.report_dataset(data)
+    with pytest.raises(tm.Error, match="other"):
+        tm.Client(j.addr, job="other", timeout=5)
+    with pytest.raises(ValueError, match="timeout: expected more than 0"):
+        tm.Client(j.addr, timeout=0)
+    monkeypatch.setenv("TRAINMASTER_BIN", str(tmp_path / "none"))
+    with pytest.raises(tm.Error, match="TRAINMASTER_BIN: expected a program, found"):
+        tm.Client(j.addr)
+
+
+def test_no_master_is_a_timeout() -> None:
+    begun = time.monotonic()
+    with pytest.raises(TimeoutError, match="expected an answer within 2 s, found none"):
+        tm.Client("127.0.0.1:1", timeout=2)
+    assert time.monotonic() - begun < 15
+
+
+def test_another_version_is_refused(job: StartJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    from trainmaster import _agent
+
+    j = job()
+    monkeypatch.setattr(_agent, "MASTER", "v0.0.0-of-another-time")
+    with pytest.raises(tm.Error, match=r"expected version v0\.0\.0-of-another-time, as this package has, found"):
+        tm.Client(j.addr)
+
+
+def test_local_master(tmp_path: pathlib.Path) -> None:
+    data = numbers(tmp_path, 100)
+    script = f"""
+import trainmaster as tm
+with tm.Client() as client:
+    client.report_dataset({data!r})
+    print(sum(len(task) for task in client.tasks()))
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    assert done.stdout == "100\n"
+    assert "started a master for this process alone" in done.stderr
+    for name, value in (("WORLD_SIZE", "3"), ("KUBERNETES_SERVICE_HOST", "10.0.0.1")):
+        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env={**os.environ, name: value})
+        assert done.returncode != 0
+        assert "TRAINMASTER_ADDR: expected the address of a master, found none" in done.stderr
+
+
+def test_local_master_ends_with_its_process(tmp_path: pathlib.Path) -> None:
+    script = "import os, trainmaster as tm; print(tm.local(2)._guard.pid, flush=True); os.kill(os.getpid(), 9)"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    guard = int(done.stdout)
+    end = time.monotonic() + 30
+    while is_running(guard):
+        assert time.monotonic() < end
+        time.sleep(0.02)  # the process of another process: there is nothing to wait on

@@ -1,0 +1,39 @@
+"""The examples of docs/python.md and of the READMEs."""
+
+from __future__ import annotations
+
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"^```python\n(.*?)^```", (ROOT / page).read_text(), re.MULTILINE | re.DOTALL)
+
+
+def test_examples_of_the_page_run(tmp_path: pathlib.Path) -> None:
+    printed = []
+    for i, text in enumerate(blocks("docs/python.md")):
+        (tmp_path / f"block_{i}.py").write_text(text)
+        done = subprocess.run([sys.executable, f"block_{i}.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, f"block {i}: {done.stderr}"
+        printed.append(done.stdout)
+    assert printed[0] == ""
+    assert re.fullmatch(r"expected 1\.0, found \d\.\d\n", printed[1])
+    assert printed[2] == "pass 1 has 1000 records\npass 2 has 1000 records\n"
+    assert printed[3] == "8000 bytes\n"
+
+
+@pytest.mark.parametrize("page", ["README.md", "python/README.md"])
+def test_three_lines_run(page: str, tmp_path: pathlib.Path) -> None:
+    (text,) = blocks(page)
+    head = 'import trainmaster as tm\ndef parse(r): return len(r), 0.0\ntm.write_records("data/train", [b"x"] * 100, shards=2)\n'
+    (tmp_path / "script.py").write_text(head + text + "\nprint('done')\n")
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "done\n"

@@ -1,0 +1,181 @@
+"""The NumPy loader with real masters."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import struct
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from lab import Job, kill, number_of, numbers, once_per_pass
+
+import trainmaster as tm
+
+StartJob = Callable[..., Job]
+
+
+def parse(record: memoryview) -> tuple[Any, int]:
+    return np.frombuffer(record, np.uint8)[:8], number_of(record)
+
+
+def test_batches_are_arrays_and_passes_end_with_short_ones(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j, seen = numbers(tmp_path, 210), job("--passes", "3", "--chunks-per-task", "1"), Counter[int]()
+    loader = tm.Loader(data, decode=parse, batch_size=32, addr=j.addr)
+    passes = []
+    for epoch in loader.passes():
+        sizes = []
+        for x, y in epoch:
+            assert x.shape == (len(y), 8)
+            seen.update(y.tolist())
+            sizes.append(len(y))
+        passes.append((epoch.number, sum(sizes)))
+    assert passes == [(1, 210), (2, 210), (3, 210)]
+    loader.close()
+    once_per_pass(seen, 210, 3)
+    j.verify()
+
+
+@pytest.mark.parametrize("window", [1, 4])
+def test_shuffle(job: StartJob, tmp_path: pathlib.Path, window: int) -> None:
+    data = numbers(tmp_path, 300, shards=1)
+    orders = []
+    for _ in range(2):
+        j, order = job("--passes", "2", "--chunks-per-task", "2"), []
+        loader = tm.Loader(data, decode=number_of, batch_size=16, shuffle=True, shuffle_window=window, seed=3, addr=j.addr)
+        for batch in loader:
+            order += batch.tolist()
+        loader.close()
+        j.verify()
+        once_per_pass(Counter(order), 300, 2)
+        orders.append(order)
+    assert orders[0][:50] != sorted(orders[0][:50])
+    assert orders[0][:300] != orders[0][300:]
+    if window == 1:
+        assert orders[0] == orders[1]
+        assert len({n // 50 for n in orders[0][:50]}) == 1
+    else:
+        assert len({n // 50 for n in orders[0][:50]}) > 1
+
+
+def test_decode_error_fails_its_task(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j, seen = numbers(tmp_path, 100, shards=1), job("--chunks-per-task", "1"), Counter[int]()
+
+    def decode(record: memoryview) -> int:
+        n = number_of(record)
+        if n == 40:
+            raise KeyError("forty")
+        return n
+
+    loader = tm.Loader(data, decode=decode, batch_size=100, addr=j.addr)
+    for batch in loader:
+        seen.update(batch.tolist())
+    loader.close()
+    assert {n for n, times in seen.items() if times == 1} == set(range(100)) - set(range(25, 50))
+    assert not set(seen) & set(range(25, 50)), "the other records of the task are in the batch"
+    text = j.log.read_text()
+    assert "record 15: decode: KeyError: 'forty'" in text
+    assert "numbers-00000-of-00001: chunk at" in text
+    j.stop()
+
+
+def test_decode_batch_error_fails_the_task_to_blame(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j, seen = numbers(tmp_path, 100, shards=1), job("--chunks-per-task", "1"), Counter[int]()
+
+    def decode_batch(records: list[memoryview]) -> list[int]:
+        found = [number_of(r) for r in records]
+        if 40 in found:
+            raise KeyError("forty")
+        return found
+
+    loader = tm.Loader(data, decode_batch=decode_batch, batch_size=40, addr=j.addr)
+    for batch in loader:
+        seen.update(batch)
+    loader.close()
+    assert {n for n, times in seen.items() if times == 1} >= set(range(100)) - set(range(25, 50))
+    assert 40 not in seen
+    assert "decode_batch: KeyError: 'forty'" in j.log.read_text()
+    j.stop()
+
+
+def test_skipped_record_is_consumed(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j, seen = numbers(tmp_path, 100), job("--chunks-per-task", "1"), Counter[int]()
+    loader = tm.Loader(data, decode=lambda r: number_of(r) if number_of(r) % 3 and number_of(r) > 50 else tm.SKIP, batch_size=4, addr=j.addr)
+    for batch in loader:
+        assert len(batch) > 0
+        seen.update(batch.tolist())
+    loader.close()
+    once_per_pass(seen, len([n for n in range(100) if n % 3 and n > 50]), 1)
+    assert j.verify()[0]["missing"] == 0
+
+
+def test_batch_in_hand_is_given_again_unless_it_is_done(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j = numbers(tmp_path, 100, shards=1), job("--chunks-per-task", "1")
+    loader = tm.Loader(data, decode=number_of, batch_size=10, addr=j.addr)
+    first = next(iter(loader)).tolist()
+    assert next(iter(loader)).tolist() == first
+    for _ in loader:
+        loader.done()
+        loader.report(loss=0.5)
+        break
+    rest = [n for batch in loader for n in batch.tolist()]
+    assert sorted(first + rest) == list(range(100))
+    loader.close()
+    j.verify()
+
+
+def test_damaged_chunk_fails_its_task(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j = numbers(tmp_path, 100, shards=1), job("--chunks-per-task", "1")
+    loader = tm.Loader(data, decode=number_of, batch_size=10, addr=j.addr)
+    path = pathlib.Path(next(tmp_path.glob("numbers-*")))
+    content = bytearray(path.read_bytes())
+    size = struct.unpack_from("<5I", content)[3]
+    content[2 * (20 + size) + 30] ^= 1  # in the third chunk
+    times = path.stat()
+    path.write_bytes(content)
+    os.utime(path, ns=(times.st_atime_ns, times.st_mtime_ns))  # so that the file does not count as replaced
+    seen = Counter(n for batch in loader for n in batch.tolist())
+    loader.close()
+    assert not set(seen) & set(range(50, 75))
+    assert "checksum" in j.log.read_text()
+    j.stop()
+
+
+def test_replaced_file_fails_the_job(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j = numbers(tmp_path, 100, shards=1), job("--chunks-per-task", "1")
+    loader = tm.Loader(data, decode=number_of, batch_size=10, addr=j.addr)
+    numbers(tmp_path, 100, shards=1, force=True)
+    with pytest.raises(tm.errors.JobFailedError, match="counted nothing"):
+        list(loader)
+    loader.close()
+    assert "the file was replaced since it was listed" in j.log.read_text()
+
+
+def test_agent_that_is_killed_costs_no_count(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j, seen = numbers(tmp_path, 300), job("--passes", "2", "--chunks-per-task", "1"), Counter[int]()
+    loader = tm.Loader(data, decode=number_of, batch_size=10, addr=j.addr)
+    for n, batch in enumerate(loader):
+        seen.update(batch.tolist())
+        if n in (5, 20):
+            kill(loader.client.agent_pid)
+    loader.close()
+    assert len(seen) == 300
+    assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0), (0, 0)]
+
+
+def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j = numbers(tmp_path, 100), job()
+    with pytest.raises(ValueError, match="batch_size: expected at least 1, found 0"):
+        tm.Loader(data, batch_size=0, addr=j.addr)
+    with pytest.raises(ValueError, match="decode, decode_batch: expected one of them, found both"):
+        tm.Loader(data, decode=parse, decode_batch=list, addr=j.addr)
+    with pytest.raises(ValueError, match="shuffle_window: expected at least 1 task, found 0"):
+        tm.Loader(data, shuffle=True, shuffle_window=0, addr=j.addr)
+    with tm.Client(j.addr) as client:
+        client.report_dataset(data)
+        (tmp_path / "other").write_bytes(pathlib.Path(next(tmp_path.glob("numbers-*"))).read_bytes())
+        with pytest.raises(tm.Error, match="dataset"):
+            tm.Loader(str(tmp_path / "other"), addr=j.addr)

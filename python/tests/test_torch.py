@@ -1,0 +1,235 @@
+"""The DataLoader with real masters and real worker processes."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from lab import Job, kill, number_of, numbers, once_per_pass
+
+import trainmaster as tm
+
+StartJob = Callable[..., Job]
+METHODS = ("fork", "spawn", "forkserver")
+
+
+def parse(record: memoryview) -> Any:
+    return torch.tensor(number_of(record))
+
+
+def whole(records: list[memoryview]) -> list[bytes]:
+    return [bytes(r) for r in records]
+
+
+def fails_at_40(record: memoryview) -> Any:
+    if number_of(record) == 40:
+        raise KeyError("forty")
+    return torch.tensor(number_of(record))
+
+
+def dies_at_40(record: memoryview) -> Any:
+    if number_of(record) == 40:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return torch.tensor(number_of(record))
+
+
+def skips(record: memoryview) -> Any:
+    return tm.SKIP if number_of(record) % 2 else torch.tensor(number_of(record))
+
+
+@pytest.mark.parametrize(("method", "workers"), [("fork", 0), *((m, 2) for m in METHODS)])
+def test_each_record_once_per_pass(job: StartJob, tmp_path: pathlib.Path, method: str, workers: int) -> None:
+    data, j, seen = numbers(tmp_path, 700), job("--passes", "3", "--chunks-per-task", "1"), Counter[int]()
+    more: dict[str, Any] = {"multiprocessing_context": method} if workers else {}
+    loader = tm.torch.DataLoader(data, decode=parse, batch_size=64, num_workers=workers, addr=j.addr, **more)
+    passes = []
+    for epoch in loader.passes():
+        sizes = []
+        for batch in epoch:
+            seen.update(batch.tolist())
+            sizes.append(len(batch))
+        passes.append((epoch.number, sum(sizes)))
+    assert passes == [(1, 700), (2, 700), (3, 700)]
+    loader.close()
+    once_per_pass(seen, 700, 3)
+    assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0)] * 3
+
+
+@pytest.mark.parametrize("batch_size", [7, 1500])
+def test_trainers_share_passes(job: StartJob, tmp_path: pathlib.Path, batch_size: int) -> None:
+    """Three trainers with batches in flight pass the barriers: no sampler waits with a batch in flight."""
+    data, j = numbers(tmp_path, 600), job("--passes", "3", "--chunks-per-task", "1")
+    script = tmp_path / "trainer.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import sys, torch, trainmaster as tm
+            def parse(r): return int.from_bytes(r[:8], "little")
+            loader = tm.torch.DataLoader({data!r}, decode=parse, batch_size={batch_size}, num_workers=2, multiprocessing_context="fork", timeout=60)
+            print("joined", flush=True)
+            sys.stdin.readline()  # until all have joined
+            for batch in loader:
+                print(*batch.tolist(), flush=True)
+            """
+        )
+    )
+    environment = {**os.environ, "TRAINMASTER_ADDR": j.addr}
+    pipe = subprocess.PIPE
+    trainers = [subprocess.Popen([sys.executable, str(script)], stdin=pipe, stdout=pipe, text=True, env=environment) for _ in range(3)]
+    for t in trainers:
+        assert t.stdout
+        assert t.stdout.readline() == "joined\n"
+    for t in trainers:
+        assert t.stdin
+        t.stdin.write("go\n")
+        t.stdin.flush()
+    seen = Counter[int]()
+    for t in trainers:
+        out, _ = t.communicate(timeout=120)
+        assert t.returncode == 0
+        seen.update(int(n) for n in out.split())
+    once_per_pass(seen, 600, 3)
+    j.verify()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_killed_workers_are_replaced(job: StartJob, tmp_path: pathlib.Path, method: str) -> None:
+    """Batches of 64 KB: a worker is killed while it writes one into the queue of results, and the reader does not wait forever."""
+    data, j, seen = numbers(tmp_path, 3000, size=1024), job("--chunks-per-task", "4"), Counter[int]()
+    loader = tm.torch.DataLoader(data, decode_batch=whole, batch_size=64, num_workers=2, multiprocessing_context=method, addr=j.addr)
+    victims = [5, 20, 35]
+    for n, batch in enumerate(loader):
+        seen.update(number_of(r) for r in batch)
+        if n in victims:
+            kill(loader.worker_pids[n % 2])
+            if n == victims[-1]:
+                time.sleep(0.3)  # it dies outside of next(): torch's handler would raise here
+    assert loader.rebuilt == len(victims)
+    loader.close()
+    once_per_pass(seen, 3000, 1)
+    j.verify()
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_worker_that_is_killed_in_a_message_does_not_block_the_loop(job: StartJob, tmp_path: pathlib.Path, method: str) -> None:
+    """A message of 1 MB does not fit the pipe: the worker stands in the middle of it until the loop reads."""
+    data, j, seen = numbers(tmp_path, 4000, size=4096, per_chunk=100), job("--chunks-per-task", "10"), Counter[int]()
+    loader = tm.torch.DataLoader(data, decode_batch=whole, batch_size=256, num_workers=2, multiprocessing_context=method, addr=j.addr)
+    for n, batch in enumerate(loader):
+        seen.update(number_of(r) for r in batch)
+        if n == 3:
+            time.sleep(0.5)  # the queue is full and a worker is in the middle of a message
+            for pid in loader.worker_pids:
+                kill(pid)
+    assert loader.rebuilt >= 1
+    loader.close()
+    once_per_pass(seen, 4000, 1)
+    j.verify()
+
+
+def test_worker_that_always_dies_ends_the_loop(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j = numbers(tmp_path, 100, shards=1), job("--chunks-per-task", "1")
+    loader = tm.torch.DataLoader(data, decode=dies_at_40, batch_size=10, num_workers=1, multiprocessing_context="fork", addr=j.addr)
+    seen = Counter[int]()
+    with pytest.raises(RuntimeError, match="workers died 4 times at the same batch"):
+        for batch in loader:
+            seen.update(batch.tolist())
+    assert set(seen.values()) == {1}
+    assert 40 not in seen
+    loader.close()
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_decode_error_fails_its_task(job: StartJob, tmp_path: pathlib.Path, workers: int) -> None:
+    data, j = numbers(tmp_path, 200, shards=1), job("--chunks-per-task", "1")
+    loader = tm.torch.DataLoader(data, decode=fails_at_40, batch_size=25, num_workers=workers, addr=j.addr)
+    seen = Counter(n for batch in loader for n in batch.tolist())
+    loader.close()
+    assert {n for n in seen if seen[n] == 1} == set(range(200)) - set(range(25, 50))
+    assert "record 15: decode: KeyError: 'forty'" in j.log.read_text()
+    j.stop()
+
+
+def test_skipped_records_are_consumed(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j = numbers(tmp_path, 200), job("--chunks-per-task", "1")
+    loader = tm.torch.DataLoader(data, decode=skips, batch_size=1, num_workers=2, addr=j.addr)
+    seen = Counter(n for batch in loader for n in batch.tolist())
+    loader.close()
+    once_per_pass(seen, 100, 1)
+    j.verify()
+
+
+def test_ctrl_c_loses_and_repeats_nothing(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """SIGINT to the whole group, as a terminal sends it; the loop is begun again."""
+    data, j = numbers(tmp_path, 2000), job("--passes", "2", "--chunks-per-task", "1")
+    script = tmp_path / "trainer.py"
+    script.write_text(
+        textwrap.dedent(
+            f"""
+            import collections, os, signal, threading, time, trainmaster as tm
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            def parse(r): return int.from_bytes(r[:8], "little")
+            loader = tm.torch.DataLoader({data!r}, decode=parse, batch_size=16, num_workers=2, multiprocessing_context="fork", addr={j.addr!r})
+            seen, interrupts = collections.Counter(), 0
+            def press():
+                for _ in range(20):
+                    time.sleep(.03)
+                    os.killpg(0, signal.SIGINT)
+            threading.Thread(target=press, daemon=True).start()
+            while True:
+                try:
+                    for batch in loader:
+                        seen.update(batch.tolist())
+                    break
+                except KeyboardInterrupt:
+                    interrupts += 1
+            assert min(seen.values()) == 2, "a record was lost"
+            # A batch that was not asked past is given again: at most the batch in hand for each interrupt.
+            assert sum(seen.values()) - 2 * len(seen) <= 16 * interrupts, "more was repeated than the batches in hand"
+            print(interrupts, len(seen), loader.client.session)
+            """
+        )
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, start_new_session=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    interrupts, rest = done.stdout.split(maxsplit=1)
+    assert int(interrupts) > 0
+    assert rest == "2000 1\n"
+    j.verify()
+
+
+def test_agent_that_is_killed_costs_no_count(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j, seen = numbers(tmp_path, 1000), job("--passes", "2", "--chunks-per-task", "1"), Counter[int]()
+    loader = tm.torch.DataLoader(data, decode=parse, batch_size=10, num_workers=2, addr=j.addr)
+    for n, batch in enumerate(loader):
+        seen.update(batch.tolist())
+        if n in (5, 60):
+            kill(loader.client.agent_pid)
+    loader.close()
+    assert len(seen) == 1000
+    assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0), (0, 0)]
+
+
+def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j = numbers(tmp_path, 100), job()
+    with pytest.raises(ValueError, match="decode: expected a function that other processes can import, since they start by spawn, found <function"):
+        tm.torch.DataLoader(data, decode=lambda r: r, num_workers=1, multiprocessing_context="spawn", addr=j.addr)
+    with pytest.raises(TypeError, match="sampler: expected no such argument"):
+        tm.torch.DataLoader(data, sampler=[1], addr=j.addr)
+    with pytest.raises(ValueError, match="batch_size: expected at least 1, found 0"):
+        tm.torch.DataLoader(data, batch_size=0, addr=j.addr)
+    loader = tm.torch.DataLoader(data, decode=parse, addr=j.addr)
+    plain: Any = torch.utils.data.DataLoader(loader.dataset, num_workers=1)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match=r"use trainmaster\.torch\.DataLoader"):
+        next(iter(plain))
+    loader.close()

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# python.sh tests and builds the Python package, with a virtual environment in the cache (see cache.sh).
+#
+#   scripts/python.sh test [ARGUMENT...]   ruff, mypy and pytest; the arguments are those of pytest
+#   scripts/python.sh planted [WORD]       plants the bugs of python/tests/planted.py with this word; a test must fail for each
+#   scripts/python.sh wheel                a wheel with bin/master, in bin
+#   scripts/python.sh path                 prints the path of the environment
+#
+# The environment is complete or absent: it is built once for each version of python/requirements-test.txt.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+source scripts/cache.sh
+
+# packages DIR makes the entry python-sdk. The wheel of torch is linked with the libraries of CUDA: stubs take their place.
+packages() {
+	local torch
+	python3 -m venv "$1" &&
+		"$1/bin/python3" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile -r python/requirements-test.txt || return 1
+	torch=$("$1/bin/python3" -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])') &&
+		"$1/bin/python3" scripts/python/cuda_stubs.py "$torch/lib" &&
+		"$1/bin/python3" -c 'import torch; assert not torch.cuda.is_available()'
+}
+
+if [ ! -d "$(cache_path python-sdk)" ]; then
+	echo "installing the packages of python/requirements-test.txt (about 1 minute, 1.5 GB)" >&2
+fi
+cached python-sdk packages
+python=$entry/bin/python3
+
+export TRAINMASTER_BIN="${TRAINMASTER_BIN:-$PWD/bin/master}" PYTHONDONTWRITEBYTECODE=1
+case ${1:-} in
+test)
+	shift
+	export PYTHONPATH="$PWD/python/src"
+	cd python
+	"$python" -m ruff check --quiet . ../examples/mnist ../scripts/python
+	"$python" -m ruff format --quiet --check . ../examples/mnist ../scripts/python
+	"$python" -m mypy --no-error-summary
+	"$python" -m pytest "$@"
+	;;
+planted)
+	shift
+	cd python
+	"$python" tests/planted.py "$@"
+	;;
+wheel)
+	rm -f bin/trainmaster-*.whl
+	(cd python && "$python" -m hatchling build -t wheel -d ../bin)
+	;;
+path) echo "$entry" ;;
+*) echo "python.sh: expected test, planted, wheel or path, found '${1:-}'" >&2 && exit 2 ;;
+esac
