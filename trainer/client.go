@@ -388,6 +388,11 @@ func (c *Client) RequestSaveModel(ctx context.Context) (elected bool, err error)
 // committed yet; if it is later, the gradients were late. If a cut begins, Staged quiesces like Boundary. The cut has the last
 // committed version, without these gradients.
 func (c *Client) Staged(ctx context.Context, version uint64, _ uint32, records int) (committed uint64, included bool, err error) {
+	return c.stagedUntil(ctx, version, records, c.Boundary)
+}
+
+// stagedUntil is Staged, with a function that quiesces the trainer.
+func (c *Client) stagedUntil(ctx context.Context, version uint64, records int, boundary func(context.Context) error) (committed uint64, included bool, err error) {
 	//guard:staged-stops-for-a-cut
 	if c.cuts == nil {
 		return c.staged(ctx, version, records)
@@ -417,7 +422,7 @@ func (c *Client) Staged(ctx context.Context, version uint64, _ uint32, records i
 				return 0, false, context.Cause(ctx)
 			}
 		default:
-			if err := c.Boundary(ctx); err != nil {
+			if err := boundary(ctx); err != nil {
 				return 0, false, err
 			}
 		}

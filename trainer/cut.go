@@ -119,28 +119,46 @@ func (c *Client) flushCut(ctx context.Context, cut uint64) error {
 	if err := c.sayAll(ctx); err != nil {
 		return err
 	}
-	request := wire.FlushedRequest{Trainer: c.who, Generation: c.explicit.Generation, Step: cut, Positions: c.explicit.Positions(cut)}
+	place, err := c.awaitRelease(ctx, c.flushRequest(cut))
+	if err != nil {
+		return err
+	}
+	c.wait = taskqueue.WaitTask
+	c.released(cut, place)
+	return nil
+}
+
+// flushRequest returns the report of the position of this trainer.
+func (c *Client) flushRequest(cut uint64) wire.FlushedRequest {
+	return wire.FlushedRequest{Trainer: c.who, Generation: c.explicit.Generation, Step: cut, Positions: c.explicit.Positions(cut)}
+}
+
+// awaitRelease reports the position until the cut is released. The result is nil if the cut was abandoned.
+func (c *Client) awaitRelease(ctx context.Context, request wire.FlushedRequest) (*taskqueue.StepPlace, error) {
 	for {
 		reply, err := call[wire.StepReply](ctx, c.link, "Flushed", request)
 		switch {
 		case errors.Is(err, wire.ErrOtherStep):
+			return nil, nil
 		case err != nil:
-			return c.stepRefused(err, "stop for a cut")
-		case !reply.Done:
-			continue
-		default:
-			c.explicit.Committed(reply.Place.Step)
-			c.cuts.step = max(c.cuts.step, cut+1)
+			return nil, c.stepRefused(err, "stop for a cut")
+		case reply.Done:
+			return &reply.Place, nil
 		}
-		break
 	}
-	c.wait = taskqueue.WaitTask
+}
+
+// released continues after a cut. place is nil if the cut was abandoned.
+func (c *Client) released(cut uint64, place *taskqueue.StepPlace) {
+	if place != nil {
+		c.explicit.Committed(place.Step)
+		c.cuts.step = max(c.cuts.step, cut+1)
+	}
 	c.cuts.wanted.CompareAndSwap(cut, 0)
 	select {
 	case c.cuts.flushed <- struct{}{}:
 	default:
 	}
-	return nil
 }
 
 // sayAll returns when all finishes are reported.

@@ -4,12 +4,14 @@ import (
 	"context"
 	"fmt"
 	"os/signal"
+	"slices"
 	"syscall"
 
 	"github.com/spf13/cobra"
 
 	"trainmaster/cmd/internal/admin"
 	"trainmaster/cmd/internal/cli"
+	"trainmaster/etcdstore"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/trainer"
 	"trainmaster/trainer/agent"
@@ -23,6 +25,7 @@ func agentCommand() *cobra.Command {
 		addr     string
 		isMember bool
 		host     string
+		servers  []string
 	)
 	cmd := &cobra.Command{
 		Use:   "agent",
@@ -49,6 +52,7 @@ Exit codes: 0 if the process has ended or has closed the socket pair, 1 if a req
 	flags.StringVar(&a.Trainer.ID, "id", defaultID(), "`name` of this trainer; a second one with the same name takes its place")
 	flags.BoolVar(&isMember, "ring", false, "take part in the ring of the job. Take no tasks")
 	flags.StringVar(&host, "ring-host", "", "`address` of this machine for the other members (default: the address of the connection to the master)")
+	flags.StringSliceVar(&servers, "servers", nil, "`host:port` of every parameter server (default: found through etcd)")
 	openStores := addDataCache(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		// The training process decides when this one ends. Ctrl-C at a terminal signals both.
@@ -59,6 +63,8 @@ Exit codes: 0 if the process has ended or has closed the socket pair, 1 if a req
 			return cli.UsageErrorf("expected --endpoints of etcd, or --addr of the master, found none of them")
 		case addr != "" && !cli.IsHostPort(addr):
 			return cli.SettingErrorf(cmd, "addr", "expected host:port")
+		case slices.ContainsFunc(servers, func(s string) bool { return !cli.IsHostPort(s) }):
+			return cli.SettingErrorf(cmd, "servers", "expected host:port of each")
 		case !trainerName.MatchString(a.Trainer.ID):
 			return cli.SettingErrorf(cmd, "id", "expected 1 to 128 letters, digits, '.', '_' and '-'")
 		case a.Parent < 1:
@@ -81,6 +87,14 @@ Exit codes: 0 if the process has ended or has closed the socket pair, 1 if a req
 		}
 		ctx, cancel := context.WithCancel(context.WithoutCancel(cmd.Context()))
 		defer cancel()
+		switch {
+		case len(servers) > 0:
+			a.Servers.Servers = func(context.Context) ([]string, error) { return servers, nil }
+		case len(etcd.Endpoints) > 0:
+			late := &lateRoster{ctx: ctx, open: func() (*etcdstore.Store, error) { return open(ctx, *etcd, a.Log) }, log: a.Log}
+			defer late.close()
+			a.Servers.Servers, a.Servers.During = late.addrs, late.during
+		}
 		if addr != "" {
 			a.Trainer.Locate = trainer.At(addr)
 			return serve(ctx)

@@ -327,15 +327,7 @@ func trainBy(ctx context.Context, store *etcdstore.Store, w *reference.Worker, a
 	defer unfollow()
 	roster := store.FollowServers(following)
 	w.During = roster.During
-	w.Servers = func(ctx context.Context) ([]string, error) {
-		return roster.Addrs(ctx, func(missing []int) {
-			if missing == nil {
-				w.Log.Warn("waiting for parameter servers: no master has said how many there are; start the master with --ps N, and N times master pserver --endpoints ...")
-				return
-			}
-			w.Log.WithField("missing", missing).Info("waiting for parameter servers; start each with: master pserver --endpoints ...")
-		})
-	}
+	w.Servers = addrsOf(roster, w.Log)
 	return runWorker(ctx, w)
 }
 

@@ -14,6 +14,7 @@ import (
 	"github.com/sirupsen/logrus"
 
 	"trainmaster/trainer"
+	"trainmaster/trainer/agent/arena"
 )
 
 // Version is the version of the protocol.
@@ -28,6 +29,8 @@ type Config struct {
 	Job     string // name of the job, for replies
 	Trainer trainer.Config
 	Log     *logrus.Entry
+
+	Servers arena.Config // of parameter servers; Log is not used
 }
 
 // agent is the state of a running agent.
@@ -48,6 +51,7 @@ type agent struct {
 	closeOnce sync.Once
 
 	tasks tasks
+	arena *arena.Arena
 }
 
 // Run serves the training process until it closes its connection or dies. The death of the process is no error.
@@ -64,10 +68,13 @@ func Run(ctx context.Context, config Config) error {
 	a := &agent{config: config, log: config.Log, chunks: newChunks(config.Trainer.Stores), joined: make(chan struct{}), closing: make(chan struct{})}
 	ctx, cancel := context.WithCancel(ctx)
 	a.ctx = ctx
+	config.Servers.Log = config.Log
+	a.arena = arena.New(ctx, config.Servers)
 	defer func() {
 		cancel()
 		conn.Close()
 		a.owned.Wait()
+		a.arena.Close()
 		a.chunks.close()
 	}()
 	if config.Socket != "" {

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bytes"
 	"context"
 	"encoding/json"
 	"errors"
@@ -34,6 +35,9 @@ type request struct {
 	Now  bool     `json:"now"`  // next
 	Loss *float64 `json:"loss"` // progress
 	Key  uint64   `json:"key"`  // free
+
+	Used [][2]int64 `json:"used"` // of used: tasks and their records
+	body []byte     // of the operations of parameter servers
 
 	chunk
 }
@@ -138,6 +142,9 @@ func (a *agent) serve(conn *net.UnixConn, main bool) error {
 		r := &request{}
 		if err := json.Unmarshal(body, r); err != nil {
 			return errors.Join(errFrame, err)
+		}
+		if isArena[r.Op] {
+			r.body = bytes.Clone(body)
 		}
 		work := a.begin(ctx, r, main, held)
 		if work == nil {

@@ -11,6 +11,8 @@ import (
 	"trainmaster/dataset/tfrecord"
 	"trainmaster/recordio"
 	"trainmaster/trainer"
+	"trainmaster/trainer/agent/arena"
+	"trainmaster/trainer/params"
 	"trainmaster/trainer/rendezvous"
 )
 
@@ -48,6 +50,9 @@ var kinds = []struct {
 	{trainer.ErrRolledBack, "rolled_back"},
 	{trainer.ErrSessionLost, "session_lost"},
 	{trainer.ErrDrained, "drained"},
+	{params.ErrRolledBack, "rolled_back"},
+	{params.ErrNoSet, "rolled_back"}, // it is initialized again
+	{params.ErrFenced, "session_lost"},
 	{trainer.ErrNotExplicit, "invalid"},
 	{trainer.ErrOtherDataset, "invalid"},
 	{errInvalid, "invalid"},
@@ -71,6 +76,11 @@ func failureOf(err error) *failure {
 			f.Kind = k.kind
 			return f
 		}
+	}
+	_, isInvalid := errors.AsType[*arena.InvalidError](err)
+	_, isNotFinite := errors.AsType[*params.NotFiniteError](err)
+	if isInvalid || isNotFinite {
+		f.Kind = "invalid"
 	}
 	_, inFile := errors.AsType[*recordio.Error](err)
 	_, inTFRecord := errors.AsType[*tfrecord.Error](err)

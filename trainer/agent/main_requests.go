@@ -7,6 +7,7 @@ import (
 	"io"
 	"slices"
 	"sync"
+	"time"
 
 	"trainmaster/dataset"
 	"trainmaster/taskqueue"
@@ -187,6 +188,14 @@ func (a *agent) beginJoined(_ context.Context, w *trainer.Window, r *request) wo
 			elected, err := w.Client().RequestSaveModel(ctx)
 			return reply{content: electReply{elected}}, err
 		}
+	case "used":
+		a.used(w, r)
+		return nil
+	case "boundary":
+		return func(ctx context.Context) (reply, error) { return reply{}, w.Boundary(ctx) }
+	}
+	if isArena[r.Op] {
+		return func(ctx context.Context) (reply, error) { return a.parameters(ctx, w, r) }
 	}
 	return failing(invalidf("op: expected an operation of version %d of the protocol, found %q: use an SDK and a master of the same release", Version, r.Op))
 }
@@ -214,7 +223,7 @@ func (a *agent) hello(ctx context.Context, r *request) (reply, error) {
 	}
 	return reply{content: helloReply{
 		Version: Version, Master: a.config.Program, Trainer: a.config.Trainer.ID, Ordinal: uint32(c.Ordinal()), Incarnation: c.Incarnation(), Job: a.config.Job, JobID: c.JobID(),
-		Explicit: c.Explicit(), Mode: mode, Cuts: c.Cuts(), Epoch: c.Epoch(), Window: w.Size(),
+		Explicit: c.Explicit() && !c.Cuts(), Mode: mode, Cuts: c.Cuts(), Epoch: c.Epoch(), Window: w.Size(),
 	}}, nil
 }
 
@@ -227,7 +236,7 @@ func (a *agent) report(ctx context.Context, w *trainer.Window, r *request) (repl
 
 // waits has the reasons in replies.
 var waits = map[trainer.Why]string{
-	trainer.HasTasks: "", trainer.NoTask: "task", trainer.Full: "window", trainer.NeedsCommit: "commit", trainer.NeedsRollback: "rollback", trainer.NeedsCut: "cut",
+	trainer.HasTasks: "", trainer.NoTask: "task", trainer.Full: "window", trainer.NeedsCommit: "commit", trainer.NeedsRollback: "rollback",
 }
 
 // next gives tasks. It does not end with r.Wait, which is the time until it answers without a task.
@@ -239,7 +248,7 @@ func (a *agent) next(w *trainer.Window, r *request) work {
 	r.Wait = nil
 	want := min(max(r.Want, 1), mostWanted)
 	return func(ctx context.Context) (reply, error) {
-		list, why, err := w.Take(ctx, trainer.Wish{Most: want, Wait: seconds(wait), Now: r.Now})
+		list, why, err := a.take(ctx, w, trainer.Wish{Most: want, Wait: seconds(wait), Now: r.Now})
 		out := nextReply{Tasks: []task{}, Wait: waits[why], Stopped: a.tasks.named(w.Stopped()), Silent: a.silent()}
 		if errors.Is(err, io.EOF) {
 			out.Wait, out.Over = "", err.Error()
@@ -255,6 +264,23 @@ func (a *agent) next(w *trainer.Window, r *request) work {
 			out.Tasks = append(out.Tasks, a.describe(w, t))
 		}
 		return reply{content: out}, nil
+	}
+}
+
+// take takes tasks. A training process that requests a task is between two mini-batches: it stops for a cut here.
+func (a *agent) take(ctx context.Context, w *trainer.Window, wish trainer.Wish) (list []*taskqueue.Task, why trainer.Why, err error) {
+	for until := time.Now().Add(wish.Wait); ; wish.Wait = time.Until(until) {
+		list, why, err = w.Take(ctx, wish)
+		if err != nil || why != trainer.NeedsCut {
+			return list, why, err
+		}
+		//guard:request-for-a-task-is-a-boundary
+		if err := w.AwaitCut(ctx); err != nil {
+			return nil, trainer.NoTask, err
+		}
+		if !time.Now().Before(until) {
+			return nil, trainer.NoTask, nil
+		}
 	}
 }
 

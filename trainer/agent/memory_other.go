@@ -9,7 +9,10 @@ import (
 
 var errLinux = errors.New("the agent needs Linux: memfd and pidfd")
 
-type memory struct{ bytes []byte }
+type memory struct {
+	fd    int
+	bytes []byte
+}
 
 func newMemory(int) (*memory, error) { return nil, errLinux }
 

@@ -29,6 +29,7 @@ import (
 	"trainmaster/taskqueue"
 	"trainmaster/trainer"
 	"trainmaster/trainer/agent"
+	"trainmaster/trainer/agent/arena"
 	"trainmaster/trainer/rendezvous"
 )
 
@@ -40,6 +41,8 @@ const (
 	socketEnv = "AGENT_TEST_SOCKET"
 	parentEnv = "AGENT_TEST_PARENT"
 	forksEnv  = "AGENT_TEST_FORKS"
+
+	serversEnv = "AGENT_TEST_SERVERS" // parameter servers
 )
 
 func TestMain(m *testing.M) {
@@ -69,8 +72,13 @@ func runAgent() int {
 		}
 		return 0
 	}
+	var servers arena.Config
+	if addrs := os.Getenv(serversEnv); addrs != "" {
+		servers.Servers = func(context.Context) ([]string, error) { return strings.Split(addrs, ","), nil }
+	}
 	err := agent.Run(context.Background(), agent.Config{
-		FD: 3, Parent: parent, Socket: os.Getenv(socketEnv), Program: "1.2.3", Job: "default", Log: log,
+		Servers: servers,
+		FD:      3, Parent: parent, Socket: os.Getenv(socketEnv), Program: "1.2.3", Job: "default", Log: log,
 		Trainer: trainer.Config{ID: id, Locate: trainer.At(os.Getenv(addrEnv)), Log: log, Heartbeat: 50 * time.Millisecond},
 	})
 	if err != nil {
@@ -316,7 +324,7 @@ func (p *peer) wait() (int, error) {
 }
 
 // begin starts an agent of this process, which ends with the test.
-func begin(t *testing.T, addr, id, socket string) *peer {
+func begin(t testing.TB, addr, id, socket string) *peer {
 	t.Helper()
 	p, err := startAgent(addr, id, socket)
 	if err != nil {
@@ -357,7 +365,7 @@ func dataset(t *testing.T, options recordio.WriterOptions) string {
 }
 
 // lead starts a master.
-func lead(t *testing.T, options taskqueue.Options) *mastertest.Running {
+func lead(t testing.TB, options taskqueue.Options) *mastertest.Running {
 	t.Helper()
 	return mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: options})
 }

@@ -177,6 +177,9 @@ func (c *Config) Validate() error {
 // gradient of the same batch again and stage it.
 type StaleError = link.StaleError
 
+// NotFiniteError is returned for a gradient or an initial parameter with a NaN or an infinity, before any of it is sent.
+type NotFiniteError = plan.NotFiniteError
+
 // ErrUninitialized: a server holds no parameters. Either Init was not called, or the server was restarted without a
 // checkpoint, so that its share of the model is lost.
 var ErrUninitialized = link.ErrUninitialized

@@ -73,6 +73,7 @@ func Blocks(what string, blocks []Block, dtype wire.DType, tensors []Tensor) err
 				b.Sum = b.Sum.Add(b.narrow[2*lo : 2*hi])
 			}
 		}
+		//guard:not-finite-is-named
 		if !isFinite {
 			return b.notFinite(what, tensors)
 		}
@@ -80,17 +81,25 @@ func Blocks(what string, blocks []Block, dtype wire.DType, tensors []Tensor) err
 	return nil
 }
 
+// NotFiniteError is returned for a tensor with a NaN or an infinity.
+type NotFiniteError struct {
+	Tensor string
+	text   string
+}
+
+func (e *NotFiniteError) Error() string { return e.text }
+
 // notFinite names the element that is not finite.
 func (b *Block) notFinite(what string, tensors []Tensor) error {
 	values, name := b.Of(tensors), tensors[b.Tensor].Name
 	at := floats.FirstNotFinite(values)
 	if at >= 0 {
-		return fmt.Errorf("%s %q: element %d is %v", what, name, b.Offset+at, values[at])
+		return &NotFiniteError{name, fmt.Sprintf("%s %q: element %d is %v", what, name, b.Offset+at, values[at])}
 	}
 	rounded := make([]float32, b.Len)
 	wire.Widen(rounded, b.narrow)
 	at = floats.FirstNotFinite(rounded)
-	return fmt.Errorf("%s %q: element %d is %v, which is %v as %v", what, name, b.Offset+at, values[at], rounded[at], b.DType)
+	return &NotFiniteError{name, fmt.Sprintf("%s %q: element %d is %v, which is %v as %v", what, name, b.Offset+at, values[at], rounded[at], b.DType)}
 }
 
 // Of returns the elements of the block; nil without tensors.

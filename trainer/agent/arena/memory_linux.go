@@ -1,0 +1,44 @@
+package arena
+
+import (
+	"fmt"
+
+	"golang.org/x/sys/unix"
+)
+
+// memory is shared memory that both processes can write. Its size is fixed.
+type memory struct {
+	fd    int
+	bytes []byte
+}
+
+func newMemory(size int64) (*memory, error) {
+	fd, err := unix.MemfdCreate("trainmaster-arena", unix.MFD_CLOEXEC|unix.MFD_ALLOW_SEALING)
+	if err != nil {
+		return nil, fmt.Errorf("make shared memory: %w", err)
+	}
+	m := &memory{fd: fd}
+	err = unix.Ftruncate(fd, size)
+	if err == nil {
+		_, err = unix.FcntlInt(uintptr(fd), unix.F_ADD_SEALS, unix.F_SEAL_SHRINK|unix.F_SEAL_GROW|unix.F_SEAL_SEAL)
+	}
+	if err == nil {
+		m.bytes, err = unix.Mmap(fd, 0, int(size), unix.PROT_READ|unix.PROT_WRITE, unix.MAP_SHARED)
+	}
+	if err == nil {
+		_ = unix.Madvise(m.bytes, unix.MADV_HUGEPAGE) // it is faster where the kernel has huge pages for shared memory
+	}
+	if err != nil {
+		m.release()
+		return nil, fmt.Errorf("make shared memory of %d MiB for parameters and gradients: %w", size>>20, err)
+	}
+	return m, nil
+}
+
+func (m *memory) release() {
+	if m.bytes != nil {
+		_ = unix.Munmap(m.bytes) // it is mapped
+		m.bytes = nil
+	}
+	_ = unix.Close(m.fd)
+}
