@@ -111,6 +111,14 @@ BUGS = [
     Bug(
         "F398", "each replica trains alone", "local.py", 'or os.environ.get("KUBERNETES_SERVICE_HOST")', "or False", "test_client.py::test_local_master",
     ),
+    Bug(
+        "F434", "a lost node is not noticed", "torch/elastic.py", 'state["generation"] > self._generation or bool(state["ended"])', "False",
+        "test_elastic.py::test_nodes_come_and_go_and_the_master_is_killed",
+    ),
+    Bug(
+        "F435", "a failure is not reported", "torch/elastic.py", 'if 0 < self._generation == state["generation"] and', "if False and",
+        "test_elastic.py::test_failed_program_starts_again_on_all_nodes",
+    ),
 ]  # fmt: skip
 
 

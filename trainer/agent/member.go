@@ -33,9 +33,7 @@ const leaveTimeout = 5 * time.Second
 type member struct {
 	config MemberConfig
 	ctx    context.Context // ends with RunMember
-
-	ran    chan struct{} // closed when the member takes no part any more
-	runErr error
+	runs   context.Context // ends when the member takes no part any more; its cause says why
 
 	mu     sync.Mutex
 	number uint64 // of the newest state
@@ -101,7 +99,9 @@ func RunMember(ctx context.Context, config MemberConfig) error {
 		return err
 	}
 	ctx, cancel := context.WithCancel(ctx)
-	m := &member{config: config, ctx: ctx, ran: make(chan struct{})}
+	m := &member{config: config, ctx: ctx}
+	var ran context.CancelCauseFunc
+	m.runs, ran = context.WithCancelCause(ctx)
 	var owned sync.WaitGroup
 	defer func() {
 		cancel()
@@ -109,8 +109,11 @@ func RunMember(ctx context.Context, config MemberConfig) error {
 		owned.Wait()
 	}()
 	owned.Go(func() {
-		defer close(m.ran)
-		m.runErr = config.Member.Run(ctx)
+		err := config.Member.Run(ctx)
+		if err == nil {
+			err = m.closed()
+		}
+		ran(err)
 	})
 	ended := make(chan error, 1)
 	owned.Go(func() { ended <- m.serve(conn) })
@@ -119,7 +122,7 @@ func RunMember(ctx context.Context, config MemberConfig) error {
 	case err = <-ended:
 	}
 	select {
-	case <-m.ran: // the ring is closed, and its master may have ended
+	case <-m.runs.Done(): // the ring is closed, and its master may have ended
 		return protocolError(err)
 	default:
 	}
@@ -170,10 +173,15 @@ func (m *member) serve(conn *net.UnixConn) error {
 }
 
 // answer returns the content of a reply.
-func (m *member) answer(ctx context.Context, r *memberRequest) (any, error) {
+func (m *member) answer(connected context.Context, r *memberRequest) (any, error) {
 	if r.Op == "ring" {
-		return m.ring(ctx, r)
+		return m.ring(connected, r)
 	}
+	// A master that has ended after the end of the ring does not answer.
+	//guard:closed-ring-ends-requests
+	ctx, cancel := context.WithCancel(m.runs)
+	defer cancel()
+	defer context.AfterFunc(connected, cancel)()
 	limit, release := limited(ctx, r.Wait)
 	defer release()
 	change := &pb.RingStoreRequest{Generation: r.Generation}
@@ -187,7 +195,11 @@ func (m *member) answer(ctx context.Context, r *memberRequest) (any, error) {
 		}
 		return nil, err
 	case "ring_close":
-		return nil, m.config.Member.Close(limit, r.Reason)
+		err := m.config.Member.Close(limit, r.Reason)
+		if errors.Is(err, rendezvous.ErrClosed) {
+			err = nil
+		}
+		return nil, err
 	case "value_get":
 		return m.values(ctx, r)
 	case "value_set":
@@ -243,11 +255,11 @@ func (m *member) await(ctx context.Context, after uint64) (u *pb.RingUpdate, num
 		}
 		select {
 		case <-changed:
-		case <-m.ran:
+		case <-m.runs.Done():
 			if u, number, _ := m.state(); u != nil && number > after {
 				return u, number, nil
 			}
-			return nil, 0, m.over()
+			return nil, 0, context.Cause(m.runs)
 		case <-ctx.Done():
 			return nil, number, context.Cause(ctx)
 		}
@@ -265,11 +277,8 @@ func (m *member) state() (u *pb.RingUpdate, number uint64, changed <-chan struct
 	return u, m.number, changed
 }
 
-// over returns why the member takes no part any more.
-func (m *member) over() error {
-	if m.runErr != nil {
-		return m.runErr
-	}
+// closed returns the end of the ring.
+func (m *member) closed() error {
 	if u, _ := m.config.Member.Update(); u.GetReason() != "" {
 		return fmt.Errorf("%w: %s", rendezvous.ErrClosed, u.GetReason())
 	}

@@ -122,5 +122,9 @@ func TestAgentOfAMember(t *testing.T) {
 			break
 		}
 	}
+	// The master has ended, or ends: no request waits for it.
 	b.refused(t, "closed", "torchrun has ended", "ring", map[string]any{"after": 1 << 40, "wait": 30})
+	b.refused(t, "closed", "torchrun has ended", "value_get", map[string]any{"generation": last.Generation, "keys": []string{"k"}, "wait": 1000})
+	b.refused(t, "closed", "torchrun has ended", "value_set", map[string]any{"generation": last.Generation, "key": "k", "value": []byte("v")})
+	b.call(t, "ring_close", nil)
 }

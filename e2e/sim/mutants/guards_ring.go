@@ -209,4 +209,7 @@ var ringGuards = []guard{
 	{"F432", "master/ring.TestValuesOfOldGenerations", mutant{"values of all generations", "values-of-kept-generations",
 		condition("$ && false"),
 		"a process reads a value that is removed at any time"}},
+	{"F433", "trainer/agent.TestAgentOfAMember", mutant{"request waits for a master that has ended", "closed-ring-ends-requests",
+		text("WithCancel(m.runs)", "WithCancel(m.ctx)"),
+		"torchrun does not end"}},
 }

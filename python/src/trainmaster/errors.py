@@ -55,6 +55,10 @@ class InvalidError(Error, ValueError):
     """A value that the master or the agent refuses."""
 
 
+class ClosedError(Error):
+    """The ring is closed: no generation follows."""
+
+
 class MasterTimeoutError(Error, TimeoutError):
     """No master has answered within the timeout."""
 
@@ -75,6 +79,7 @@ _KINDS: dict[str, type[Error]] = {
     "not_found": NotFoundError,
     "invalid": InvalidError,
     "timeout": MasterTimeoutError,
+    "closed": ClosedError,
 }
 
 

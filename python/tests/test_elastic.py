@@ -1,0 +1,153 @@
+"""torchrun with the backend trainmaster: real nodes, programs with gloo, and a master that is killed."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import signal
+import subprocess
+import sys
+import time
+
+import lab
+import pytest
+
+pytest.importorskip("torch")
+
+PROGRAM = """
+import os, pathlib, sys, time
+import torch, torch.distributed as dist
+here = pathlib.Path(sys.argv[1])
+dist.init_process_group("gloo")
+rank, size = dist.get_rank(), dist.get_world_size()
+for step in range(100000):
+    t = torch.tensor([1.0 if (here / "stop").exists() else 0.0])
+    dist.all_reduce(t)
+    with open(here / "log", "a") as f:
+        f.write(f"{os.environ['NODE']} {rank} {size} {time.time()}\\n")
+    if t.item() > 0:
+        break
+    time.sleep(0.05)  # a step
+dist.destroy_process_group()
+"""
+
+
+class Nodes:
+    """Nodes of torchrun with one program each."""
+
+    def __init__(self, directory: pathlib.Path, addr: str) -> None:
+        self.directory, self.addr = directory, addr
+        self.nodes: dict[str, subprocess.Popen[bytes]] = {}
+        (directory / "program.py").write_text(PROGRAM)
+        # The entry point as an installed package has it.
+        info = directory / "site" / "trainmaster-0.dist-info"
+        info.mkdir(parents=True)
+        project = (pathlib.Path(__file__).parent.parent / "pyproject.toml").read_text()
+        entries = re.search(r'\[project\.entry-points\."torchrun\.handlers"\]\n((?:.+\n)+)', project)
+        assert entries is not None
+        (info / "entry_points.txt").write_text("[torchrun.handlers]\n" + entries[1].replace('"', ""))
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: trainmaster\nVersion: 0\n")
+
+    def start(self, node: str, nnodes: str = "1:3") -> None:
+        """Start a node."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("TRAINMASTER_") or k == "TRAINMASTER_BIN"}
+        environment["PYTHONPATH"] = f"{self.directory / 'site'}:{environment['PYTHONPATH']}"
+        environment |= {"NODE": node, "TRAINMASTER_ID": node, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nnodes}", "--nproc-per-node=1", "--rdzv-backend=trainmaster"]
+        command += [
+            f"--rdzv-endpoint={self.addr}",
+            "--max-restarts=100",
+            "--monitor-interval=0.1",
+            str(self.directory / "program.py"),
+            str(self.directory),
+        ]
+        with (self.directory / f"{node}.log").open("wb") as out:
+            self.nodes[node] = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
+
+    def kill(self, node: str) -> None:
+        """Kill a node with its program."""
+        os.killpg(self.nodes[node].pid, signal.SIGKILL)
+        self.nodes.pop(node).wait()
+
+    def await_steps(self, *names: str, steps: int = 5) -> float:
+        """Wait for steps of exactly these nodes from now on, and return the time of the first."""
+        log = self.directory / "log"
+        begin = log.stat().st_size if log.exists() else 0
+        end = time.monotonic() + 180
+        while time.monotonic() < end:
+            time.sleep(0.05)  # the log is a file: there is nothing to wait on
+            lines = [line.split() for line in log.read_text()[begin:].splitlines()] if log.exists() else []
+            lines = [line for line in lines if len(line) == 4 and int(line[2]) == len(names)]
+            if all(sum(line[0] == name for line in lines) >= steps for name in names):
+                assert {line[0] for line in lines} == set(names), lines
+                return float(lines[0][3])
+        raise AssertionError(f"expected steps of {names}, found {log.read_text()[begin:][-500:] if log.exists() else 'none'}\n{self.logs()}")
+
+    def logs(self) -> str:
+        """The end of each log."""
+        return "\n".join(f"{p.name}: {p.read_text(errors='replace')[-2000:]}" for p in sorted(self.directory.glob("?.log")))
+
+    def end(self) -> dict[str, int]:
+        """Let the programs end, and return the exit codes of the nodes."""
+        (self.directory / "stop").touch()
+        return {name: node.wait(120) for name, node in self.nodes.items()}
+
+    def stop(self) -> None:
+        """Kill what is left."""
+        for node in list(self.nodes):
+            if self.nodes[node].poll() is None:
+                self.kill(node)
+
+
+def test_nodes_come_and_go_and_the_master_is_killed(tmp_path: pathlib.Path) -> None:
+    """F434: 3 nodes, one is killed, the master is killed and started again, a node joins. All end with 0."""
+    job = lab.Job(tmp_path / "master", "--ring", "1:3")
+    nodes = Nodes(tmp_path, job.addr)
+    try:
+        for name in "abc":
+            nodes.start(name)
+        nodes.await_steps("a", "b", "c")
+        nodes.kill("a")  # the node of rank 0 can be it: its store is gone
+        nodes.await_steps("b", "c")
+        job.kill()
+        nodes.await_steps("b", "c")  # without a master
+        job.start()
+        nodes.start("d")
+        nodes.await_steps("b", "c", "d")
+        assert nodes.end() == {"b": 0, "c": 0, "d": 0}, nodes.logs()
+        assert job.process.wait(60) == 0, job.log.read_text()
+    finally:
+        nodes.stop()
+        job.stop()
+
+
+def test_failed_program_starts_again_on_all_nodes(tmp_path: pathlib.Path) -> None:
+    """F435: the program of one node is killed. torchrun starts it again, and the other node starts over, too."""
+    job = lab.Job(tmp_path / "master", "--ring", "2")
+    nodes = Nodes(tmp_path, job.addr)
+    try:
+        for name in "ab":
+            nodes.start(name, "2")
+        nodes.await_steps("a", "b")
+        children = pathlib.Path(f"/proc/{nodes.nodes['b'].pid}/task/{nodes.nodes['b'].pid}/children").read_text().split()
+        programs = [int(p) for p in children if "program.py" in pathlib.Path(f"/proc/{p}/cmdline").read_text()]
+        lab.kill(programs[0])
+        nodes.await_steps("a", "b")
+        assert nodes.end() == {"a": 0, "b": 0}, nodes.logs()
+    finally:
+        nodes.stop()
+        job.stop()
+
+
+def test_number_of_nodes_must_agree(tmp_path: pathlib.Path) -> None:
+    """--nnodes and --ring differ: the message names both."""
+    job = lab.Job(tmp_path / "master", "--ring", "1:3")
+    nodes = Nodes(tmp_path, job.addr)
+    try:
+        nodes.start("a", "2:3")
+        assert nodes.nodes["a"].wait(120) != 0
+        assert "--nnodes: expected 1:3 as --ring of the master has, found 2:3 and a ring of 1" in nodes.logs()
+    finally:
+        nodes.stop()
+        job.stop()
