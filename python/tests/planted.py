@@ -119,6 +119,10 @@ BUGS = [
         "F435", "a failure is not reported", "torch/elastic.py", 'if 0 < self._generation == state["generation"] and', "if False and",
         "test_elastic.py::test_failed_program_starts_again_on_all_nodes",
     ),
+    Bug(
+        "F415", "the parameters of the model are not in the arena", "torch/_optimizer.py", "p.data = parameter", "p.copy_(parameter)",
+        "test_ps.py::test_killed_trainer[asynchronous]",
+    ),
 ]  # fmt: skip
 
 

@@ -14,7 +14,7 @@ from .local import Local, local
 from .records import read_records, write_records
 
 if TYPE_CHECKING:
-    from . import torch
+    from . import ps, torch
 
 __all__ = [
     "SKIP",
@@ -27,6 +27,7 @@ __all__ = [
     "__version__",
     "errors",
     "local",
+    "ps",
     "read_records",
     "torch",
     "write_records",
@@ -34,6 +35,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name == "torch":  # it is an extra, and slow to import
-        return importlib.import_module(".torch", __name__)
+    if name in {"torch", "ps"}:  # extras, and slow to import
+        return importlib.import_module("." + name, __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -79,6 +79,13 @@ class Link:
             raise errors.AgentError("agent: expected a file descriptor with the reply to chunk, found none: install the package again")
         return self._records(descriptor, reply)
 
+    def open(self, op: str, **fields: Any) -> tuple[dict[str, Any], int]:
+        """Send a request whose reply has a descriptor, and return both."""
+        reply, descriptor = self._call(op, None, fields)
+        if descriptor is None:
+            raise errors.AgentError(f"agent: expected a file descriptor with the reply to {op}, found none: install the package again")
+        return reply, descriptor
+
     def close(self) -> None:
         """Close the socket, in this process only."""
         self.sock.close()
@@ -110,7 +117,8 @@ class Link:
         self._unwanted.discard(reply["id"])
         if descriptor is not None:
             os.close(descriptor)
-            self._freed.append(reply["key"])
+            if "key" in reply:
+                self._freed.append(reply["key"])
 
     def _send(self, fields: Mapping[str, Any]) -> None:
         frames = []

@@ -296,6 +296,15 @@ class Account:
         for task in gone:
             self._sources.pop(task, None)
 
+    def used(self, batch: Batch) -> dict[int, int]:
+        """Number of records of each task of the oldest batch that are consumed with it, from the beginning of the task."""
+        left = self._state.left
+        return {task: self._sources[task].records - left[task] + n for task, n in batch.counts().items()}
+
+    def ends(self, batch: Batch) -> bool:
+        """Whether a task is finished when the oldest batch is consumed."""
+        return any(self._state.left[task] == n for task, n in batch.counts().items())
+
     def reported(self, tasks: Iterable[int]) -> None:
         """Note that the agent knows that these tasks are finished."""
         known = set(tasks)

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 from . import errors
 from ._agent import Agent, Chunks
+from ._link import Link
 from .account import Work
 
 log = logging.getLogger("trainmaster")
@@ -27,6 +28,8 @@ _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _RESTARTS = 5  # of the agent, without a task between them
 
 _open_ids: set[tuple[str, str, str]] = set()
+_open: list[weakref.ref[Client]] = []
+_waiting: list[Client] = []  # made by `shared`, for the next loader
 _numbers = itertools.count(1)
 
 
@@ -102,12 +105,17 @@ class Client:
         self._hand = _Hand()
         self.on_stopped: Callable[[Sequence[int]], None] = self._drop  # with tasks that the master has taken back; loaders replace it
         self._chunks: Chunks
+        self.is_lost = False  # the session has ended: the next request for a task begins another one
+        self.in_hand: int | None = None  # records of the batch in hand of a loader
+        self.on_restart: list[Callable[[], None]] = []  # called in each further session
+        self.before_finish: Callable[[], None] | None = None  # called before tasks finish
         self.session = 0
         self.restarts = 0
         self.is_closed = False
         self.over = ""
         self._agent = self._start()
         _open_ids.add(self._key)
+        _open.append(weakref.ref(self))
         this = weakref.ref(self)
         atexit.register(_close, this)
 
@@ -118,6 +126,10 @@ class Client:
             while True:
                 try:
                     self.hello = agent.hello(min(_SLICE, max(0.1, end - time.monotonic())))
+                    break
+                except errors.OverError as e:  # before this trainer has joined, as after its restart
+                    log.warning("the job has ended: %s", e)
+                    self.hello, self.over = {"job_id": "", "incarnation": 0}, str(e) or "the job has ended"
                     break
                 except errors.MasterTimeoutError:
                     if time.monotonic() >= end:
@@ -137,6 +149,22 @@ class Client:
     def explicit(self) -> bool:
         """Whether tasks count with the commit of a step (`--explicit-commit`)."""
         return bool(self.hello.get("explicit"))
+
+    @property
+    def cuts(self) -> bool:
+        """Whether the master takes cuts of data and parameters, to which the job can roll back (`--update-mode sync`)."""
+        return bool(self.hello.get("cuts"))
+
+    @property
+    def lost(self) -> tuple[type[Exception], ...]:
+        """The errors after which another session must begin."""
+        lost: tuple[type[Exception], ...] = (errors.AgentLostError, errors.SessionLostError)
+        return (*lost, errors.RolledBackError) if self.cuts else lost
+
+    @property
+    def link(self) -> Link:
+        """The main connection to the agent."""
+        return self._agent.link
 
     @property
     def job_id(self) -> str:
@@ -173,13 +201,19 @@ class Client:
         while True:
             try:
                 task = self._take()
-            except (errors.AgentLostError, errors.SessionLostError):
+            except self.lost:
                 self.restart()
                 continue
             if task is None:
                 return
+            self.in_hand = len(task)
             yield task
+            self.consumed({task.work.id: sum(int(c["records"]) for c in task.work.chunks)}, ends=True)
+            if self.is_lost:
+                self.restart()
+                continue
             self._finish(task)
+            self.boundary(self._hand.finished)
 
     def fail(self, task: Task, error: BaseException | str) -> None:
         """Return a task to the queue with a failure. After 3 failures it is set aside."""
@@ -261,6 +295,10 @@ class Client:
 
         The caller must call `taken` with the largest id of the tasks. Until then, the next call returns the same tasks.
         """
+        if self.over:
+            return None
+        if self.is_lost:
+            raise errors.SessionLostError("the session has ended")
         link = self._agent.link
         while not link.tasks:
             if self.is_closed:
@@ -306,6 +344,29 @@ class Client:
         h = self._hand
         self._hand = h._replace(open={k: w for k, w in h.open.items() if k not in tasks})
 
+    def consumed(self, used: dict[int, int], ends: bool) -> None:
+        """Note how many records of tasks are trained, from the beginning of each. `ends`: tasks finish by it."""
+        if ends and self.before_finish is not None:
+            self.before_finish()
+        if self.cuts and not self.is_lost:
+            try:
+                self._agent.link.post("used", used=list(used.items()))
+            except errors.AgentLostError:
+                self.is_lost = True
+
+    def boundary(self, finished: Sequence[int]) -> None:
+        """Wait while the master takes a cut: all that is trained is in the parameters."""
+        if not self.cuts or self.is_lost or self.over:
+            return
+        try:
+            if finished:
+                self._agent.link.post("finish", finished=list(finished))
+            self.call("boundary")
+        except errors.OverError as e:
+            self.over = str(e) or "the job has ended"
+        except self.lost:
+            self.is_lost = True
+
     def taken(self, last: int) -> None:
         """Note that the caller has the tasks up to this id."""
         self._agent.link.forget(last)
@@ -340,6 +401,12 @@ class Client:
         self._agent.close(in_order=False)
         self._hand = _Hand()
         self._agent = self._start()
+        self.is_lost = False
+        try:
+            for f in self.on_restart:
+                f()
+        except self.lost:
+            self.restart()
 
     def _forget_tasks(self) -> None:
         self._hand = _Hand(last=self._hand.last)
@@ -369,6 +436,22 @@ def _close(client: weakref.ref[Client]) -> None:
         c.close()
 
 
+def shared() -> Client:
+    """Return the open client of this process. If there is none, make one, which the next loader without a client uses."""
+    found = [c for c in (ref() for ref in _open) if c is not None and not c.is_closed]
+    if len(found) > 1:
+        raise errors.InvalidError(f"client: expected one open client in this process, found {len(found)}: name one with client=")
+    if not found:
+        _waiting.append(Client())
+        found = _waiting[-1:]
+    return found[0]
+
+
+def waiting() -> Client | None:
+    """Return and forget the client that `shared` has made."""
+    return _waiting.pop() if _waiting and not _waiting[-1].is_closed else None
+
+
 def _absolute(name: str) -> str:
     return name if _URL.match(name) else os.path.abspath(name)
 
@@ -378,7 +461,8 @@ def _location(addr: str | None, endpoints: str | Sequence[str] | None) -> tuple[
     own = {"TRAINMASTER_TRAINER", "TRAINMASTER_BIN", "TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS", "TRAINMASTER_JOB", "TRAINMASTER_ID"}
     environment = {k: v for k, v in os.environ.items() if k not in own}
     if addr is None and endpoints is None:
-        addr, endpoints = os.environ.get("TRAINMASTER_ADDR"), os.environ.get("TRAINMASTER_ENDPOINTS")
+        endpoints = os.environ.get("TRAINMASTER_ENDPOINTS")  # they name the master, too, and the parameter servers
+        addr = None if endpoints else os.environ.get("TRAINMASTER_ADDR")
     if not addr and not endpoints:
         from .local import for_this_process  # noqa: PLC0415
 

@@ -17,7 +17,7 @@ from typing import Any
 from . import errors
 from ._agent import Chunks
 from .account import Account, Batch, Need, Over, Run, Work
-from .client import WINDOW, Client
+from .client import WINDOW, Client, waiting
 
 log = logging.getLogger("trainmaster")
 
@@ -193,8 +193,8 @@ class Base:
             raise ValueError(f"shuffle_window: expected at least 1 task, found {shuffle_window}")
         account = Account(batch_size, window, shuffle_window if shuffle else 0, seed)
         self._owns = client is None
-        self.client = client or Client(addr, job, timeout)
-        if self.client.explicit and shuffle:  # positions in a task are what a step has applied
+        self.client = client or (waiting() if addr is None and job is None else None) or Client(addr, job, timeout)
+        if (self.client.explicit or self.client.cuts) and shuffle:  # positions in a task are what a step has applied
             account.shuffle = 1
         self.account = account
         self.client.on_stopped = self._stopped
@@ -203,7 +203,7 @@ class Base:
         self._loss: float | None = None
         self._told = 0.0
         try:
-            if paths is not None:
+            if paths is not None and not self.client.over:
                 self.client.report_dataset(paths)
         except BaseException:
             self.close()
@@ -277,7 +277,11 @@ class Base:
 
     def _consume(self) -> None:
         batch = self.account.head
+        self.client.consumed(self.account.used(batch), self.account.ends(batch))
+        if self.client.is_lost:
+            return
         self.account.consume()
+        self.client.boundary(self.account.finished)
         self._trained += batch.records
         now = time.monotonic()
         if self._trained and now - self._told >= _PROGRESS:
@@ -306,8 +310,10 @@ class Base:
         results = self._read()
         while True:
             try:
+                if self.client.is_lost:
+                    raise errors.SessionLostError("the session has ended")
                 failures, has_data, data = next(results, ((), None, None))
-            except (errors.AgentLostError, errors.SessionLostError):
+            except self.client.lost:
                 self._restart()
                 results = self._read()
                 continue
@@ -317,6 +323,7 @@ class Base:
             batch = self.account.head
             self._is_done = False
             if has_data and batch.runs:
+                self.client.in_hand = batch.records
                 yield batch.pass_, data
                 if turn != self._turn:
                     raise RuntimeError("loader: expected one loop at a time, found a newer one: end the first loop before the second")

@@ -1,0 +1,205 @@
+"""An optimizer whose parameters are on the parameter servers of a job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from .. import errors
+from ..client import Client as Job
+from ..ps import Client
+
+LATE = (
+    "step: expected a function in a synchronous job, since a gradient that is too late is computed again: "
+    "def closure(): loss = loss_of(model(x), y); loss.backward(); return loss; then optimizer.step(closure)"
+)
+
+
+class ParameterServerOptimizer(torch.optim.Optimizer):
+    """An optimizer that the parameter servers run. The parameters of all trainers of a job are the same model.
+
+    `optimizer` is the rule: sgd, momentum, nesterov, adagrad, adam, adamw or ftrl. `settings` are its other numbers, such as `momentum` or
+    `clip_norm`. All trainers of a job give the same. One trainer sets the initial parameters, and each has those of the job after the call.
+    Make it before the loop, and leave the parameters where they are: on the CPU, they and their gradients are views of the memory that the agent
+    shares.
+
+    In an asynchronous job, `step()` pushes the gradients, means over the batch in hand, and gets the parameters. `push_every` batches are pushed
+    together, and every `pull_every` batches the parameters are pulled, a multiple of it. With `staleness`, a gradient that misses more than so many
+    updates of others is applied with a smaller learning rate. A scheduler of learning rates scales the pushes of this trainer.
+
+    In a synchronous job, `step(closure)` waits for the step of all trainers. `closure` computes the loss of the batch and its gradients, and is
+    called again if they came too late. Each batch of the loader needs one step.
+
+    Parameters that need no gradient, and buffers, such as running means, stay in this process.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: str = "sgd",
+        lr: float | None = None,
+        *,
+        mode: str | None = None,
+        client: Job | None = None,
+        push_every: int = 1,
+        pull_every: int | None = None,
+        staleness: int | None = None,
+        wire_dtype: str = "float32",
+        **settings: Any,
+    ) -> None:
+        """See the class."""
+        pull_every = push_every if pull_every is None else pull_every
+        if push_every < 1 or pull_every < 1 or pull_every % push_every:
+            raise ValueError(f"push_every, pull_every: expected at least 1, and a multiple of push_every, found {push_every} and {pull_every}")
+        self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        for name, p in self._named.items():
+            if p.dtype != torch.float32:
+                raise ValueError(f"parameter {name!r}: expected float32, found {p.dtype}: use model.float(), and autocast for a smaller type")
+        initial = {name: p.detach().cpu().numpy() for name, p in self._named.items()}
+        self.ps = Client(initial, optimizer=optimizer, lr=lr, mode=mode, client=client, staleness=staleness, wire_dtype=wire_dtype, **settings)
+        if self.ps.mode == "sync" and (push_every, pull_every) != (1, 1):
+            raise ValueError("push_every, pull_every: expected 1 in a synchronous job, where each step has one batch of each trainer")
+        self.push_every, self.pull_every = push_every, pull_every
+        self._batches = 0  # since the last pull
+        self._waiting = 0  # batches in _sum
+        self._records = 0
+        self._sum: torch.Tensor | None = None
+        super().__init__(list(self._named.values()), {"lr": self.ps.learning_rate})
+        self._view()
+        self.ps.on_moved = self._view
+        self.ps.job.before_finish = self.flush
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Set the gradients to zero. They stay where they are."""
+        del set_to_none
+        for name, p in self._named.items():
+            if name in self._views:
+                p.grad = self._views[name]
+            elif p.grad is not None:
+                p.grad = None
+        self._gradients.zero_()
+
+    def pull(self) -> None:
+        """Get the newest parameters, as before the model is measured or saved."""
+        self.flush()
+        lost: tuple[type[Exception], ...] = (errors.OverError, *self.ps.lost)
+        try:
+            self.ps.pull()
+        except lost:
+            return
+        self._take()
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None, *, records: int | None = None) -> Any:
+        """Apply the gradients of the batch in hand. `records` is its size; by default as the loader has it."""
+        records = self.ps.job.in_hand if records is None else records
+        if self.ps.mode == "sync":
+            return self._step_together(closure, records)
+        loss = self._loss(closure)
+        if self.ps.job.is_lost:
+            return loss  # the batch is dispatched again
+        self._gather()
+        self._batches += 1
+        if self.push_every > 1:
+            self._add(records or 1)
+            if self._waiting < self.push_every:
+                return loss
+        self._push()
+        return loss
+
+    def flush(self) -> None:
+        """Push what `push_every` holds back."""
+        if self._waiting and not self.ps.job.is_lost:
+            self._push()
+
+    def _loss(self, closure: Callable[[], Any] | None) -> Any:
+        if closure is None:
+            return None
+        with torch.enable_grad():
+            return closure()
+
+    def _step_together(self, closure: Callable[[], Any] | None, records: int | None) -> Any:
+        if closure is None:
+            raise errors.InvalidError(LATE)
+        if not records:
+            raise errors.InvalidError("step: expected the number of records of the batch, found none: step(closure, records=n)")
+        if self.param_groups[0]["lr"] != self.ps.learning_rate:
+            raise errors.InvalidError("lr: expected no scheduler in a synchronous job: use schedule=, or `trainmaster job set learning-rate=RATE`")
+        while True:
+            self.zero_grad()
+            loss = self._loss(closure)
+            if self.ps.job.is_lost:
+                return loss
+            self._gather()
+            self._gradients.mul_(records)
+            try:
+                is_included = self.ps.stage(records=records)
+            except self.ps.lost:
+                return loss  # the batch is dispatched again
+            self._take()
+            if is_included:
+                return loss
+
+    def _add(self, records: int) -> None:
+        """Add the gradients to those that wait for a push."""
+        if self._sum is None:
+            self._sum = torch.zeros_like(self._gradients)
+        self._sum.add_(self._gradients, alpha=records)
+        self._waiting += 1
+        self._records += records
+
+    def _push(self) -> None:
+        if self._sum is not None and self._waiting:
+            torch.mul(self._sum, 1 / self._records, out=self._gradients)
+            self._sum.zero_()
+            self._waiting = self._records = 0
+        scale = self.param_groups[0]["lr"] / self.ps.learning_rate
+        try:
+            if self._batches < self.pull_every:
+                self.ps.push(scale=scale)
+                return
+            self._batches = 0
+            self.ps.push_pull(scale=scale)
+        except self.ps.lost:
+            return  # the tasks of this session are dispatched again
+        self._take()
+
+    def _view(self) -> None:
+        """Make the parameters and gradients of the model views of the arena, where they can be."""
+        self._gradients = torch.from_numpy(self.ps.flat_gradients)
+        self._places = {n: (torch.from_numpy(self.ps.parameters[n]), torch.from_numpy(self.ps.gradients[n])) for n in self._named}
+        self._views: dict[str, torch.Tensor] = {}
+        self._waiting = self._records = self._batches = 0
+        if self._sum is not None:
+            self._sum.zero_()
+        with torch.no_grad():
+            for name, p in self._named.items():
+                parameter, gradient = self._places[name]
+                gradient.zero_()
+                if p.device.type == "cpu" and p.is_contiguous():
+                    p.grad = None
+                    p.data = parameter
+                    p.grad = self._views[name] = gradient
+                else:
+                    p.copy_(parameter)
+
+    def _gather(self) -> None:
+        """Have the gradients in the arena, also of parameters that are no views of it."""
+        for name, p in self._named.items():
+            gradient = self._places[name][1]
+            if p.grad is None:
+                gradient.zero_()
+            elif p.grad is not self._views.get(name):
+                gradient.copy_(p.grad)
+            else:
+                continue
+            if name in self._views:
+                p.grad = self._views[name]
+
+    def _take(self) -> None:
+        """Have the parameters of the arena in the model."""
+        for name, p in self._named.items():
+            if name not in self._views:
+                p.data.copy_(self._places[name][0])

@@ -1,0 +1,114 @@
+"""Parameter servers: real masters, servers and trainers."""
+
+from __future__ import annotations
+
+import contextlib
+import csv
+import gzip
+import json
+import os
+import pathlib
+import random
+import re
+import signal
+import struct
+import subprocess
+import sys
+import time
+from typing import Any
+
+import pytest
+from lab import MASTER
+
+import trainmaster as tm
+
+HERE = pathlib.Path(__file__).parent
+DIGITS = HERE.parents[1] / "testdata" / "digits.csv.gz"
+
+
+def digits(directory: pathlib.Path) -> None:
+    """Write the digits as train-* and test-*."""
+    with gzip.open(DIGITS, "rt") as f:
+        rows = [[int(v) for v in row] for row in csv.reader(f)]
+    random.Random(1797).shuffle(rows)
+    records = [struct.pack("<BBxxfII", 3, 1, 1 / 16, row[-1], 10) + bytes(row[:-1]) for row in rows]
+    fifth = len(records) // 5
+    tm.write_records(directory / "test", records[:fifth], shards=1)
+    tm.write_records(directory / "train", records[fifth:], shards=4, chunk_bytes=4096)
+
+
+class Run:
+    """A `master run` with trainers of train_digits.py."""
+
+    def __init__(self, directory: pathlib.Path, options: dict[str, Any], *flags: str) -> None:
+        self.directory = directory
+        digits(directory)
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("TRAINMASTER_")} | {"TRAINMASTER_BIN": MASTER}
+        program = [sys.executable, str(HERE / "train_digits.py"), json.dumps({"data": str(directory), **options})]
+        self.log = directory / "run.log"
+        with self.log.open("wb") as f:
+            self.process = subprocess.Popen(
+                [MASTER, "run", "--dir", str(directory / "run"), "--data", str(directory / "train-*"), "--ps", "2", *flags, "--", *program],
+                stdin=subprocess.DEVNULL,
+                stdout=f,
+                stderr=f,
+                env=environment,
+            )
+
+    def text(self) -> str:
+        """All logs."""
+        logs = [self.log, *sorted((self.directory / "run").glob("*/logs/*.log"))]
+        return "\n".join(f"--- {p.name}\n{p.read_text()[-6000:]}" for p in logs)
+
+    def pid(self, name: str, other: int = 0) -> int:
+        """Process id of a trainer that trains."""
+        end = time.monotonic() + 120
+        while time.monotonic() < end and self.process.poll() is None:
+            with contextlib.suppress(FileNotFoundError, ValueError):
+                pid = int((self.directory / f"{name}.pid").read_text())
+                if pid != other:
+                    return pid
+            time.sleep(0.01)  # a file: there is nothing to wait on
+        raise AssertionError(self.text())
+
+    def wait(self) -> list[float]:
+        """Wait for the end, require that each task counts once per pass, and return the accuracies."""
+        try:
+            code = self.process.wait(300)
+        finally:
+            if self.process.poll() is None:
+                self.process.send_signal(signal.SIGTERM)
+                self.process.wait(60)
+        assert code == 0, self.text()
+        state = next((self.directory / "run").glob("*/etcd"))
+        done = subprocess.run([MASTER, "verify", "--data-dir", str(state), "-o", "json"], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return [float(line.split()[1]) for line in (self.directory / "accuracy").read_text().splitlines()]
+
+
+ASYNC = {"optimizer": "adam", "lr": 2e-3}
+SYNC = {"optimizer": "momentum", "lr": 0.05, "momentum": 0.9}
+
+
+@pytest.mark.parametrize(
+    ("options", "flags"),
+    [
+        pytest.param({"optimizer": ASYNC, "check": True}, ["--passes", "12"], id="asynchronous"),
+        pytest.param(
+            {"optimizer": {**ASYNC, "push_every": 2, "pull_every": 2, "staleness": 8, "wire_dtype": "bfloat16"}, "workers": 2},
+            ["--passes", "16"],
+            id="fewer exchanges",
+        ),
+        pytest.param({"optimizer": SYNC}, ["--passes", "12", "--update-mode", "sync"], id="synchronous"),
+    ],
+)
+def test_killed_trainer(tmp_path: pathlib.Path, options: dict[str, Any], flags: list[str]) -> None:
+    """Three trainers on two servers train the digits. One is killed in the middle. Each task counts once per pass."""
+    run = Run(tmp_path, options, "--trainers", "3", *flags)
+    first = run.pid("trainer-1")
+    os.kill(first, signal.SIGKILL)
+    run.pid("trainer-1", other=first)
+    (tmp_path / "go").touch()
+    accuracies = run.wait()
+    assert min(accuracies) > 0.93, (accuracies, run.text())
+    assert re.search(r"restarts +1", run.log.read_text()), run.log.read_text()
