@@ -616,6 +616,9 @@ func TestRequestsAreBounded(t *testing.T) {
 	if _, err := r.Next(t.Context(), many); err == nil || !strings.Contains(err.Error(), "at most 16 tasks, found 17") {
 		t.Errorf("17 finishes at once: %v", err)
 	}
+	if _, err := r.Next(t.Context(), a.Request(make([]taskqueue.Token, 65), nil)); err == nil || !strings.Contains(err.Error(), "at most 64 tasks, found 65") {
+		t.Errorf("65 held tasks: %v", err)
+	}
 	if _, err := r.Master.Join(t.Context(), "b", strings.Repeat("x", 201)); err == nil || !strings.Contains(err.Error(), "200 characters, found 201") {
 		t.Errorf("a long address: %v", err)
 	}

@@ -34,6 +34,7 @@ func (a *Assignment) Ranges() []taskqueue.RecordRange { return a.table.TaskRange
 // error ErrJobFinished or ErrJobFailed.
 type Reply struct {
 	Assignment  *Assignment       // nil: none yet, or none wanted
+	More        []*Assignment     // further tasks of a request that wants several
 	WaitFor     taskqueue.WaitFor // why there is none yet
 	Finishes    []taskqueue.FinishStatus
 	Ordinal     taskqueue.Ordinal // of a connection that did not join
@@ -51,6 +52,7 @@ type Session struct {
 	Explicit    bool          // commits: see taskqueue.StepCommit
 	Cuts        bool          // see taskqueue.CutBegin
 	Epoch       uint32        // of the job
+	Window      int           // tasks that the trainer may hold
 	TTL         time.Duration // how long a silent session lasts; 0: the default
 }
 
@@ -60,6 +62,7 @@ type Joining struct {
 	Address string // for operators; "": Peer
 	Control string // of its service TrainerControl, ":port" or "ip:port"; "": it has none
 	Peer    string // address of its connection, "ip:port"
+	Window  int    // tasks that it wants to hold; 0: the default
 }
 
 // ErrNoTasks is returned for requests of trainers and for datasets if the job has no tasks.
@@ -88,7 +91,7 @@ func (m *Master) JoinAs(ctx context.Context, who Joining) (Session, error) {
 	if err := validateID(who.ID); err != nil {
 		return Session{}, err
 	}
-	join := &taskqueue.Join{ID: who.ID, Address: cmp.Or(who.Address, who.Peer)}
+	join := &taskqueue.Join{ID: who.ID, Address: cmp.Or(who.Address, who.Peer), Window: who.Window}
 	if n := len(join.Address); n > maxID {
 		return Session{}, invalidf("trainer address: expected at most %d characters, found %d", maxID, n)
 	}
@@ -106,7 +109,7 @@ func (m *Master) JoinAs(ctx context.Context, who Joining) (Session, error) {
 	if err != nil {
 		return Session{}, err
 	}
-	return Session{Ordinal: a.Ordinal, Incarnation: a.Incarnation, JobID: t.JobID(), Sync: m.config.Sync, Explicit: m.config.Queue.ExplicitCommit, Cuts: m.config.Queue.Cuts, Epoch: a.Epoch, TTL: m.config.Queue.SessionTTL}, nil
+	return Session{Ordinal: a.Ordinal, Incarnation: a.Incarnation, JobID: t.JobID(), Sync: m.config.Sync, Explicit: m.config.Queue.ExplicitCommit, Cuts: m.config.Queue.Cuts, Epoch: a.Epoch, Window: a.Window, TTL: m.config.Queue.SessionTTL}, nil
 }
 
 const maxID = 200
@@ -141,8 +144,13 @@ func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) 
 	if err != nil {
 		return Reply{}, err
 	}
-	if max(len(r.Finished), len(r.Held)) > MaxHeld {
-		return Reply{}, invalidf("finished, held: expected at most %d tasks, found %d and %d", MaxHeld, len(r.Finished), len(r.Held))
+	//guard:request-finishes-limit
+	if n := len(r.Finished); n > MaxFinished {
+		return Reply{}, invalidf("finished: expected at most %d tasks, found %d", MaxFinished, n)
+	}
+	//guard:request-held-limit
+	if n := len(r.Held); n > MaxHeld {
+		return Reply{}, invalidf("held: expected at most %d tasks, found %d", MaxHeld, n)
 	}
 	a, err := t.Do(ctx, committer.Request{Event: r, Waits: len(r.Held) == 0})
 	if err != nil {
@@ -151,9 +159,11 @@ func (m *Master) Next(ctx context.Context, r *taskqueue.Request) (Reply, error) 
 	return t.assignment(ctx, a)
 }
 
-// MaxHeld is the maximum number of tasks that a request or a heartbeat of a joined trainer lists, as held, finished or continued. It bounds
-// the writes of a request: see batchSlack.
-const MaxHeld = 16
+// Bounds of the lists of a request or a heartbeat of a joined trainer.
+const (
+	MaxHeld     = taskqueue.MaxWindow // tasks that are held, or continued
+	MaxFinished = 16                  // it bounds the writes of a request: see batchSlack
+)
 
 // RefuseMetric notes a metric that is not finite: its result was refused.
 func (m *Master) RefuseMetric(ctx context.Context, ev *taskqueue.RefuseMetric) error {
@@ -184,23 +194,9 @@ func (t *term) assignment(ctx context.Context, a taskqueue.Answer) (Reply, error
 	r := Reply{Finishes: a.Finishes, Ordinal: a.Ordinal, Incarnation: a.Incarnation, Commit: last, CommitProof: proof, WaitFor: a.WaitFor}
 	switch a.Kind {
 	case taskqueue.AnswerTask:
-		table := t.Table(a.Set)
-		files := table.TaskFiles(a.Index)
-		r.Assignment = &Assignment{
-			table:  table,
-			Task:   taskqueue.Task{Index: a.Index, Chunks: table.TaskChunks(a.Index), Token: a.Token},
-			Stamps: make([]dataset.Stamp, len(files)),
-			Base:   a.Base,
-			Round:  a.Round,
-
-			HyperParameters: a.HyperParameters,
-			From:            a.From,
-		}
-		for i, f := range files {
-			if dataset.IsRange(f.Path) {
-				continue // no file to compare
-			}
-			r.Assignment.Stamps[i] = dataset.Stamp{Size: f.Size, ModTime: f.ModTime, ETag: f.ETag}
+		r.Assignment = t.assigned(a)
+		for _, more := range a.More {
+			r.More = append(r.More, t.assigned(more))
 		}
 	case taskqueue.AnswerEnded:
 		return r, fmt.Errorf("%w: %s", ErrJobFinished, cmp.Or(a.Reason, "all passes are done"))
@@ -214,6 +210,29 @@ func (t *term) assignment(ctx context.Context, a taskqueue.Answer) (Reply, error
 		return r, rolledBack(a.Place)
 	}
 	return r, nil
+}
+
+// assigned returns the task of an answer.
+func (t *term) assigned(a taskqueue.Answer) *Assignment {
+	table := t.Table(a.Set)
+	files := table.TaskFiles(a.Index)
+	out := &Assignment{
+		table:  table,
+		Task:   taskqueue.Task{Index: a.Index, Chunks: table.TaskChunks(a.Index), Token: a.Token},
+		Stamps: make([]dataset.Stamp, len(files)),
+		Base:   a.Base,
+		Round:  a.Round,
+
+		HyperParameters: a.HyperParameters,
+		From:            a.From,
+	}
+	for i, f := range files {
+		if dataset.IsRange(f.Path) {
+			continue // no file to compare
+		}
+		out.Stamps[i] = dataset.Stamp{Size: f.Size, ModTime: f.ModTime, ETag: f.ETag}
+	}
+	return out
 }
 
 // failure returns ErrJobFailed with the reason.

@@ -37,6 +37,7 @@ type Answer struct {
 	Round  *Round // of an evaluation task, without its metrics
 	// HyperParameters are of a training task; nil: the job has none. They must not be changed.
 	HyperParameters map[string]float64
+	More            []Answer    // further tasks.
 	From            ModelSource // of a training task; zero: the trainer continues with its own model
 	WaitFor         WaitFor     // of AnswerWait
 	Place           StepPlace
@@ -44,6 +45,7 @@ type Answer struct {
 	Ordinal         Ordinal
 	Incarnation     uint64
 	Granted         bool
+	Window          int     // of a join.
 	Epoch           uint32  // epoch of the job, for a trainer that joins or stages gradients
 	Version         uint64  // of the last synchronous step
 	Included        bool    // staged gradients are in the version after theirs
@@ -51,6 +53,8 @@ type Answer struct {
 	Stops           []Token // of a heartbeat: dispatches to give up
 	Late            []Token // of a heartbeat: more than half of their time has passed
 	Err             error
+
+	repeated bool // the task was dispatched for an earlier copy of the request
 }
 
 // FinishStatus is the verdict on one finish.

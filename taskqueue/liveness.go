@@ -13,6 +13,7 @@ type Join struct {
 	ID      string
 	Address string
 	Control string // address of its service for commands, "ip:port"; "": it has none
+	Window  int    // tasks that it wants to hold; 0: MinWindow
 }
 
 // An incarnation is unique in a job and grows. It consists of the number of restores from a backup (8 bits), the number
@@ -33,12 +34,16 @@ func (ev *Join) apply(q *Queue) Answer {
 		return Answer{Err: err}
 	}
 	t := &trainer{id: ev.ID, address: ev.Address, control: ev.Control}
+	//guard:window-limit
+	if w := min(ev.Window, MaxWindow); w > MinWindow && q.population == nil { // the tasks of a population are bound to its trainers
+		t.window = w
+	}
 	if displaces && old.lostAt == 0 && old.address != ev.Address {
 		t.rivals = old.rivals
 		q.noteRival(t, old.address)
 	}
 	q.enlist(t)
-	return Answer{Ordinal: t.ordinal, Incarnation: t.incarnation, Epoch: q.epoch}
+	return Answer{Ordinal: t.ordinal, Incarnation: t.incarnation, Epoch: q.epoch, Window: max(t.window, MinWindow)}
 }
 
 // rivals counts sessions that took the place of a session with an intact connection. A trainer that was killed and started
@@ -610,6 +615,7 @@ type RosterEntry struct {
 	Lost        bool    `json:"lost,omitempty"` // and losses are ignored: only time returns its tasks
 	Control     string  `json:"control,omitempty"`
 	Evaluates   bool    `json:"evaluates,omitempty"`
+	Window      int     `json:"window,omitempty"`
 }
 
 // RosterPrefix begins the keys of the roster; the trainer's id follows.
@@ -618,7 +624,7 @@ const RosterPrefix = "/trainers/"
 func rosterKey(id string) string { return RosterPrefix + id }
 
 func (t *trainer) encode() []byte {
-	b, err := json.Marshal(RosterEntry{t.ordinal, t.incarnation, t.address, t.draining, t.finished, t.charged, t.plain, t.gone, t.control, t.evaluates})
+	b, err := json.Marshal(RosterEntry{t.ordinal, t.incarnation, t.address, t.draining, t.finished, t.charged, t.plain, t.gone, t.control, t.evaluates, t.window})
 	if err != nil {
 		panic(err) // numbers and strings always encode
 	}
@@ -631,5 +637,5 @@ func decodeTrainer(id string, value []byte) (*trainer, error) {
 		return nil, err
 	}
 	return &trainer{ordinal: r.Ordinal, id: id, incarnation: r.Incarnation, address: r.Address,
-		draining: r.Draining, finished: r.Finished, charged: r.Charged, plain: r.Plain, gone: r.Lost, control: r.Control, evaluates: r.Evaluates, stored: true}, nil
+		draining: r.Draining, finished: r.Finished, charged: r.Charged, plain: r.Plain, gone: r.Lost, control: r.Control, evaluates: r.Evaluates, window: min(max(r.Window, 0), MaxWindow), stored: true}, nil
 }

@@ -33,9 +33,44 @@ func (n *naive) request(ev *Request) Answer {
 		}
 	}
 	if ev.Want {
-		n.ask(t, ev.Seq, &a)
+		n.askAll(t, ev, &a)
 	}
 	return a
+}
+
+// askAll answers with the tasks of an earlier copy of the request or, with a window, with as many as it wants.
+func (n *naive) askAll(t *naiveTrainer, ev *Request, a *Answer) {
+	var earlier []Answer
+	for _, at := range t.holds {
+		for _, h := range n.task(at).holders {
+			if h.trainer == t.ordinal && h.request == ev.Seq && !t.plain {
+				earlier = append(earlier, Answer{Kind: AnswerTask, Token: n.token(at, h.attempt), Index: n.task(at).index})
+			}
+		}
+	}
+	if len(earlier) > 0 {
+		a.Kind, a.Token, a.Index, a.More = AnswerTask, earlier[0].Token, earlier[0].Index, append([]Answer(nil), earlier[1:]...)
+		return
+	}
+	n.ask(t, ev.Seq, a)
+	for i := 1; i < ev.Most && i < 16 && t.window > 2 && a.Kind == AnswerTask && len(t.holds) < t.window && n.status == Running; i++ {
+		more := Answer{}
+		if n.ask(t, ev.Seq+1<<32, &more); more.Kind != AnswerTask {
+			return
+		}
+		n.renumber(t, ev.Seq)
+		a.More = append(a.More, more)
+	}
+}
+
+// renumber gives the newest task of a trainer the number of the request that it answers.
+func (n *naive) renumber(t *naiveTrainer, seq uint64) {
+	task := n.task(t.holds[len(t.holds)-1])
+	for i := range task.holders {
+		if task.holders[i].trainer == t.ordinal {
+			task.holders[i].request = seq
+		}
+	}
 }
 
 func (n *naive) ask(t *naiveTrainer, seq uint64, a *Answer) {
@@ -63,7 +98,7 @@ func (n *naive) ask(t *naiveTrainer, seq uint64, a *Answer) {
 	if t.draining || n.status == Paused {
 		return
 	}
-	if !t.plain && len(t.holds) >= 2 || len(t.holds) >= 16 {
+	if !t.plain && len(t.holds) >= max(t.window, 2) || t.plain && len(t.holds) >= 16 {
 		a.Err = ErrTooManyHeld
 		return
 	}
@@ -183,15 +218,16 @@ func (n *naive) dropName(id string) {
 	n.forgetGone()
 }
 
-func (n *naive) join(id string, incarnation uint64) Answer {
+func (n *naive) join(id string, window int, incarnation uint64) Answer {
 	again := slices.ContainsFunc(n.trainers, func(t naiveTrainer) bool { return t.id == id && !t.gone })
 	if !again && len(n.trainers) >= n.opt.MaxSessions {
 		return Answer{Err: ErrTooManySessions}
 	}
 	n.dropName(id)
 	t := n.enlist(id, incarnation, false)
+	t.window = min(max(window, 2), 64)
 	n.reuse(t)
-	return Answer{Ordinal: t.ordinal, Incarnation: incarnation, Epoch: 1}
+	return Answer{Ordinal: t.ordinal, Incarnation: incarnation, Epoch: 1, Window: min(max(window, 2), 64)}
 }
 
 func (n *naive) plainAsk(ev *PlainAsk, incarnation uint64) Answer {

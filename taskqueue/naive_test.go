@@ -81,6 +81,7 @@ type naiveTrainer struct {
 	charged     bool
 	draining    bool
 	gone        bool
+	window      int
 	nameless    bool // another trainer has its name: only its tasks are stored
 	seen        Clock
 	lostAt      Clock
@@ -148,8 +149,16 @@ func (n *naive) restart(before *naive) {
 			}
 			return math.MaxInt64
 		}
+		request := func(at naivePlace) uint64 {
+			for _, h := range n.task(at).holders {
+				if h.trainer == t.ordinal {
+					return h.request
+				}
+			}
+			return 0
+		}
 		slices.SortFunc(t.holds, func(a, b naivePlace) int {
-			return cmp.Or(cmp.Compare(start(a), start(b)), cmp.Compare(a.pass, b.pass), a.position-b.position)
+			return cmp.Or(cmp.Compare(start(a), start(b)), cmp.Compare(request(a), request(b)), cmp.Compare(a.pass, b.pass), a.position-b.position)
 		})
 	}
 	if before != nil {

@@ -53,10 +53,22 @@ const (
 	averageWeight      = 10 // a completion weighs 1/10 in the average
 	lossWeight         = 3  // three losses weigh as much as one failure
 	openPassesRolling  = 2
-	maxHeldJoined      = 2  // one running task and one prefetched
+	maxHeldJoined      = 2  // one running task and one prefetched, without a window
 	maxHeldPlain       = 16 // unfinished tasks of a connection that did not join
 	maxLate            = 16 // attempts of a trainer that timed out and may still be finished
 	maxErrorText       = 256
+)
+
+// Bounds of the window of a session: of the tasks that it may hold.
+const (
+	MinWindow = maxHeldJoined
+	MaxWindow = 64
+)
+
+// Bounds of an answer with several tasks.
+const (
+	MaxAnswered       = 16  // tasks
+	maxAnsweredChunks = 700 // of more than one task, so that a message has room for their paths
 )
 
 func (o Options) withDefaults() Options {

@@ -143,6 +143,9 @@ func (p *pair) apply(ev Event) Answer {
 	a := p.q.Apply(p.n.now, ev)
 	if a.Kind == AnswerTask {
 		p.tokens = append(p.tokens, a.Token)
+		for _, more := range a.More {
+			p.tokens = append(p.tokens, more.Token)
+		}
 	}
 	return a
 }
@@ -157,7 +160,7 @@ func (p *pair) agree(what string, got, want Answer, tokens ...Token) {
 			want.Finishes[i] = got.Finishes[i]
 		}
 	}
-	got.Err, want.Err = nil, nil
+	got.Err, want.Err, got.repeated = nil, nil, false
 	if len(got.Finishes) == 0 && len(want.Finishes) == 0 {
 		got.Finishes, want.Finishes = nil, nil
 	}
@@ -175,8 +178,9 @@ func (p *pair) newIncarnation(incarnation uint64) {
 
 func (p *pair) join(t *rapid.T) {
 	id := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "id")
-	got := p.apply(&Join{ID: id})
-	p.agree("join", got, p.n.join(id, got.Incarnation))
+	window := rapid.SampledFrom([]int{0, 0, 3, 6, 100}).Draw(t, "window")
+	got := p.apply(&Join{ID: id, Window: window})
+	p.agree("join", got, p.n.join(id, window, got.Incarnation))
 	if got.Ordinal == 0 {
 		return // too many sessions
 	}
@@ -207,8 +211,13 @@ func (p *pair) send(t *rapid.T, c *client, ev *Request, lost bool) {
 		tokens[i] = ev.Finished[i].Token
 	}
 	p.agree(fmt.Sprintf("request %+v", *ev), got, p.n.request(ev), tokens...)
-	if !lost && got.Kind == AnswerTask && !slices.Contains(c.held, got.Token) {
-		c.held = append(c.held, got.Token)
+	if lost || got.Kind != AnswerTask {
+		return
+	}
+	for _, a := range append([]Answer{got}, got.More...) {
+		if !slices.Contains(c.held, a.Token) {
+			c.held = append(c.held, a.Token)
+		}
 	}
 }
 
@@ -218,7 +227,7 @@ func (p *pair) request(t *rapid.T, c *client, finished []Result, want bool) {
 	if rapid.IntRange(0, 3).Draw(t, "ack") > 0 {
 		c.ack = c.seq
 	}
-	ev := &Request{Trainer: c.ordinal, Incarnation: c.incarnation, Seq: c.seq, Ack: c.ack, Held: slices.Clone(c.held), Finished: finished, Want: want}
+	ev := &Request{Trainer: c.ordinal, Incarnation: c.incarnation, Seq: c.seq, Ack: c.ack, Held: slices.Clone(c.held), Finished: finished, Want: want, Most: rapid.SampledFrom([]int{0, 1, 3, 20}).Draw(t, "most")}
 	c.sent = append(c.sent, ev)
 	p.send(t, c, ev, rapid.IntRange(0, 5).Draw(t, "reply lost") == 0)
 }
@@ -611,7 +620,7 @@ func (p *pair) compareTrainers() {
 		if t == nil {
 			p.Fatalf("trainer %d is gone", want.ordinal)
 		}
-		got := naiveTrainer{t.ordinal, t.incarnation, t.id, t.plain, t.finished, t.charged, t.draining, t.gone, want.nameless, t.seen, t.lostAt, nil, nil}
+		got := naiveTrainer{t.ordinal, t.incarnation, t.id, t.plain, t.finished, t.charged, t.draining, t.gone, want.window, want.nameless, t.seen, t.lostAt, nil, nil}
 		for _, e := range t.holds {
 			got.holds = append(got.holds, naivePlace{e.pass, e.position})
 		}

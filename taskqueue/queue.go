@@ -181,6 +181,7 @@ type trainer struct {
 	incarnation uint64
 	address     string
 	control     string // address for commands; "": it has none
+	window      int    // tasks that it may hold; 0: maxHeldJoined
 	evaluates   bool   // it takes evaluation tasks with the answers to heartbeats
 	draining    bool
 	finished    bool // this incarnation has finished a task

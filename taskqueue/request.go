@@ -34,6 +34,7 @@ type Request struct {
 	Held        []Token
 	Finished    []Result
 	Want        bool
+	Most        int // tasks wanted, with Want; 0: one
 	Accepts     Kinds
 	SeenCommit  uint64 // highest commit number that the trainer saw in a reply
 	SeenProof   []byte // that came with it
@@ -84,8 +85,40 @@ func (ev *Request) apply(q *Queue) Answer {
 	q.dropLostReplies(t, ev)
 	if ev.Want {
 		q.ask(t, ev.Seq, ev.Accepts, &a)
+		q.askMore(t, ev, &a)
 	}
 	return a
+}
+
+// askMore adds training tasks to an answer with a training task, up to the number that a trainer with a window wants. A repeated request gets the
+// tasks that it got before.
+func (q *Queue) askMore(t *trainer, ev *Request, a *Answer) {
+	if t.window == 0 || a.Kind != AnswerTask || a.Token.Kind != Training {
+		return
+	}
+	for _, e := range t.holds {
+		//guard:repeated-request-has-all-tasks
+		if h := e.holderOf(t); h.request == ev.Seq && q.token(e, h.attempt) != a.Token {
+			a.More = append(a.More, Answer{})
+			q.answerTask(e, h.attempt, &a.More[len(a.More)-1])
+		}
+	}
+	if a.repeated || q.opt.Ranks > 0 {
+		return
+	}
+	chunks := q.sets[a.Set].chunksPerTask
+	for n := 1; n < min(ev.Most, MaxAnswered); n++ {
+		//guard:window-holds-its-size
+		if q.heldByRequest(t) >= t.window || q.status != Running || q.waitsFor() != WaitTask {
+			return
+		}
+		var more Answer
+		//guard:answer-fits-a-message
+		if chunks += q.sets[a.Set].chunksPerTask; chunks > maxAnsweredChunks || !q.dispatchNext(t, ev.Seq, KindsOf(Training), &more) {
+			return
+		}
+		a.More = append(a.More, more)
+	}
 }
 
 // dropLostReplies returns what was dispatched to a trainer that does not list it and
@@ -111,6 +144,7 @@ func (q *Queue) ask(t *trainer, seq uint64, accepts Kinds, a *Answer) {
 		//guard:repeated-request
 		if h := e.holderOf(t); h.request == seq && !t.plain {
 			q.answerTask(e, h.attempt, a)
+			a.repeated = true
 			return
 		}
 	}
@@ -134,7 +168,7 @@ func (q *Queue) ask(t *trainer, seq uint64, accepts Kinds, a *Answer) {
 	if q.opt.Ranks > 0 && held > 0 {
 		return
 	}
-	limit := maxHeldJoined
+	limit := max(t.window, maxHeldJoined)
 	if t.plain {
 		limit = maxHeldPlain
 	}
@@ -161,6 +195,13 @@ func (q *Queue) ask(t *trainer, seq uint64, accepts Kinds, a *Answer) {
 	if q.ranksAbsent() {
 		return
 	}
+	if !q.dispatchNext(t, seq, accepts, a) {
+		q.warnUnaccepted()
+	}
+}
+
+// dispatchNext dispatches the next task of the datasets of the accepted kinds. It returns false if there is none.
+func (q *Queue) dispatchNext(t *trainer, seq uint64, accepts Kinds, a *Answer) bool {
 	var tried [MaxSets]bool
 	if set, yes := q.passesBy(t, accepts); yes {
 		tried[set] = true
@@ -169,11 +210,11 @@ func (q *Queue) ask(t *trainer, seq uint64, accepts Kinds, a *Answer) {
 		if e := q.pick(s, t); e != nil {
 			q.pay(s, &tried)
 			q.dispatch(e, t, seq, a)
-			return
+			return true
 		}
 		tried[s.id] = true
 	}
-	q.warnUnaccepted()
+	return false
 }
 
 // warnUnaccepted warns once for each kind of which there are tasks, and that no trainer accepted in its last request.

@@ -67,7 +67,9 @@ func Restore(s *Snapshot, roster map[string][]byte, tables []*Table, opt Options
 			return nil, fmt.Errorf("%w: trainer %d prefetched a task and runs none", ErrDamaged, t.ordinal)
 		}
 		slices.SortStableFunc(t.holds, func(a, b *entry) int { // by dispatch
-			return cmp.Compare(a.holderOf(t).order(), b.holderOf(t).order())
+			x, y := a.holderOf(t), b.holderOf(t)
+			//guard:prefetched-in-order-of-requests
+			return cmp.Or(cmp.Compare(x.order(), y.order()), cmp.Compare(x.request, y.request))
 		})
 	}
 	for _, set := range q.sets {
@@ -76,7 +78,7 @@ func Restore(s *Snapshot, roster map[string][]byte, tables []*Table, opt Options
 	return q, nil
 }
 
-// order sorts a trainer's holders: running ones by age, then the prefetched one.
+// order sorts a trainer's holders: running ones by age, then the prefetched ones.
 func (h *holder) order() Clock {
 	if h.start == 0 {
 		return math.MaxInt64

@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"io"
 	"iter"
+	"slices"
 	"sync"
 	"time"
 
@@ -35,6 +36,8 @@ type Config struct {
 	// have the same seed, since a task can continue on another trainer. Records then has all records of the task in memory. Ranges and
 	// RowGroups are not shuffled.
 	ShuffleRecords uint64
+	// Window is the number of tasks that a session of JoinWindow wants to hold, 2 to 64; 0: 2.
+	Window int
 	// Stores opens files in object stores. nil: dataset.DefaultStores.
 	Stores *dataset.Stores
 
@@ -75,6 +78,7 @@ type Client struct {
 	who      wire.Trainer
 	jobID    [16]byte
 	sync     bool
+	window   int            // tasks that may be held; 0: the master knows no windows
 	cuts     *cuts          // nil: the master takes none
 	explicit *session.Steps // nil: a finish counts as soon as it is stored
 	session  *session.Session
@@ -130,7 +134,7 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 		l.close()
 		return nil, err
 	}
-	reply, err := call[wire.JoinReply](ctx, l, "Join", wire.JoinRequest{ID: config.ID, Address: config.Address, Job: config.Job, Control: served.address()})
+	reply, err := call[wire.JoinReply](ctx, l, "Join", wire.JoinRequest{ID: config.ID, Address: config.Address, Job: config.Job, Control: served.address(), Window: config.Window})
 	if err != nil {
 		served.close()
 		l.close()
@@ -144,7 +148,7 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 	c.rounds, c.metrics, c.models = map[taskqueue.Token]taskqueue.Round{}, map[taskqueue.Token][]byte{}, map[taskqueue.Token]taskqueue.Model{}
 	c.stats, c.hyper = map[taskqueue.Token]taskqueue.RunStats{}, map[taskqueue.Token]map[string]float64{}
 	c.from, c.kept = map[taskqueue.Token]taskqueue.ModelSource{}, map[taskqueue.Token]string{}
-	c.session.Accepts = config.Accepts
+	c.session.Accepts, c.window = config.Accepts, reply.Window
 	c.evaluator.files.stores, c.evaluator.done = c.files.stores, make(chan struct{}, 1)
 	if reply.Explicit {
 		c.explicit = session.NewSteps()
@@ -515,6 +519,7 @@ type beatRequest struct {
 // beatReply is the answer to a heartbeat. Only gRPC has all its fields.
 type beatReply struct {
 	Answer   int
+	Stops    []taskqueue.Token
 	Evaluate *pb.TaskSpec // nil: none
 }
 
@@ -532,7 +537,7 @@ func (c *Client) obey(reply *beatReply, held []taskqueue.Token) {
 		c.mu.Unlock()
 	}
 	for i, tok := range held {
-		if answer&wire.HeartbeatStop(i) != 0 {
+		if answer&wire.HeartbeatStop(i) != 0 || slices.Contains(reply.Stops, tok) {
 			c.stopTask(tok)
 		}
 	}

@@ -21,7 +21,7 @@ func (o *overGRPC) call(ctx context.Context, method string, request, reply any) 
 	case *wire.NextRequest:
 		return o.next(ctx, r, reply.(*wire.NextReply)) //nolint:forcetypeassert // the caller pairs them
 	case wire.JoinRequest:
-		out, err := o.api.Join(ctx, &pb.JoinRequest{Id: r.ID, Address: r.Address, Job: r.Job, ControlAddress: r.Control})
+		out, err := o.api.Join(ctx, &pb.JoinRequest{Id: r.ID, Address: r.Address, Job: r.Job, ControlAddress: r.Control, Window: uint32(r.Window)})
 		if err != nil {
 			return err
 		}
@@ -84,8 +84,8 @@ func heartbeatReply(in *pb.HeartbeatReply, held []taskqueue.Token) (reply beatRe
 	}
 	for _, command := range in.GetCommands() {
 		if stop := command.GetStopTask(); stop != nil {
-			if i := slices.Index(held, onwire.TokenOf(stop.GetToken())); i >= 0 {
-				out |= wire.HeartbeatStop(i)
+			if tok := onwire.TokenOf(stop.GetToken()); slices.Contains(held, tok) {
+				reply.Stops = append(reply.Stops, tok)
 			}
 		}
 		if task := command.GetEvaluateCurrentModel(); task != nil {
@@ -100,7 +100,7 @@ func joinReply(in *pb.JoinReply) wire.JoinReply {
 	out := wire.JoinReply{
 		Trainer: wire.Trainer{Ordinal: taskqueue.Ordinal(in.GetSession().GetOrdinal()), Incarnation: in.GetSession().GetIncarnation()},
 		Sync:    in.GetSynchronous(), Explicit: in.GetExplicitCommits(), Cuts: in.GetCuts(), Epoch: in.GetEpoch(),
-		TTL: time.Duration(in.GetSessionTtl() * float64(time.Second)),
+		TTL: time.Duration(in.GetSessionTtl() * float64(time.Second)), Window: int(in.GetWindow()),
 	}
 	copy(out.JobID[:], in.GetJobId())
 	return out
@@ -136,17 +136,20 @@ func kindsToProto(kinds taskqueue.Kinds) (out []pb.TaskKind) {
 	return out
 }
 
-// workRequest returns the message of a part of a request, which has at most one finish.
+// workRequest returns the message of a part of a request. It has at most one finish, or Most.
 func workRequest(id uint64, r *wire.NextRequest) *pb.WorkRequest {
 	request := &pb.Request{
 		Session: sessionToProto(r.Trainer), Seq: r.Seq, Ack: r.Ack, Held: tokensToProto(r.Held), SeenCommit: r.SeenCommit, SeenProof: r.SeenProof,
-		JobId: r.JobID[:], Epoch: r.Epoch, Progress: progressToProto(r.Progress),
+		JobId: r.JobID[:], Epoch: r.Epoch, Progress: progressToProto(r.Progress), Most: uint32(r.Most),
 	}
 	accepts := kindsToProto(r.Accepts)
 	if len(r.Finished) == 0 {
 		return &pb.WorkRequest{Id: id, Call: &pb.WorkRequest_GetTask{GetTask: &pb.TrainerInfo{Request: request, Accepts: accepts}}}
 	}
 	f := r.Finished[0]
+	for _, more := range r.Finished[1:] {
+		request.Finished = append(request.Finished, &pb.Finish{Token: onwire.Token(more.Token), Error: more.Error, Step: more.Step})
+	}
 	result := &pb.TaskResult{
 		TaskId: int64(f.Token.ID()), Token: onwire.Token(f.Token), Error: f.Error, Step: f.Step, Request: request,
 		Stat: statsToProto(f.Stats), EncodedMetrics: f.Metrics, NotFiniteMetric: f.NotFinite, ModelPath: f.Model.Path, ModelId: int64(f.Model.Version),
@@ -199,7 +202,10 @@ func applyWorkReply(in *pb.WorkReply, reply *wire.NextReply) error {
 		if m := task.TrainingTask.GetModel(); m != nil {
 			reply.From = taskqueue.ModelSource{Path: m.GetModelPath(), Address: m.GetTrainerIp(), Ordinal: taskqueue.Ordinal(m.GetTrainerId())}
 		}
-		return applyFiles(spec, filesOf(task.TrainingTask.GetData()), reply)
+		if err := applyFiles(spec, filesOf(task.TrainingTask.GetData()), reply); err != nil {
+			return err
+		}
+		return applyMore(spec.GetMore(), reply)
 	case *pb.TaskSpec_EvaluationSpec:
 		e, token := task.EvaluationSpec, onwire.TokenOf(spec.GetToken())
 		reply.Round = taskqueue.Round{Number: e.GetRound(), Set: token.Dataset, Pass: token.Pass, Version: e.GetModelVersion(), Model: e.GetModel().GetModelPath()}
@@ -208,6 +214,18 @@ func applyWorkReply(in *pb.WorkReply, reply *wire.NextReply) error {
 		return applyFiles(spec, filesOf(task.PredictionSpec.GetData()), reply)
 	}
 	return wire.Refusal(nil, fmt.Sprintf("task %d: expected a training, evaluation or prediction task, found another kind: update this trainer", spec.GetTaskId()))
+}
+
+// applyMore adds further training tasks to a reply.
+func applyMore(list []*pb.TaskSpec, reply *wire.NextReply) error {
+	for _, spec := range list {
+		var one wire.NextReply
+		if err := applyFiles(spec, filesOf(spec.GetTrainingTask().GetData()), &one); err != nil {
+			return err
+		}
+		reply.More = append(reply.More, wire.FurtherTask{Task: one.Task, Stamps: one.Stamps, Base: one.Base})
+	}
+	return nil
 }
 
 // hyperParametersOf returns the numbers among hyper-parameters.

@@ -52,8 +52,8 @@ type Window struct {
 
 // Bounds of a window.
 const (
-	MinWindow = 2
-	MaxWindow = 64
+	MinWindow = taskqueue.MinWindow
+	MaxWindow = taskqueue.MaxWindow
 )
 
 const (
@@ -74,7 +74,7 @@ func JoinWindow(ctx context.Context, config Config) (*Window, error) {
 	if err != nil {
 		return nil, err
 	}
-	w := &Window{client: c, size: MinWindow, changed: make(chan struct{}), done: make(chan struct{})}
+	w := &Window{client: c, size: max(MinWindow, c.window), changed: make(chan struct{}), done: make(chan struct{})}
 	w.ctx, w.stop = context.WithCancel(c.ctx)
 	go w.run()
 	return w, nil
@@ -108,6 +108,9 @@ func (w *Window) run() {
 				return
 			}
 			continue
+		}
+		if c.window > 0 {
+			c.session.Most = max(1, want)
 		}
 		c.mu.Lock()
 		request := c.session.Next(want > 0, c.progress)
@@ -169,6 +172,7 @@ func (w *Window) ahead(now time.Time) int {
 	if len(w.handed) == 0 {
 		return 0
 	}
+	//guard:ahead-by-need
 	return max(1, len(w.taken))
 }
 
@@ -190,11 +194,22 @@ func (w *Window) accept(wanted bool, reply *wire.NextReply, err error) {
 	if task == nil {
 		return
 	}
-	c.stamps[task.Token] = reply.Stamps
+	w.receive(task, reply.Stamps, reply.Base)
+	for i := range reply.More {
+		more := &reply.More[i]
+		w.receive(&more.Task, more.Stamps, more.Base)
+	}
+}
+
+// receive adds a task to the ready ones.
+func (w *Window) receive(task *taskqueue.Task, stamps []dataset.Stamp, base int64) {
+	c := w.client
+	c.stamps[task.Token] = stamps
 	if c.explicit == nil {
 		c.held.begin(task.Token)
 	} else {
-		c.explicit.Begin(task.Token, reply.Base)
+		//guard:window-task-has-base
+		c.explicit.Begin(task.Token, base)
 	}
 	w.ready = append(w.ready, task)
 }
@@ -527,17 +542,23 @@ func (w *Window) Commit(ctx context.Context, step uint64) error {
 	}
 }
 
-// Close reports finished tasks, returns unfinished tasks to the queue, and ends the session.
+// Close reports finished tasks, returns unfinished tasks to the queue, and ends the session. After Abandon, it only waits for the goroutines.
 func (w *Window) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), flushTimeout)
 	_ = w.Reported(ctx) // Close of the client tries once more
 	cancel()
 	w.stop()
 	<-w.done
-	if errors.Is(w.err, io.EOF) {
-		w.client.ended = true
+	c := w.client
+	if c.ctx.Err() != nil { // abandoned
+		c.owned.Wait()
+		c.link.close()
+		return nil
 	}
-	return w.client.Close()
+	if errors.Is(w.err, io.EOF) {
+		c.ended = true
+	}
+	return c.Close()
 }
 
 // Abandon ends the session of a trainer that has died: its tasks return to the queue, and the loss is charged to the task in hand. It does not wait for

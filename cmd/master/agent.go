@@ -53,6 +53,7 @@ Exit codes: 0 if the process has ended or has closed the socket pair, 1 if a req
 	flags.BoolVar(&isMember, "ring", false, "take part in the ring of the job. Take no tasks")
 	flags.StringVar(&host, "ring-host", "", "`address` of this machine for the other members (default: the address of the connection to the master)")
 	flags.StringSliceVar(&servers, "servers", nil, "`host:port` of every parameter server (default: found through etcd)")
+	flags.IntVar(&a.Trainer.Window, "window", trainer.MinWindow, "maximum `number` of tasks that the trainer holds at the same time, 2 to 64")
 	openStores := addDataCache(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		// The training process decides when this one ends. Ctrl-C at a terminal signals both.
@@ -69,6 +70,8 @@ Exit codes: 0 if the process has ended or has closed the socket pair, 1 if a req
 			return cli.SettingErrorf(cmd, "id", "expected 1 to 128 letters, digits, '.', '_' and '-'")
 		case a.Parent < 1:
 			return cli.SettingErrorf(cmd, "parent", "expected the process id of the training process, which starts the agent")
+		case a.Trainer.Window < trainer.MinWindow || a.Trainer.Window > trainer.MaxWindow:
+			return cli.SettingErrorf(cmd, "window", "expected %d to %d", trainer.MinWindow, trainer.MaxWindow)
 		case a.FD < 3:
 			return cli.SettingErrorf(cmd, "fd", "expected 3 or more: 0 to 2 are the standard streams")
 		}

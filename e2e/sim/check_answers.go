@@ -45,6 +45,9 @@ func (c *check) answers(e *pendingEvent, a taskqueue.Answer, err error) {
 		}
 	case taskqueue.AnswerTask:
 		c.taskAnswer(r, a.Token)
+		for _, more := range a.More {
+			c.furtherAnswer(r, more.Token)
+		}
 	case taskqueue.AnswerEnded, taskqueue.AnswerFailed:
 		if !c.over() {
 			c.breaks("the end of a job is stored before it is answered", "to trainer %d", r.Trainer)
@@ -91,6 +94,14 @@ func (c *check) verdict(r taskqueue.Result, status taskqueue.FinishStatus, at ti
 		if r.Error == "" && genuine && h.attempts[r.Token.Attempt].at < at && c.state.open(r.Token.Pass) {
 			c.breaks("a late finish counts", "%v is %v", r.Token, status)
 		}
+	}
+}
+
+// furtherAnswer checks that a further task of an answer is stored.
+func (c *check) furtherAnswer(r *taskqueue.Request, tok taskqueue.Token) {
+	h := c.tasks[taskPosition{tok.Pass, tok.Position}]
+	if h == nil || h.attempts[tok.Attempt] == nil || h.attempts[tok.Attempt].trainer != r.Trainer {
+		c.breaks("an answer is stored", "%v for trainer %d is not in the ledger", tok, r.Trainer)
 	}
 }
 

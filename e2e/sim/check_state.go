@@ -33,8 +33,43 @@ func (c *check) columns(next *stored) {
 	if c.world.plan.exact {
 		c.since(next)
 	}
+	c.windows(next)
 	if n, limit := len(next.set.Live)+len(next.set.Aside)+len(next.set.Since), 24+40*(len(next.live)+len(next.aside)+len(next.since)); n > limit {
 		c.breaks("the state is O(pending)", "%d bytes for %d live and %d set aside", n, len(next.live), len(next.aside))
+	}
+}
+
+// windows checks that a session holds at most the tasks of its window, and that the clock of one of them runs.
+func (c *check) windows(next *stored) {
+	if c.world.plan.heldOut > 0 {
+		return // the clock of a task of another dataset can run instead
+	}
+	held, running := map[taskqueue.Ordinal]int{}, map[taskqueue.Ordinal]int{}
+	for _, e := range next.live {
+		for _, h := range e.holders {
+			held[h.trainer]++
+			if h.age > 0 {
+				running[h.trainer]++
+			}
+		}
+	}
+	for o, n := range held {
+		s := c.sessions[o]
+		if s == nil || s.plain() {
+			continue
+		}
+		most := 2
+		for _, t := range c.world.trainers {
+			if t.id == s.id {
+				most = max(most, t.habit.window)
+			}
+		}
+		if n > most {
+			c.breaks("a session holds the tasks of its window", "trainer %d holds %d, its window is %d", o, n, most)
+		}
+		if running[o] != 1 {
+			c.breaks("the clock of one task of a session runs", "trainer %d: %d of %d", o, running[o], n)
+		}
 	}
 }
 

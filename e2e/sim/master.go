@@ -479,18 +479,18 @@ func replyError(a taskqueue.Answer, err error) error {
 func (n *node) serve(c *conn, request any, reply func(any, error)) {
 	switch r := request.(type) {
 	case wire.JoinRequest:
-		n.put(c, &taskqueue.Join{ID: r.ID, Address: r.Address}, func(a taskqueue.Answer, _ uint64, err error) {
+		n.put(c, &taskqueue.Join{ID: r.ID, Address: r.Address, Window: r.Window}, func(a taskqueue.Answer, _ uint64, err error) {
 			j := &wire.JoinReply{Trainer: wire.Trainer{Ordinal: a.Ordinal, Incarnation: a.Incarnation}, JobID: n.world.jobID}
 			if err == nil {
 				c.who = j.Trainer
 			}
-			j.Epoch = a.Epoch
+			j.Epoch, j.Window = a.Epoch, a.Window
 			reply(j, replyError(a, err))
 		})
 	case *wire.NextRequest:
 		c.who = r.Trainer
 		ev := &taskqueue.Request{
-			Trainer: r.Ordinal, Incarnation: r.Incarnation, Seq: r.Seq, Ack: r.Ack, Held: r.Held, Finished: r.Finished, Want: r.Want,
+			Trainer: r.Ordinal, Incarnation: r.Incarnation, Seq: r.Seq, Ack: r.Ack, Held: r.Held, Finished: r.Finished, Want: r.Want, Most: r.Most,
 			SeenCommit: r.SeenCommit, SeenProof: r.SeenProof, JobID: r.JobID, Epoch: r.Epoch, Accepts: r.Accepts,
 		}
 		leads := n.driven
@@ -508,6 +508,9 @@ func (n *node) serve(c *conn, request any, reply func(any, error)) {
 					table, out.Round = n.world.heldOut.Table, *a.Round
 				}
 				out.Task = taskqueue.Task{Index: a.Index, Token: a.Token, Chunks: table.TaskChunks(a.Index)}
+				for _, more := range a.More {
+					out.More = append(out.More, wire.FurtherTask{Task: taskqueue.Task{Index: more.Index, Token: more.Token, Chunks: table.TaskChunks(more.Index)}})
+				}
 			}
 			reply(out, replyError(a, err))
 		})

@@ -78,6 +78,8 @@ type habit struct {
 	reuses     bool             // a plain client that reuses its reply variable
 	evaluates  bool             // it accepts evaluation tasks
 	byID       bool             // a plain client that names tasks by numbers, and repeats a finish on its next connection
+
+	window int // tasks of its window; 0: none
 }
 
 // trainer is the process of a trainer. It models the client around trainer/session.
@@ -227,7 +229,7 @@ func (c *call) finish(reply any, err error) {
 
 // session joins and trains until the session ends. It returns false if the job has ended.
 func (t *trainer) session(p *process) bool {
-	reply, err := t.call(wire.JoinRequest{ID: t.id}).collect(p)
+	reply, err := t.call(wire.JoinRequest{ID: t.id, Window: t.habit.window}).collect(p)
 	if err != nil {
 		p.sleep(t.between(100*time.Millisecond, time.Second))
 		return true
@@ -244,6 +246,9 @@ func (t *trainer) session(p *process) bool {
 	}
 	if t.world.plan.exact {
 		return t.sessionEnded(p, w.inRing())
+	}
+	if t.habit.window > 0 {
+		return t.sessionEnded(p, w.windowed(joined.Window))
 	}
 	for tasks := 1; ; tasks++ {
 		task, err := w.next()
@@ -315,6 +320,7 @@ type worker struct {
 	session         *session.Session
 	flight          *call
 	ready           *taskqueue.Task
+	more            []*taskqueue.Task     // with ready
 	base            int64                 // base of ready
 	round           taskqueue.Round       // of ready
 	taken           taskqueue.Round       // of the task that next has returned
@@ -341,6 +347,9 @@ func (w *worker) collect() error {
 			if task := w.session.Answered(r); task != nil {
 				w.note("%s: gets task %d, %v", w.name, task.Index, task.Token)
 				w.ready, w.base, w.round, w.from = task, r.Base, r.Round, r.From
+				for i := range r.More {
+					w.more = append(w.more, &r.More[i].Task)
+				}
 			}
 		case errors.Is(err, wire.ErrJobFinished), errors.Is(err, wire.ErrJobFailed), errors.Is(err, wire.ErrRejoin), errors.Is(err, wire.ErrRolledBack):
 			w.session.Settled()
@@ -369,6 +378,31 @@ func (w *worker) next() (*taskqueue.Task, error) {
 	w.ready, w.taken, w.takenFrom = nil, w.round, w.from
 	w.send(true)
 	return task, nil
+}
+
+// windowed trains with a window: it holds several tasks, trains them in any order, and reports several results at the same time.
+func (w *worker) windowed(size int) error {
+	var held []*taskqueue.Task
+	for nth := 1; ; {
+		w.session.Most = 1 + w.rng.IntN(max(1, size-len(held)))
+		w.send(len(held) < size)
+		if err := w.collect(); err != nil {
+			return err
+		}
+		if w.ready != nil {
+			held = append(append(held, w.ready), w.more...)
+			w.ready, w.more = nil, nil
+		}
+		for n := w.rng.IntN(len(held) + 1); n > 0 || len(held) == size; n-- {
+			i := w.rng.IntN(len(held))
+			w.train(held[i], nth)
+			nth++
+			held = append(held[:i], held[i+1:]...)
+		}
+		if w.chance(w.habit.leaves) && w.now < w.world.plan.quiet {
+			return errLeaves
+		}
+	}
 }
 
 // train trains a task and reports the result.
@@ -428,17 +462,29 @@ func (t *trainer) die() {
 		return
 	}
 	t.note("%s: dies", t.name)
-	c := t.conn
+	c, who := t.conn, t.who
 	t.crash()
 	t.died = t.now
 	if c != nil {
 		c.breaks()
 	}
-	if t.chance(0.5) {
+	if t.habit.window > 0 && t.chance(0.5) {
+		t.loop.after(t.between(time.Millisecond, 20*time.Millisecond), func() { t.reportsDeath(who) })
+	} else if t.chance(0.5) {
 		t.loop.after(t.between(time.Millisecond, 90*time.Millisecond), t.gone)
 	}
 	if !t.habit.silent {
 		t.loop.after(t.between(100*time.Millisecond, 8*time.Second), t.boot)
+	}
+}
+
+// reportsDeath reports the death of the process to all masters, as its agent does.
+func (t *trainer) reportsDeath(who wire.Trainer) {
+	for _, n := range t.world.nodes {
+		if n.up {
+			t.world.check.gone[t.name]++ // until the answer, its session may end without the grace period
+			n.put(nil, &taskqueue.Died{Trainer: who.Ordinal, Incarnation: who.Incarnation}, func(taskqueue.Answer, uint64, error) { t.world.check.gone[t.name]-- })
+		}
 	}
 }
 

@@ -23,11 +23,13 @@ const (
 	exactEvery = 4 // seed%exactEvery == 0: explicit commits
 	cutsEvery  = 8 // seed%cutsEvery == 2: cuts
 	stepsEvery = 8 // seed%stepsEvery == 6: synchronous steps, and cuts
-	heldEvery  = 8 // seed%heldEvery == 5, evaluation rounds
-	growsEvery = 8 // seed%growsEvery == 3, an online dataset
-	ownsEvery  = 8 // seed%ownsEvery == 1, a population
-	masters    = 3
-	trainers   = 8
+
+	windowsEvery = 16 // seed%windowsEvery == 15: trainers with windows
+	heldEvery    = 8  // seed%heldEvery == 5, evaluation rounds
+	growsEvery   = 8  // seed%growsEvery == 3, an online dataset
+	ownsEvery    = 8  // seed%ownsEvery == 1, a population
+	masters      = 3
+	trainers     = 8
 )
 
 // poison is the effect of a task on its trainer.
@@ -162,6 +164,22 @@ func (p *plan) plainConnections(rng *rand.Rand) {
 	}
 }
 
+// windows gives trainers windows. Some tasks are short, so that many are finished at the same time.
+func (p *plan) windows(rng *rand.Rand) {
+	if rng.IntN(2) == 0 {
+		p.tasks = 40 + rng.IntN(160)
+	}
+	for i := range p.habits {
+		h := &p.habits[i]
+		if h.plain = false; rng.IntN(4) > 0 {
+			h.window = []int{3, 8, 20, 64}[rng.IntN(4)]
+		}
+		if p.tasks >= 40 {
+			h.task = [2]time.Duration{time.Millisecond, 100 * time.Millisecond}
+		}
+	}
+}
+
 // explicit selects explicit commits.
 func (p *plan) explicit(rng *rand.Rand) {
 	p.exact = true
@@ -245,6 +263,8 @@ func newPlanned(seed uint64, trace bool, change func(*plan)) (*world, error) {
 		w.plan.online(l.rng)
 	case seed%ownsEvery == 1:
 		w.plan.own(l.rng)
+	case seed%windowsEvery == 15:
+		w.plan.windows(l.rng)
 	}
 	if seed/heldEvery%2 == 1 {
 		w.plan.follow()

@@ -38,7 +38,7 @@ func (c *coordinator) GetTask(ctx context.Context, in *pb.TrainerInfo) (*pb.Task
 		return nil, err
 	}
 	if in.GetRequest() != nil {
-		ev, err := requestOf(in.GetRequest(), in, nil)
+		ev, err := requestOf(in.GetRequest(), in, finishesOf(in.GetRequest()))
 		if err != nil {
 			return nil, err
 		}
@@ -78,7 +78,7 @@ func (c *coordinator) PushResult(ctx context.Context, in *pb.TaskResult) (*pb.Pu
 	}
 	in.Metrics = nil // which take eight times the size of their message: they are encoded
 	if in.GetRequest() != nil {
-		ev, err := requestOf(in.GetRequest(), ask, []taskqueue.Result{result})
+		ev, err := requestOf(in.GetRequest(), ask, append([]taskqueue.Result{result}, finishesOf(in.GetRequest())...))
 		if err != nil {
 			return nil, err
 		}
@@ -130,6 +130,10 @@ func checkLists(info *pb.TrainerInfo, request *pb.Request, result *pb.TaskResult
 		//guard:work-request-lists-limit
 		if n := len(r.GetHeld()); n > master.MaxHeld {
 			return badArgument("request.held", "expected at most %d tasks, found %d", master.MaxHeld, n)
+		}
+		//guard:work-request-finishes-limit
+		if n := len(r.GetFinished()); n >= master.MaxFinished {
+			return badArgument("request.finished", "expected at most %d tasks, found %d", master.MaxFinished-1, n)
 		}
 	}
 	//guard:accepted-kinds-limit
@@ -194,11 +198,19 @@ func requestOf(in *pb.Request, info *pb.TrainerInfo, results []taskqueue.Result)
 	}
 	ev := &taskqueue.Request{
 		Trainer: taskqueue.Ordinal(in.GetSession().GetOrdinal()), Incarnation: in.GetSession().GetIncarnation(), Seq: in.GetSeq(), Ack: in.GetAck(),
-		Held: tokensOf(in.GetHeld()), Finished: results, Want: info != nil, Accepts: kindsOf(info.GetAccepts()),
+		Held: tokensOf(in.GetHeld()), Finished: results, Want: info != nil, Most: int(min(in.GetMost(), taskqueue.MaxAnswered)), Accepts: kindsOf(info.GetAccepts()),
 		SeenCommit: in.GetSeenCommit(), SeenProof: in.GetSeenProof(), Epoch: in.GetEpoch(), Progress: progressOf(in.GetProgress()),
 	}
 	copy(ev.JobID[:], in.GetJobId())
 	return ev, nil
+}
+
+// finishesOf returns the results of a request in addition to its TaskResult.
+func finishesOf(in *pb.Request) (results []taskqueue.Result) {
+	for _, f := range in.GetFinished() {
+		results = append(results, taskqueue.Result{Token: tokenOf(f.GetToken()), Error: f.GetError(), Step: f.GetStep()})
+	}
+	return results
 }
 
 // prefetchPause is the time until a trainer that holds a task asks for another one again.
@@ -222,21 +234,31 @@ func (c *coordinator) taskSpec(r master.Reply, longPolled bool, err error) (*pb.
 		spec.Task = &pb.TaskSpec_Wait{Wait: wait}
 		return spec, nil
 	}
-	token := r.Assignment.Task.Token
-	spec.TaskId, spec.Token, spec.Base = int64(token.ID()), tokenToProto(token), r.Assignment.Base
-	spec.Index = int64(r.Assignment.Task.Index)
-	data := onwire.Data(onwire.Files(r.Assignment.Ranges(), r.Assignment.Task.Chunks), c.dataProxy)
+	c.describe(spec, r.Assignment)
+	for _, more := range r.More {
+		further := &pb.TaskSpec{}
+		c.describe(further, more)
+		spec.More = append(spec.More, further)
+	}
+	return spec, nil
+}
+
+// describe sets the fields of a task.
+func (c *coordinator) describe(spec *pb.TaskSpec, a *master.Assignment) {
+	token := a.Task.Token
+	spec.TaskId, spec.Token, spec.Base = int64(token.ID()), tokenToProto(token), a.Base
+	spec.Index = int64(a.Task.Index)
+	data := onwire.Data(onwire.Files(a.Ranges(), a.Task.Chunks), c.dataProxy)
 	switch token.Kind {
 	case taskqueue.Evaluation:
-		spec.Task = &pb.TaskSpec_EvaluationSpec{EvaluationSpec: onwire.EvaluationTask(r.Assignment.Round, data)}
+		spec.Task = &pb.TaskSpec_EvaluationSpec{EvaluationSpec: onwire.EvaluationTask(a.Round, data)}
 	case taskqueue.Prediction:
 		spec.Task = &pb.TaskSpec_PredictionSpec{PredictionSpec: &pb.PredictionTaskSpec{Data: data}}
 	default:
 		spec.Task = &pb.TaskSpec_TrainingTask{TrainingTask: &pb.TrainingTaskSpec{
-			Model: modelSpec(r.Assignment.From), Data: data, HyperParameter: hyperParameter(r.Assignment.HyperParameters),
+			Model: modelSpec(a.From), Data: data, HyperParameter: hyperParameter(a.HyperParameters),
 		}}
 	}
-	return spec, nil
 }
 
 // modelSpec translates the model that a training task begins with; nil: the own model of the trainer.
@@ -294,7 +316,7 @@ func (c *coordinator) Join(ctx context.Context, in *pb.JoinRequest) (*pb.JoinRep
 	if err := checkJob(c.master, in.GetJob()); err != nil {
 		return nil, err
 	}
-	s, err := c.master.JoinAs(ctx, master.Joining{ID: in.GetId(), Address: in.GetAddress(), Control: in.GetControlAddress(), Peer: connectionOf(ctx).peer})
+	s, err := c.master.JoinAs(ctx, master.Joining{ID: in.GetId(), Address: in.GetAddress(), Control: in.GetControlAddress(), Peer: connectionOf(ctx).peer, Window: int(min(in.GetWindow(), taskqueue.MaxWindow))})
 	if err != nil {
 		return nil, err
 	}
@@ -302,6 +324,7 @@ func (c *coordinator) Join(ctx context.Context, in *pb.JoinRequest) (*pb.JoinRep
 	return &pb.JoinReply{
 		Session: &pb.Session{Ordinal: uint32(s.Ordinal), Incarnation: s.Incarnation}, JobId: s.JobID[:],
 		Synchronous: s.Sync, ExplicitCommits: s.Explicit, Cuts: s.Cuts, Epoch: s.Epoch, SessionTtl: cmp.Or(s.TTL, taskqueue.DefaultSessionTTL).Seconds(),
+		Window: uint32(s.Window),
 	}, nil
 }
 

@@ -368,10 +368,10 @@ func TestTrainerWithSession(t *testing.T) {
 	if err != nil || beat.GetDraining() {
 		t.Errorf("heartbeat: %v, %v", beat, err)
 	}
-	for _, many := range []*pb.HeartbeatRequest{{Moving: make([]*pb.Token, 17)}, {Held: make([]*pb.Token, 17)}} {
+	for _, many := range []*pb.HeartbeatRequest{{Moving: make([]*pb.Token, 65)}, {Held: make([]*pb.Token, 65)}} {
 		many.Session = joined.GetSession()
 		if _, err := client.Heartbeat(t.Context(), many); status.Code(err) != codes.InvalidArgument {
-			t.Errorf("heartbeat with 17 tasks: %v", err)
+			t.Errorf("heartbeat with 65 tasks: %v", err)
 		}
 	}
 	beat, err = client.Heartbeat(t.Context(), &pb.HeartbeatRequest{Session: joined.GetSession(), Held: []*pb.Token{second.GetToken(), first.GetToken()}})
@@ -449,7 +449,7 @@ func TestInvalidRequests(t *testing.T) {
 	wants(t, err, codes.NotFound, "OTHER_JOB")
 	_, err = client.ReportDataset(t.Context(), &pb.ReportDatasetRequest{Paths: []string{"/nowhere/*"}})
 	wants(t, err, codes.InvalidArgument, "NO_FILES")
-	_, err = client.GetTask(t.Context(), &pb.TrainerInfo{Request: &pb.Request{Seq: 1, Held: make([]*pb.Token, 17)}})
+	_, err = client.GetTask(t.Context(), &pb.TrainerInfo{Request: &pb.Request{Seq: 1, Held: make([]*pb.Token, 65)}})
 	wants(t, err, codes.InvalidArgument, "BAD_ARGUMENT")
 	_, err = client.CutWatch(t.Context(), &pb.CutWatchRequest{})
 	wants(t, err, codes.FailedPrecondition, "REJOIN")

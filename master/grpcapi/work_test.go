@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"net"
 	"slices"
 	"strings"
@@ -459,13 +460,17 @@ func TestLongListsAreRefused(t *testing.T) {
 	s := serve(t, 3, master.Config{})
 	held := joinOver(t, s.conn, "a")(1, 1)
 	held.Held = slices.Repeat([]*pb.Token{{}}, master.MaxHeld+1)
-	for text, push := range map[string]*pb.TaskResult{
-		"at most 16 tasks, found 17":         {TaskId: 1, Ask: &pb.TrainerInfo{Request: held}},
+	many := joinOver(t, s.conn, "c")(1, 1)
+	many.Finished = slices.Repeat([]*pb.Finish{{}}, master.MaxFinished)
+	results := map[string]*pb.TaskResult{"at most 15 tasks, found 16": {TaskId: 1, Request: many}}
+	maps.Copy(results, map[string]*pb.TaskResult{
+		"at most 64 tasks, found 65":         {TaskId: 1, Ask: &pb.TrainerInfo{Request: held}},
 		"at most 8 kinds of tasks, found 9":  {TaskId: 1, Ask: &pb.TrainerInfo{Accepts: make([]pb.TaskKind, 9)}},
 		"at most 64, found 65":               {TaskId: 1, Metrics: slices.Repeat([]*pb.Metric{{}}, 65)},
-		"at most 16 tasks, found 17 ":        {TaskId: 1, Request: held},
+		"at most 64 tasks, found 65 ":        {TaskId: 1, Request: held},
 		"at most 8 kinds of tasks, found 10": {Request: joinOver(t, s.conn, "b")(1, 1), Token: &pb.Token{}, Ask: &pb.TrainerInfo{Accepts: make([]pb.TaskKind, 10)}},
-	} {
+	})
+	for text, push := range results {
 		refused := func(what string, err error) {
 			t.Helper()
 			if status.Code(err) != codes.InvalidArgument || !strings.Contains(err.Error(), strings.TrimSpace(text)) {

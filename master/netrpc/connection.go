@@ -127,13 +127,13 @@ func (c *connection) Join(req wire.JoinRequest, reply *wire.JoinReply) (err erro
 	if job := c.server.Master.Job(); req.Job != "" && job != "" && req.Job != job {
 		return words(fmt.Errorf("%w of job %q: this master is of job %q", master.ErrNotLeader, req.Job, job))
 	}
-	s, err := c.server.Master.JoinAs(c.ctx, master.Joining{ID: req.ID, Address: req.Address, Control: req.Control, Peer: c.peer})
+	s, err := c.server.Master.JoinAs(c.ctx, master.Joining{ID: req.ID, Address: req.Address, Control: req.Control, Peer: c.peer, Window: req.Window})
 	if err != nil {
 		return words(err)
 	}
 	reply.Trainer = wire.Trainer{Ordinal: s.Ordinal, Incarnation: s.Incarnation}
 	reply.JobID, reply.Sync, reply.Explicit, reply.TTL = s.JobID, s.Sync, s.Explicit, s.TTL
-	reply.Cuts, reply.Epoch = s.Cuts, s.Epoch
+	reply.Cuts, reply.Epoch, reply.Window = s.Cuts, s.Epoch, s.Window
 	c.speaksFor(reply.Trainer)
 	return nil
 }
@@ -146,7 +146,7 @@ func (c *connection) Next(req wire.NextRequest, reply *wire.NextReply) (err erro
 	}
 	r, err := c.server.Master.Next(c.ctx, &taskqueue.Request{
 		Trainer: req.Ordinal, Incarnation: req.Incarnation, Seq: req.Seq, Ack: req.Ack, Held: req.Held,
-		Finished: req.Finished, Want: req.Want, Progress: req.Progress, SeenCommit: req.SeenCommit, SeenProof: req.SeenProof, JobID: req.JobID, Epoch: req.Epoch, Accepts: req.Accepts,
+		Finished: req.Finished, Want: req.Want, Most: req.Most, Progress: req.Progress, SeenCommit: req.SeenCommit, SeenProof: req.SeenProof, JobID: req.JobID, Epoch: req.Epoch, Accepts: req.Accepts,
 	})
 	c.observe(req.Trainer, err)
 	if err != nil {
@@ -160,6 +160,9 @@ func (c *connection) Next(req wire.NextRequest, reply *wire.NextReply) (err erro
 		if round := r.Assignment.Round; round != nil {
 			reply.Round = *round
 		}
+	}
+	for _, more := range r.More {
+		reply.More = append(reply.More, wire.FurtherTask{Task: more.Task, Stamps: more.Stamps, Base: more.Base})
 	}
 	return nil
 }

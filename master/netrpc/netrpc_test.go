@@ -401,10 +401,10 @@ func TestHeartbeatIsBounded(t *testing.T) {
 		moving, held int
 		want         string
 	}{
-		{17, 0, "moving: expected at most 16 tasks, found 17"},
-		{3000, 0, "moving: expected at most 16 tasks, found 3000"},
-		{0, 17, "held: expected at most 16 tasks, found 17"},
-		{16, 16, ""},
+		{65, 0, "moving: expected at most 64 tasks, found 65"},
+		{3000, 0, "moving: expected at most 64 tasks, found 3000"},
+		{0, 65, "held: expected at most 64 tasks, found 65"},
+		{64, 64, ""},
 	} {
 		beat := wire.HeartbeatRequest{Trainer: wire.Trainer{Ordinal: a.Ordinal, Incarnation: a.Incarnation}, Moving: make([]taskqueue.Token, tt.moving), Held: make([]taskqueue.Token, tt.held)}
 		if err := c.Call("RPCServer.Heartbeat", beat, new(int)); asText(err) != tt.want {

@@ -155,6 +155,7 @@ func (a *agent) serve(conn *net.UnixConn, main bool) error {
 		case <-ctx.Done():
 			return context.Cause(ctx)
 		}
+		//guard:requests-wait-for-no-other
 		running.Go(func() {
 			defer func() { <-unanswered }()
 			limit, release := limited(ctx, r.Wait)

@@ -7,12 +7,13 @@ import (
 )
 
 // Parts splits a request into requests with at most one finish each, as the gRPC messages have it. They are sent, and repeated, in
-// their order. The last part asks for the task. A request without a finish that asks for no task has no part.
+// their order. The last part asks for the task. A request without a finish that asks for no task has no part. A request of a trainer with a window has one part, with
+// all finishes.
 func Parts(r *wire.NextRequest) []*wire.NextRequest {
 	if len(r.Finished) == 0 && !r.Want {
 		return nil
 	}
-	if len(r.Finished) <= 1 {
+	if len(r.Finished) <= 1 || r.Most > 0 {
 		return []*wire.NextRequest{r}
 	}
 	parts := make([]*wire.NextRequest, len(r.Finished))

@@ -16,6 +16,7 @@ import (
 // Session is the state of a joined trainer.
 type Session struct {
 	Accepts taskqueue.Kinds // of tasks; 0: training
+	Most    int             // tasks wanted in one answer, of a trainer with a window; 0: it has none
 
 	who        wire.Trainer
 	jobID      [16]byte
@@ -61,6 +62,9 @@ func (s *Session) Adopt(epoch uint32) bool {
 	return true
 }
 
+// maxFinished is the number of finishes in a request.
+const maxFinished = 16
+
 // maxReason is the length of the reason of a failed task in a request. A master stores less.
 const maxReason = 1 << 10
 
@@ -68,12 +72,19 @@ const maxReason = 1 << 10
 func (s *Session) Next(want bool, progress taskqueue.Progress) *wire.NextRequest {
 	if s.flight == nil {
 		s.seq++
+		reported := s.results[:min(len(s.results), maxFinished)]
+		held := slices.Clone(s.unfinished)
+		for _, later := range s.results[len(reported):] {
+			// The master dispatches a task again if the request does not list it.
+			//guard:unreported-finish-is-held
+			held = append(held, later.Token)
+		}
 		//guard:request-acknowledges-answered
 		s.flight = &wire.NextRequest{
-			Trainer: s.who, Seq: s.seq, Ack: s.seq, Held: slices.Clone(s.unfinished), Finished: s.results, Want: want,
+			Trainer: s.who, Seq: s.seq, Ack: s.seq, Held: held, Finished: reported, Want: want, Most: s.Most,
 			SeenCommit: s.commit, SeenProof: s.proof, JobID: s.jobID, Progress: progress, Epoch: s.epoch, Accepts: s.Accepts,
 		}
-		s.results = nil
+		s.results = s.results[len(reported):]
 	}
 	return s.flight
 }
@@ -97,7 +108,7 @@ func (s *Session) Unsaid() bool {
 // Unfinished returns the number of tasks that are received and not reported.
 func (s *Session) Unfinished() int { return len(s.unfinished) }
 
-// Answered applies the reply, and returns its task or nil.
+// Answered applies the reply, and returns its first task or nil. Reply.More has the others.
 func (s *Session) Answered(r *wire.NextReply) *taskqueue.Task {
 	s.flight = nil
 	if r.Commit > s.commit {
@@ -108,5 +119,8 @@ func (s *Session) Answered(r *wire.NextReply) *taskqueue.Task {
 	}
 	//guard:held-token-listed
 	s.unfinished = append(s.unfinished, r.Task.Token)
+	for _, more := range r.More {
+		s.unfinished = append(s.unfinished, more.Task.Token)
+	}
 	return &r.Task
 }

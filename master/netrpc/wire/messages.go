@@ -20,6 +20,7 @@ type JoinRequest struct {
 	Address string
 	Job     string
 	Control string // address of the service TrainerControl: ":port" or "ip:port"; "": there is none
+	Window  int    // tasks that the trainer wants to hold; 0: 2
 }
 
 // JoinReply is the new session.
@@ -31,6 +32,8 @@ type JoinReply struct {
 	Cuts     bool          // cuts of the master: trainers quiesce for them
 	Epoch    uint32        // of the job
 	TTL      time.Duration // a trainer that is silent for longer is lost; 0: the master does not say
+
+	Window int // tasks that the trainer may hold. 0: 2, and the master does not know NextRequest.Most
 }
 
 // NextRequest reports the finished tasks and may request a task.
@@ -47,6 +50,7 @@ type NextRequest struct {
 	Epoch      uint32          // epoch of the trainer, with explicit commits
 	SeenProof  []byte          // CommitProof of the reply that SeenCommit is of: without it SeenCommit is ignored
 	Accepts    taskqueue.Kinds // of tasks; 0: training
+	Most       int             // tasks wanted in one answer; 0: one. Of a trainer with JoinReply.Window
 }
 
 // NextReply is the answer to a NextRequest. If a task was requested and there is none (Task.Index -1), the trainer asks
@@ -66,6 +70,15 @@ type NextReply struct {
 	HyperParameters map[string]float64 // of a training task; nil: the job has no strategy
 
 	From taskqueue.ModelSource // of a training task: the model to begin with; zero: the own model of the trainer
+
+	More []FurtherTask // further training tasks, if Most is above 1
+}
+
+// FurtherTask is a further task of an answer.
+type FurtherTask struct {
+	Task   taskqueue.Task
+	Stamps []dataset.Stamp
+	Base   int64
 }
 
 // TaskFailedRequest gives back a task that could not be trained. A client that did not join
@@ -83,8 +96,16 @@ const (
 	HeartbeatDraining = 1 // a task that is fetched and not begun was given to another: drop it
 )
 
-// HeartbeatStop is a part of the answer: the trainer must give up HeartbeatRequest.Held[i].
-func HeartbeatStop(i int) int { return 2 << i }
+// HeartbeatStop is a part of the answer: the trainer must give up HeartbeatRequest.Held[i]. It is 0 if the answer has no room for i: list other tasks first in
+// the next heartbeat.
+func HeartbeatStop(i int) int {
+	if i > maxStop {
+		return 0
+	}
+	return 2 << i
+}
+
+const maxStop = 61
 
 // HeartbeatRequest keeps a session alive; the tasks in Moving made progress.
 type HeartbeatRequest struct {

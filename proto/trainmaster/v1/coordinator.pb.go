@@ -77,7 +77,7 @@ func (x WaitTaskSpec_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use WaitTaskSpec_Reason.Descriptor instead.
 func (WaitTaskSpec_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{11, 0}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{12, 0}
 }
 
 type EndTaskSpec_Reason int32
@@ -142,7 +142,7 @@ func (x EndTaskSpec_Reason) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use EndTaskSpec_Reason.Descriptor instead.
 func (EndTaskSpec_Reason) EnumDescriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{12, 0}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{13, 0}
 }
 
 type PushResultResponse_Status int32
@@ -200,7 +200,7 @@ func (x PushResultResponse_Status) Number() protoreflect.EnumNumber {
 
 // Deprecated: Use PushResultResponse_Status.Descriptor instead.
 func (PushResultResponse_Status) EnumDescriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{19, 0}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{20, 0}
 }
 
 type TrainerInfo struct {
@@ -282,7 +282,7 @@ type Request struct {
 	Seq uint64 `protobuf:"varint,2,opt,name=seq,proto3" json:"seq,omitempty"`
 	// All requests below this number are answered.
 	Ack uint64 `protobuf:"varint,3,opt,name=ack,proto3" json:"ack,omitempty"`
-	// Tasks that the trainer has received and not reported: at most 16. A dispatched task that is not in the list, of a request
+	// Tasks that the trainer has received and not reported: at most 64. A dispatched task that is not in the list, of a request
 	// below ack, is dispatched again.
 	Held []*Token `protobuf:"bytes,4,rep,name=held,proto3" json:"held,omitempty"`
 	// The greatest TaskSpec.commit that the trainer has seen, and the TaskSpec.commit_proof that came with it. A master whose etcd was restored from an
@@ -292,8 +292,12 @@ type Request struct {
 	// From JoinReply.
 	JobId []byte `protobuf:"bytes,7,opt,name=job_id,json=jobId,proto3" json:"job_id,omitempty"`
 	// Epoch of the trainer; in jobs with explicit commits only.
-	Epoch         uint32           `protobuf:"varint,8,opt,name=epoch,proto3" json:"epoch,omitempty"`
-	Progress      *TrainerProgress `protobuf:"bytes,9,opt,name=progress,proto3" json:"progress,omitempty"`
+	Epoch    uint32           `protobuf:"varint,8,opt,name=epoch,proto3" json:"epoch,omitempty"`
+	Progress *TrainerProgress `protobuf:"bytes,9,opt,name=progress,proto3" json:"progress,omitempty"`
+	// Tasks wanted in one answer, at most 16; 0: one. Of a trainer with JoinReply.window.
+	Most uint32 `protobuf:"varint,10,opt,name=most,proto3" json:"most,omitempty"`
+	// Results in addition to the TaskResult: at most 15. Of a trainer with JoinReply.window. They are judged after the TaskResult, in their order.
+	Finished      []*Finish `protobuf:"bytes,11,rep,name=finished,proto3" json:"finished,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -391,6 +395,83 @@ func (x *Request) GetProgress() *TrainerProgress {
 	return nil
 }
 
+func (x *Request) GetMost() uint32 {
+	if x != nil {
+		return x.Most
+	}
+	return 0
+}
+
+func (x *Request) GetFinished() []*Finish {
+	if x != nil {
+		return x.Finished
+	}
+	return nil
+}
+
+// Finish is a result without metrics, statistics and a model.
+type Finish struct {
+	state protoimpl.MessageState `protogen:"open.v1"`
+	Token *Token                 `protobuf:"bytes,1,opt,name=token,proto3" json:"token,omitempty"`
+	// Why the task has failed; empty: it is finished.
+	Error string `protobuf:"bytes,2,opt,name=error,proto3" json:"error,omitempty"`
+	// The step, from 1, that applied the last record of the task; in jobs with explicit commits only.
+	Step          uint64 `protobuf:"varint,3,opt,name=step,proto3" json:"step,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
+}
+
+func (x *Finish) Reset() {
+	*x = Finish{}
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[2]
+	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+	ms.StoreMessageInfo(mi)
+}
+
+func (x *Finish) String() string {
+	return protoimpl.X.MessageStringOf(x)
+}
+
+func (*Finish) ProtoMessage() {}
+
+func (x *Finish) ProtoReflect() protoreflect.Message {
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[2]
+	if x != nil {
+		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
+		if ms.LoadMessageInfo() == nil {
+			ms.StoreMessageInfo(mi)
+		}
+		return ms
+	}
+	return mi.MessageOf(x)
+}
+
+// Deprecated: Use Finish.ProtoReflect.Descriptor instead.
+func (*Finish) Descriptor() ([]byte, []int) {
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{2}
+}
+
+func (x *Finish) GetToken() *Token {
+	if x != nil {
+		return x.Token
+	}
+	return nil
+}
+
+func (x *Finish) GetError() string {
+	if x != nil {
+		return x.Error
+	}
+	return ""
+}
+
+func (x *Finish) GetStep() uint64 {
+	if x != nil {
+		return x.Step
+	}
+	return 0
+}
+
 // Session identifies a trainer that has joined.
 type Session struct {
 	state         protoimpl.MessageState `protogen:"open.v1"`
@@ -402,7 +483,7 @@ type Session struct {
 
 func (x *Session) Reset() {
 	*x = Session{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[2]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[3]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -414,7 +495,7 @@ func (x *Session) String() string {
 func (*Session) ProtoMessage() {}
 
 func (x *Session) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[2]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[3]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -427,7 +508,7 @@ func (x *Session) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Session.ProtoReflect.Descriptor instead.
 func (*Session) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{2}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{3}
 }
 
 func (x *Session) GetOrdinal() uint32 {
@@ -457,7 +538,7 @@ type TrainerProgress struct {
 
 func (x *TrainerProgress) Reset() {
 	*x = TrainerProgress{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[4]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -469,7 +550,7 @@ func (x *TrainerProgress) String() string {
 func (*TrainerProgress) ProtoMessage() {}
 
 func (x *TrainerProgress) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[3]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[4]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -482,7 +563,7 @@ func (x *TrainerProgress) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrainerProgress.ProtoReflect.Descriptor instead.
 func (*TrainerProgress) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{3}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{4}
 }
 
 func (x *TrainerProgress) GetRecords() int64 {
@@ -519,7 +600,7 @@ type Token struct {
 
 func (x *Token) Reset() {
 	*x = Token{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[5]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -531,7 +612,7 @@ func (x *Token) String() string {
 func (*Token) ProtoMessage() {}
 
 func (x *Token) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[4]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[5]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -544,7 +625,7 @@ func (x *Token) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Token.ProtoReflect.Descriptor instead.
 func (*Token) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{4}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{5}
 }
 
 func (x *Token) GetEpoch() uint32 {
@@ -608,14 +689,16 @@ type TaskSpec struct {
 	Commit      uint64 `protobuf:"varint,22,opt,name=commit,proto3" json:"commit,omitempty"`
 	CommitProof []byte `protobuf:"bytes,23,opt,name=commit_proof,json=commitProof,proto3" json:"commit_proof,omitempty"`
 	// Number of the task in its dataset, from 0. It is the same in each pass.
-	Index         int64 `protobuf:"varint,24,opt,name=index,proto3" json:"index,omitempty"`
+	Index int64 `protobuf:"varint,24,opt,name=index,proto3" json:"index,omitempty"`
+	// Further training tasks, if Request.most is above 1. They have hyper-parameters as this task.
+	More          []*TaskSpec `protobuf:"bytes,25,rep,name=more,proto3" json:"more,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *TaskSpec) Reset() {
 	*x = TaskSpec{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[6]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -627,7 +710,7 @@ func (x *TaskSpec) String() string {
 func (*TaskSpec) ProtoMessage() {}
 
 func (x *TaskSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[5]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[6]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -640,7 +723,7 @@ func (x *TaskSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskSpec.ProtoReflect.Descriptor instead.
 func (*TaskSpec) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{5}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{6}
 }
 
 func (x *TaskSpec) GetTaskId() int64 {
@@ -737,6 +820,13 @@ func (x *TaskSpec) GetIndex() int64 {
 	return 0
 }
 
+func (x *TaskSpec) GetMore() []*TaskSpec {
+	if x != nil {
+		return x.More
+	}
+	return nil
+}
+
 type isTaskSpec_Task interface {
 	isTaskSpec_Task()
 }
@@ -786,7 +876,7 @@ type TrainingTaskSpec struct {
 
 func (x *TrainingTaskSpec) Reset() {
 	*x = TrainingTaskSpec{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[7]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -798,7 +888,7 @@ func (x *TrainingTaskSpec) String() string {
 func (*TrainingTaskSpec) ProtoMessage() {}
 
 func (x *TrainingTaskSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[6]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[7]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -811,7 +901,7 @@ func (x *TrainingTaskSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TrainingTaskSpec.ProtoReflect.Descriptor instead.
 func (*TrainingTaskSpec) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{6}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{7}
 }
 
 func (x *TrainingTaskSpec) GetModel() *ModelSpec {
@@ -850,7 +940,7 @@ type EvaluationTaskSpec struct {
 
 func (x *EvaluationTaskSpec) Reset() {
 	*x = EvaluationTaskSpec{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[8]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -862,7 +952,7 @@ func (x *EvaluationTaskSpec) String() string {
 func (*EvaluationTaskSpec) ProtoMessage() {}
 
 func (x *EvaluationTaskSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[7]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[8]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -875,7 +965,7 @@ func (x *EvaluationTaskSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EvaluationTaskSpec.ProtoReflect.Descriptor instead.
 func (*EvaluationTaskSpec) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{7}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{8}
 }
 
 func (x *EvaluationTaskSpec) GetModel() *ModelSpec {
@@ -917,7 +1007,7 @@ type PredictionTaskSpec struct {
 
 func (x *PredictionTaskSpec) Reset() {
 	*x = PredictionTaskSpec{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[9]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -929,7 +1019,7 @@ func (x *PredictionTaskSpec) String() string {
 func (*PredictionTaskSpec) ProtoMessage() {}
 
 func (x *PredictionTaskSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[8]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[9]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -942,7 +1032,7 @@ func (x *PredictionTaskSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PredictionTaskSpec.ProtoReflect.Descriptor instead.
 func (*PredictionTaskSpec) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{8}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{9}
 }
 
 func (x *PredictionTaskSpec) GetModel() *ModelSpec {
@@ -973,7 +1063,7 @@ type ModelSpec struct {
 
 func (x *ModelSpec) Reset() {
 	*x = ModelSpec{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[10]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -985,7 +1075,7 @@ func (x *ModelSpec) String() string {
 func (*ModelSpec) ProtoMessage() {}
 
 func (x *ModelSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[9]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[10]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -998,7 +1088,7 @@ func (x *ModelSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ModelSpec.ProtoReflect.Descriptor instead.
 func (*ModelSpec) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{9}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{10}
 }
 
 func (x *ModelSpec) GetModelPath() string {
@@ -1031,7 +1121,7 @@ type HyperParameter struct {
 
 func (x *HyperParameter) Reset() {
 	*x = HyperParameter{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[11]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1043,7 +1133,7 @@ func (x *HyperParameter) String() string {
 func (*HyperParameter) ProtoMessage() {}
 
 func (x *HyperParameter) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[10]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[11]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1056,7 +1146,7 @@ func (x *HyperParameter) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HyperParameter.ProtoReflect.Descriptor instead.
 func (*HyperParameter) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{10}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{11}
 }
 
 func (x *HyperParameter) GetValues() map[string]*HyperParameter_Value {
@@ -1078,7 +1168,7 @@ type WaitTaskSpec struct {
 
 func (x *WaitTaskSpec) Reset() {
 	*x = WaitTaskSpec{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[12]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1090,7 +1180,7 @@ func (x *WaitTaskSpec) String() string {
 func (*WaitTaskSpec) ProtoMessage() {}
 
 func (x *WaitTaskSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[11]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[12]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1103,7 +1193,7 @@ func (x *WaitTaskSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WaitTaskSpec.ProtoReflect.Descriptor instead.
 func (*WaitTaskSpec) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{11}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{12}
 }
 
 func (x *WaitTaskSpec) GetRetryAfter() float64 {
@@ -1132,7 +1222,7 @@ type EndTaskSpec struct {
 
 func (x *EndTaskSpec) Reset() {
 	*x = EndTaskSpec{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[13]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1144,7 +1234,7 @@ func (x *EndTaskSpec) String() string {
 func (*EndTaskSpec) ProtoMessage() {}
 
 func (x *EndTaskSpec) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[12]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[13]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1157,7 +1247,7 @@ func (x *EndTaskSpec) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use EndTaskSpec.ProtoReflect.Descriptor instead.
 func (*EndTaskSpec) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{12}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{13}
 }
 
 func (x *EndTaskSpec) GetReason() EndTaskSpec_Reason {
@@ -1210,7 +1300,7 @@ type TaskResult struct {
 
 func (x *TaskResult) Reset() {
 	*x = TaskResult{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[14]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1222,7 +1312,7 @@ func (x *TaskResult) String() string {
 func (*TaskResult) ProtoMessage() {}
 
 func (x *TaskResult) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[13]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[14]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1235,7 +1325,7 @@ func (x *TaskResult) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskResult.ProtoReflect.Descriptor instead.
 func (*TaskResult) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{13}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{14}
 }
 
 func (x *TaskResult) GetTaskId() int64 {
@@ -1361,7 +1451,7 @@ type Metric struct {
 
 func (x *Metric) Reset() {
 	*x = Metric{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[15]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1373,7 +1463,7 @@ func (x *Metric) String() string {
 func (*Metric) ProtoMessage() {}
 
 func (x *Metric) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[14]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[15]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1386,7 +1476,7 @@ func (x *Metric) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Metric.ProtoReflect.Descriptor instead.
 func (*Metric) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{14}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{15}
 }
 
 func (x *Metric) GetName() string {
@@ -1482,7 +1572,7 @@ type Mean struct {
 
 func (x *Mean) Reset() {
 	*x = Mean{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[16]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1494,7 +1584,7 @@ func (x *Mean) String() string {
 func (*Mean) ProtoMessage() {}
 
 func (x *Mean) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[15]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[16]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1507,7 +1597,7 @@ func (x *Mean) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Mean.ProtoReflect.Descriptor instead.
 func (*Mean) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{15}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{16}
 }
 
 func (x *Mean) GetSum() float64 {
@@ -1536,7 +1626,7 @@ type ConfusionMatrix struct {
 
 func (x *ConfusionMatrix) Reset() {
 	*x = ConfusionMatrix{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[17]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1548,7 +1638,7 @@ func (x *ConfusionMatrix) String() string {
 func (*ConfusionMatrix) ProtoMessage() {}
 
 func (x *ConfusionMatrix) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[16]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[17]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1561,7 +1651,7 @@ func (x *ConfusionMatrix) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ConfusionMatrix.ProtoReflect.Descriptor instead.
 func (*ConfusionMatrix) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{16}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{17}
 }
 
 func (x *ConfusionMatrix) GetClasses() int32 {
@@ -1592,7 +1682,7 @@ type Histogram struct {
 
 func (x *Histogram) Reset() {
 	*x = Histogram{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[18]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1604,7 +1694,7 @@ func (x *Histogram) String() string {
 func (*Histogram) ProtoMessage() {}
 
 func (x *Histogram) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[17]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[18]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1617,7 +1707,7 @@ func (x *Histogram) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Histogram.ProtoReflect.Descriptor instead.
 func (*Histogram) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{17}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{18}
 }
 
 func (x *Histogram) GetPositives() []int64 {
@@ -1650,7 +1740,7 @@ type RunStats struct {
 
 func (x *RunStats) Reset() {
 	*x = RunStats{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[19]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1662,7 +1752,7 @@ func (x *RunStats) String() string {
 func (*RunStats) ProtoMessage() {}
 
 func (x *RunStats) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[18]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[19]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1675,7 +1765,7 @@ func (x *RunStats) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use RunStats.ProtoReflect.Descriptor instead.
 func (*RunStats) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{18}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{19}
 }
 
 func (x *RunStats) GetRecords() int64 {
@@ -1724,7 +1814,7 @@ type PushResultResponse struct {
 
 func (x *PushResultResponse) Reset() {
 	*x = PushResultResponse{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[20]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1736,7 +1826,7 @@ func (x *PushResultResponse) String() string {
 func (*PushResultResponse) ProtoMessage() {}
 
 func (x *PushResultResponse) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[19]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[20]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1749,7 +1839,7 @@ func (x *PushResultResponse) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use PushResultResponse.ProtoReflect.Descriptor instead.
 func (*PushResultResponse) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{19}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{20}
 }
 
 func (x *PushResultResponse) GetStatus() PushResultResponse_Status {
@@ -1782,7 +1872,7 @@ type WorkRequest struct {
 
 func (x *WorkRequest) Reset() {
 	*x = WorkRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[21]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1794,7 +1884,7 @@ func (x *WorkRequest) String() string {
 func (*WorkRequest) ProtoMessage() {}
 
 func (x *WorkRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[20]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[21]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1807,7 +1897,7 @@ func (x *WorkRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkRequest.ProtoReflect.Descriptor instead.
 func (*WorkRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{20}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{21}
 }
 
 func (x *WorkRequest) GetId() uint64 {
@@ -1877,7 +1967,7 @@ type WorkReply struct {
 
 func (x *WorkReply) Reset() {
 	*x = WorkReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[22]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -1889,7 +1979,7 @@ func (x *WorkReply) String() string {
 func (*WorkReply) ProtoMessage() {}
 
 func (x *WorkReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[21]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[22]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -1902,7 +1992,7 @@ func (x *WorkReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkReply.ProtoReflect.Descriptor instead.
 func (*WorkReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{21}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{22}
 }
 
 func (x *WorkReply) GetId() uint64 {
@@ -2010,7 +2100,7 @@ type WorkError struct {
 
 func (x *WorkError) Reset() {
 	*x = WorkError{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[23]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2022,7 +2112,7 @@ func (x *WorkError) String() string {
 func (*WorkError) ProtoMessage() {}
 
 func (x *WorkError) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[22]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[23]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2035,7 +2125,7 @@ func (x *WorkError) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use WorkError.ProtoReflect.Descriptor instead.
 func (*WorkError) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{22}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{23}
 }
 
 func (x *WorkError) GetCode() int32 {
@@ -2083,13 +2173,15 @@ type JoinRequest struct {
 	Job string `protobuf:"bytes,3,opt,name=job,proto3" json:"job,omitempty"`
 	// Address of the service TrainerControl of the trainer: ":port", or "ip:port" with the IP address of the connection. Empty: it has none.
 	ControlAddress string `protobuf:"bytes,17,opt,name=control_address,json=controlAddress,proto3" json:"control_address,omitempty"`
-	unknownFields  protoimpl.UnknownFields
-	sizeCache      protoimpl.SizeCache
+	// Number of tasks that the trainer wants to hold at the same time; 0: 2, a running task and a task requested ahead.
+	Window        uint32 `protobuf:"varint,18,opt,name=window,proto3" json:"window,omitempty"`
+	unknownFields protoimpl.UnknownFields
+	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JoinRequest) Reset() {
 	*x = JoinRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[24]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2101,7 +2193,7 @@ func (x *JoinRequest) String() string {
 func (*JoinRequest) ProtoMessage() {}
 
 func (x *JoinRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[23]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[24]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2114,7 +2206,7 @@ func (x *JoinRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinRequest.ProtoReflect.Descriptor instead.
 func (*JoinRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{23}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{24}
 }
 
 func (x *JoinRequest) GetId() string {
@@ -2145,6 +2237,13 @@ func (x *JoinRequest) GetControlAddress() string {
 	return ""
 }
 
+func (x *JoinRequest) GetWindow() uint32 {
+	if x != nil {
+		return x.Window
+	}
+	return 0
+}
+
 type JoinReply struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Session *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
@@ -2157,14 +2256,16 @@ type JoinReply struct {
 	Cuts  bool   `protobuf:"varint,5,opt,name=cuts,proto3" json:"cuts,omitempty"`
 	Epoch uint32 `protobuf:"varint,6,opt,name=epoch,proto3" json:"epoch,omitempty"`
 	// Seconds. A trainer that is silent for longer is lost.
-	SessionTtl    float64 `protobuf:"fixed64,7,opt,name=session_ttl,json=sessionTtl,proto3" json:"session_ttl,omitempty"`
+	SessionTtl float64 `protobuf:"fixed64,7,opt,name=session_ttl,json=sessionTtl,proto3" json:"session_ttl,omitempty"`
+	// Number of tasks that the trainer may hold: 2 to 64. 0: 2, and the master does not know Request.most and Request.finished.
+	Window        uint32 `protobuf:"varint,8,opt,name=window,proto3" json:"window,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
 
 func (x *JoinReply) Reset() {
 	*x = JoinReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[25]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2176,7 +2277,7 @@ func (x *JoinReply) String() string {
 func (*JoinReply) ProtoMessage() {}
 
 func (x *JoinReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[24]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[25]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2189,7 +2290,7 @@ func (x *JoinReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use JoinReply.ProtoReflect.Descriptor instead.
 func (*JoinReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{24}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{25}
 }
 
 func (x *JoinReply) GetSession() *Session {
@@ -2241,13 +2342,20 @@ func (x *JoinReply) GetSessionTtl() float64 {
 	return 0
 }
 
+func (x *JoinReply) GetWindow() uint32 {
+	if x != nil {
+		return x.Window
+	}
+	return 0
+}
+
 type HeartbeatRequest struct {
 	state   protoimpl.MessageState `protogen:"open.v1"`
 	Session *Session               `protobuf:"bytes,1,opt,name=session,proto3" json:"session,omitempty"`
-	// Tasks whose records the trainer has continued to train since the last heartbeat: their deadlines move. At most 16.
+	// Tasks whose records the trainer has continued to train since the last heartbeat: their deadlines move. At most 64.
 	Moving   []*Token         `protobuf:"bytes,2,rep,name=moving,proto3" json:"moving,omitempty"`
 	Progress *TrainerProgress `protobuf:"bytes,3,opt,name=progress,proto3" json:"progress,omitempty"`
-	// All tasks that the trainer has received and not reported: at most 16. The commands to stop a task are about these tasks.
+	// All tasks that the trainer has received and not reported: at most 64. The commands to stop a task are about these tasks.
 	Held []*Token `protobuf:"bytes,16,rep,name=held,proto3" json:"held,omitempty"`
 	// The trainer follows the command evaluate_current_model. Without it, the task is the answer to the next request for a task.
 	Evaluates     bool `protobuf:"varint,17,opt,name=evaluates,proto3" json:"evaluates,omitempty"`
@@ -2257,7 +2365,7 @@ type HeartbeatRequest struct {
 
 func (x *HeartbeatRequest) Reset() {
 	*x = HeartbeatRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[26]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2269,7 +2377,7 @@ func (x *HeartbeatRequest) String() string {
 func (*HeartbeatRequest) ProtoMessage() {}
 
 func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[25]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[26]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2282,7 +2390,7 @@ func (x *HeartbeatRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatRequest.ProtoReflect.Descriptor instead.
 func (*HeartbeatRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{25}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{26}
 }
 
 func (x *HeartbeatRequest) GetSession() *Session {
@@ -2332,7 +2440,7 @@ type HeartbeatReply struct {
 
 func (x *HeartbeatReply) Reset() {
 	*x = HeartbeatReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[27]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2344,7 +2452,7 @@ func (x *HeartbeatReply) String() string {
 func (*HeartbeatReply) ProtoMessage() {}
 
 func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[26]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[27]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2357,7 +2465,7 @@ func (x *HeartbeatReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HeartbeatReply.ProtoReflect.Descriptor instead.
 func (*HeartbeatReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{26}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{27}
 }
 
 func (x *HeartbeatReply) GetDraining() bool {
@@ -2389,7 +2497,7 @@ type Command struct {
 
 func (x *Command) Reset() {
 	*x = Command{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[28]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2401,7 +2509,7 @@ func (x *Command) String() string {
 func (*Command) ProtoMessage() {}
 
 func (x *Command) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[27]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[28]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2414,7 +2522,7 @@ func (x *Command) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use Command.ProtoReflect.Descriptor instead.
 func (*Command) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{27}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{28}
 }
 
 func (x *Command) GetCommand() isCommand_Command {
@@ -2488,7 +2596,7 @@ type StopTaskRequest struct {
 
 func (x *StopTaskRequest) Reset() {
 	*x = StopTaskRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[28]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[29]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2500,7 +2608,7 @@ func (x *StopTaskRequest) String() string {
 func (*StopTaskRequest) ProtoMessage() {}
 
 func (x *StopTaskRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[28]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[29]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2513,7 +2621,7 @@ func (x *StopTaskRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StopTaskRequest.ProtoReflect.Descriptor instead.
 func (*StopTaskRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{28}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{29}
 }
 
 func (x *StopTaskRequest) GetTaskId() int64 {
@@ -2543,7 +2651,7 @@ type ReportProgressRequest struct {
 
 func (x *ReportProgressRequest) Reset() {
 	*x = ReportProgressRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[29]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[30]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2555,7 +2663,7 @@ func (x *ReportProgressRequest) String() string {
 func (*ReportProgressRequest) ProtoMessage() {}
 
 func (x *ReportProgressRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[29]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[30]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2568,7 +2676,7 @@ func (x *ReportProgressRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportProgressRequest.ProtoReflect.Descriptor instead.
 func (*ReportProgressRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{29}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{30}
 }
 
 func (x *ReportProgressRequest) GetTaskId() int64 {
@@ -2596,7 +2704,7 @@ type LeaveRequest struct {
 
 func (x *LeaveRequest) Reset() {
 	*x = LeaveRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[31]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2608,7 +2716,7 @@ func (x *LeaveRequest) String() string {
 func (*LeaveRequest) ProtoMessage() {}
 
 func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[30]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[31]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2621,7 +2729,7 @@ func (x *LeaveRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveRequest.ProtoReflect.Descriptor instead.
 func (*LeaveRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{30}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{31}
 }
 
 func (x *LeaveRequest) GetSession() *Session {
@@ -2646,7 +2754,7 @@ type LeaveReply struct {
 
 func (x *LeaveReply) Reset() {
 	*x = LeaveReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[32]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2658,7 +2766,7 @@ func (x *LeaveReply) String() string {
 func (*LeaveReply) ProtoMessage() {}
 
 func (x *LeaveReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[31]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[32]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2671,7 +2779,7 @@ func (x *LeaveReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LeaveReply.ProtoReflect.Descriptor instead.
 func (*LeaveReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{31}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{32}
 }
 
 type ReportDatasetRequest struct {
@@ -2684,7 +2792,7 @@ type ReportDatasetRequest struct {
 
 func (x *ReportDatasetRequest) Reset() {
 	*x = ReportDatasetRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[33]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2696,7 +2804,7 @@ func (x *ReportDatasetRequest) String() string {
 func (*ReportDatasetRequest) ProtoMessage() {}
 
 func (x *ReportDatasetRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[32]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[33]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2709,7 +2817,7 @@ func (x *ReportDatasetRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportDatasetRequest.ProtoReflect.Descriptor instead.
 func (*ReportDatasetRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{32}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{33}
 }
 
 func (x *ReportDatasetRequest) GetPaths() []string {
@@ -2727,7 +2835,7 @@ type ReportDatasetReply struct {
 
 func (x *ReportDatasetReply) Reset() {
 	*x = ReportDatasetReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[34]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2739,7 +2847,7 @@ func (x *ReportDatasetReply) String() string {
 func (*ReportDatasetReply) ProtoMessage() {}
 
 func (x *ReportDatasetReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[33]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[34]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2752,7 +2860,7 @@ func (x *ReportDatasetReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use ReportDatasetReply.ProtoReflect.Descriptor instead.
 func (*ReportDatasetReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{33}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{34}
 }
 
 type SaveModelRequest struct {
@@ -2764,7 +2872,7 @@ type SaveModelRequest struct {
 
 func (x *SaveModelRequest) Reset() {
 	*x = SaveModelRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[35]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2776,7 +2884,7 @@ func (x *SaveModelRequest) String() string {
 func (*SaveModelRequest) ProtoMessage() {}
 
 func (x *SaveModelRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[34]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[35]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2789,7 +2897,7 @@ func (x *SaveModelRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveModelRequest.ProtoReflect.Descriptor instead.
 func (*SaveModelRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{34}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{35}
 }
 
 func (x *SaveModelRequest) GetSession() *Session {
@@ -2808,7 +2916,7 @@ type SaveModelReply struct {
 
 func (x *SaveModelReply) Reset() {
 	*x = SaveModelReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[36]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2820,7 +2928,7 @@ func (x *SaveModelReply) String() string {
 func (*SaveModelReply) ProtoMessage() {}
 
 func (x *SaveModelReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[35]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[36]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2833,7 +2941,7 @@ func (x *SaveModelReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use SaveModelReply.ProtoReflect.Descriptor instead.
 func (*SaveModelReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{35}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{36}
 }
 
 func (x *SaveModelReply) GetElected() bool {
@@ -2857,7 +2965,7 @@ type StagedRequest struct {
 
 func (x *StagedRequest) Reset() {
 	*x = StagedRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[37]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2869,7 +2977,7 @@ func (x *StagedRequest) String() string {
 func (*StagedRequest) ProtoMessage() {}
 
 func (x *StagedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[36]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[37]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2882,7 +2990,7 @@ func (x *StagedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedRequest.ProtoReflect.Descriptor instead.
 func (*StagedRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{36}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{37}
 }
 
 func (x *StagedRequest) GetSession() *Session {
@@ -2925,7 +3033,7 @@ type StagedReply struct {
 
 func (x *StagedReply) Reset() {
 	*x = StagedReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[38]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2937,7 +3045,7 @@ func (x *StagedReply) String() string {
 func (*StagedReply) ProtoMessage() {}
 
 func (x *StagedReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[37]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[38]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -2950,7 +3058,7 @@ func (x *StagedReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StagedReply.ProtoReflect.Descriptor instead.
 func (*StagedReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{37}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{38}
 }
 
 func (x *StagedReply) GetCommitted() uint64 {
@@ -2978,7 +3086,7 @@ type LastStepRequest struct {
 
 func (x *LastStepRequest) Reset() {
 	*x = LastStepRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[39]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -2990,7 +3098,7 @@ func (x *LastStepRequest) String() string {
 func (*LastStepRequest) ProtoMessage() {}
 
 func (x *LastStepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[38]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[39]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3003,7 +3111,7 @@ func (x *LastStepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use LastStepRequest.ProtoReflect.Descriptor instead.
 func (*LastStepRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{38}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{39}
 }
 
 func (x *LastStepRequest) GetSession() *Session {
@@ -3033,7 +3141,7 @@ type FlushedRequest struct {
 
 func (x *FlushedRequest) Reset() {
 	*x = FlushedRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[40]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3045,7 +3153,7 @@ func (x *FlushedRequest) String() string {
 func (*FlushedRequest) ProtoMessage() {}
 
 func (x *FlushedRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[39]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[40]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3058,7 +3166,7 @@ func (x *FlushedRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use FlushedRequest.ProtoReflect.Descriptor instead.
 func (*FlushedRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{39}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{40}
 }
 
 func (x *FlushedRequest) GetSession() *Session {
@@ -3099,7 +3207,7 @@ type TaskPosition struct {
 
 func (x *TaskPosition) Reset() {
 	*x = TaskPosition{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[41]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3111,7 +3219,7 @@ func (x *TaskPosition) String() string {
 func (*TaskPosition) ProtoMessage() {}
 
 func (x *TaskPosition) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[40]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[41]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3124,7 +3232,7 @@ func (x *TaskPosition) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use TaskPosition.ProtoReflect.Descriptor instead.
 func (*TaskPosition) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{40}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{41}
 }
 
 func (x *TaskPosition) GetToken() *Token {
@@ -3152,7 +3260,7 @@ type StepRequest struct {
 
 func (x *StepRequest) Reset() {
 	*x = StepRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[41]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[42]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3164,7 +3272,7 @@ func (x *StepRequest) String() string {
 func (*StepRequest) ProtoMessage() {}
 
 func (x *StepRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[41]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[42]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3177,7 +3285,7 @@ func (x *StepRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepRequest.ProtoReflect.Descriptor instead.
 func (*StepRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{41}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{42}
 }
 
 func (x *StepRequest) GetSession() *Session {
@@ -3210,7 +3318,7 @@ type CutWatchRequest struct {
 
 func (x *CutWatchRequest) Reset() {
 	*x = CutWatchRequest{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[42]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[43]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3222,7 +3330,7 @@ func (x *CutWatchRequest) String() string {
 func (*CutWatchRequest) ProtoMessage() {}
 
 func (x *CutWatchRequest) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[42]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[43]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3235,7 +3343,7 @@ func (x *CutWatchRequest) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use CutWatchRequest.ProtoReflect.Descriptor instead.
 func (*CutWatchRequest) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{42}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{43}
 }
 
 func (x *CutWatchRequest) GetSession() *Session {
@@ -3264,7 +3372,7 @@ type StepReply struct {
 
 func (x *StepReply) Reset() {
 	*x = StepReply{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[43]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[44]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3276,7 +3384,7 @@ func (x *StepReply) String() string {
 func (*StepReply) ProtoMessage() {}
 
 func (x *StepReply) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[43]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[44]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3289,7 +3397,7 @@ func (x *StepReply) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use StepReply.ProtoReflect.Descriptor instead.
 func (*StepReply) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{43}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{44}
 }
 
 func (x *StepReply) GetStep() uint64 {
@@ -3349,7 +3457,7 @@ type HyperParameter_Value struct {
 
 func (x *HyperParameter_Value) Reset() {
 	*x = HyperParameter_Value{}
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[45]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[46]
 	ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 	ms.StoreMessageInfo(mi)
 }
@@ -3361,7 +3469,7 @@ func (x *HyperParameter_Value) String() string {
 func (*HyperParameter_Value) ProtoMessage() {}
 
 func (x *HyperParameter_Value) ProtoReflect() protoreflect.Message {
-	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[45]
+	mi := &file_trainmaster_v1_coordinator_proto_msgTypes[46]
 	if x != nil {
 		ms := protoimpl.X.MessageStateOf(protoimpl.Pointer(x))
 		if ms.LoadMessageInfo() == nil {
@@ -3374,7 +3482,7 @@ func (x *HyperParameter_Value) ProtoReflect() protoreflect.Message {
 
 // Deprecated: Use HyperParameter_Value.ProtoReflect.Descriptor instead.
 func (*HyperParameter_Value) Descriptor() ([]byte, []int) {
-	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{10, 1}
+	return file_trainmaster_v1_coordinator_proto_rawDescGZIP(), []int{11, 1}
 }
 
 func (x *HyperParameter_Value) GetValue() isHyperParameter_Value_Value {
@@ -3458,7 +3566,7 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"trainer_id\x18\x01 \x01(\x05R\ttrainerId\x12(\n" +
 	"\x10trainer_model_id\x18\x02 \x01(\x03R\x0etrainerModelId\x121\n" +
 	"\arequest\x18\x10 \x01(\v2\x17.trainmaster.v1.RequestR\arequest\x122\n" +
-	"\aaccepts\x18\x11 \x03(\x0e2\x18.trainmaster.v1.TaskKindR\aaccepts\"\xb5\x02\n" +
+	"\aaccepts\x18\x11 \x03(\x0e2\x18.trainmaster.v1.TaskKindR\aaccepts\"\xfd\x02\n" +
 	"\aRequest\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.trainmaster.v1.SessionR\asession\x12\x10\n" +
 	"\x03seq\x18\x02 \x01(\x04R\x03seq\x12\x10\n" +
@@ -3470,7 +3578,14 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"seen_proof\x18\x06 \x01(\fR\tseenProof\x12\x15\n" +
 	"\x06job_id\x18\a \x01(\fR\x05jobId\x12\x14\n" +
 	"\x05epoch\x18\b \x01(\rR\x05epoch\x12;\n" +
-	"\bprogress\x18\t \x01(\v2\x1f.trainmaster.v1.TrainerProgressR\bprogress\"E\n" +
+	"\bprogress\x18\t \x01(\v2\x1f.trainmaster.v1.TrainerProgressR\bprogress\x12\x12\n" +
+	"\x04most\x18\n" +
+	" \x01(\rR\x04most\x122\n" +
+	"\bfinished\x18\v \x03(\v2\x16.trainmaster.v1.FinishR\bfinished\"_\n" +
+	"\x06Finish\x12+\n" +
+	"\x05token\x18\x01 \x01(\v2\x15.trainmaster.v1.TokenR\x05token\x12\x14\n" +
+	"\x05error\x18\x02 \x01(\tR\x05error\x12\x12\n" +
+	"\x04step\x18\x03 \x01(\x04R\x04step\"E\n" +
 	"\aSession\x12\x18\n" +
 	"\aordinal\x18\x01 \x01(\rR\aordinal\x12 \n" +
 	"\vincarnation\x18\x02 \x01(\x04R\vincarnation\"?\n" +
@@ -3483,7 +3598,7 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\adataset\x18\x03 \x01(\rR\adataset\x12\x12\n" +
 	"\x04pass\x18\x04 \x01(\rR\x04pass\x12\x1a\n" +
 	"\bposition\x18\x05 \x01(\x04R\bposition\x12\x18\n" +
-	"\aattempt\x18\x06 \x01(\rR\aattempt\"\x89\x04\n" +
+	"\aattempt\x18\x06 \x01(\rR\aattempt\"\xb7\x04\n" +
 	"\bTaskSpec\x12\x17\n" +
 	"\atask_id\x18\x01 \x01(\x03R\x06taskId\x12G\n" +
 	"\rtraining_task\x18\x02 \x01(\v2 .trainmaster.v1.TrainingTaskSpecH\x00R\ftrainingTask\x12M\n" +
@@ -3495,7 +3610,8 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\x04base\x18\x15 \x01(\x03R\x04base\x12\x16\n" +
 	"\x06commit\x18\x16 \x01(\x04R\x06commit\x12!\n" +
 	"\fcommit_proof\x18\x17 \x01(\fR\vcommitProof\x12\x14\n" +
-	"\x05index\x18\x18 \x01(\x03R\x05indexB\x06\n" +
+	"\x05index\x18\x18 \x01(\x03R\x05index\x12,\n" +
+	"\x04more\x18\x19 \x03(\v2\x18.trainmaster.v1.TaskSpecR\x04moreB\x06\n" +
 	"\x04task\"\xba\x01\n" +
 	"\x10TrainingTaskSpec\x12/\n" +
 	"\x05model\x18\x01 \x01(\v2\x19.trainmaster.v1.ModelSpecR\x05model\x12,\n" +
@@ -3622,12 +3738,13 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\x04text\x18\x03 \x01(\tR\x04text\x12\x14\n" +
 	"\x05field\x18\x04 \x01(\tR\x05field\x12\x1f\n" +
 	"\vretry_after\x18\x05 \x01(\x01R\n" +
-	"retryAfter\"r\n" +
+	"retryAfter\"\x8a\x01\n" +
 	"\vJoinRequest\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aaddress\x18\x02 \x01(\tR\aaddress\x12\x10\n" +
 	"\x03job\x18\x03 \x01(\tR\x03job\x12'\n" +
-	"\x0fcontrol_address\x18\x11 \x01(\tR\x0econtrolAddress\"\xed\x01\n" +
+	"\x0fcontrol_address\x18\x11 \x01(\tR\x0econtrolAddress\x12\x16\n" +
+	"\x06window\x18\x12 \x01(\rR\x06window\"\x85\x02\n" +
 	"\tJoinReply\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.trainmaster.v1.SessionR\asession\x12\x15\n" +
 	"\x06job_id\x18\x02 \x01(\fR\x05jobId\x12 \n" +
@@ -3636,7 +3753,8 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\x04cuts\x18\x05 \x01(\bR\x04cuts\x12\x14\n" +
 	"\x05epoch\x18\x06 \x01(\rR\x05epoch\x12\x1f\n" +
 	"\vsession_ttl\x18\a \x01(\x01R\n" +
-	"sessionTtl\"\xfa\x01\n" +
+	"sessionTtl\x12\x16\n" +
+	"\x06window\x18\b \x01(\rR\x06window\"\xfa\x01\n" +
 	"\x10HeartbeatRequest\x121\n" +
 	"\asession\x18\x01 \x01(\v2\x17.trainmaster.v1.SessionR\asession\x12-\n" +
 	"\x06moving\x18\x02 \x03(\v2\x15.trainmaster.v1.TokenR\x06moving\x12;\n" +
@@ -3737,154 +3855,158 @@ func file_trainmaster_v1_coordinator_proto_rawDescGZIP() []byte {
 }
 
 var file_trainmaster_v1_coordinator_proto_enumTypes = make([]protoimpl.EnumInfo, 3)
-var file_trainmaster_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 46)
+var file_trainmaster_v1_coordinator_proto_msgTypes = make([]protoimpl.MessageInfo, 47)
 var file_trainmaster_v1_coordinator_proto_goTypes = []any{
 	(WaitTaskSpec_Reason)(0),       // 0: trainmaster.v1.WaitTaskSpec.Reason
 	(EndTaskSpec_Reason)(0),        // 1: trainmaster.v1.EndTaskSpec.Reason
 	(PushResultResponse_Status)(0), // 2: trainmaster.v1.PushResultResponse.Status
 	(*TrainerInfo)(nil),            // 3: trainmaster.v1.TrainerInfo
 	(*Request)(nil),                // 4: trainmaster.v1.Request
-	(*Session)(nil),                // 5: trainmaster.v1.Session
-	(*TrainerProgress)(nil),        // 6: trainmaster.v1.TrainerProgress
-	(*Token)(nil),                  // 7: trainmaster.v1.Token
-	(*TaskSpec)(nil),               // 8: trainmaster.v1.TaskSpec
-	(*TrainingTaskSpec)(nil),       // 9: trainmaster.v1.TrainingTaskSpec
-	(*EvaluationTaskSpec)(nil),     // 10: trainmaster.v1.EvaluationTaskSpec
-	(*PredictionTaskSpec)(nil),     // 11: trainmaster.v1.PredictionTaskSpec
-	(*ModelSpec)(nil),              // 12: trainmaster.v1.ModelSpec
-	(*HyperParameter)(nil),         // 13: trainmaster.v1.HyperParameter
-	(*WaitTaskSpec)(nil),           // 14: trainmaster.v1.WaitTaskSpec
-	(*EndTaskSpec)(nil),            // 15: trainmaster.v1.EndTaskSpec
-	(*TaskResult)(nil),             // 16: trainmaster.v1.TaskResult
-	(*Metric)(nil),                 // 17: trainmaster.v1.Metric
-	(*Mean)(nil),                   // 18: trainmaster.v1.Mean
-	(*ConfusionMatrix)(nil),        // 19: trainmaster.v1.ConfusionMatrix
-	(*Histogram)(nil),              // 20: trainmaster.v1.Histogram
-	(*RunStats)(nil),               // 21: trainmaster.v1.RunStats
-	(*PushResultResponse)(nil),     // 22: trainmaster.v1.PushResultResponse
-	(*WorkRequest)(nil),            // 23: trainmaster.v1.WorkRequest
-	(*WorkReply)(nil),              // 24: trainmaster.v1.WorkReply
-	(*WorkError)(nil),              // 25: trainmaster.v1.WorkError
-	(*JoinRequest)(nil),            // 26: trainmaster.v1.JoinRequest
-	(*JoinReply)(nil),              // 27: trainmaster.v1.JoinReply
-	(*HeartbeatRequest)(nil),       // 28: trainmaster.v1.HeartbeatRequest
-	(*HeartbeatReply)(nil),         // 29: trainmaster.v1.HeartbeatReply
-	(*Command)(nil),                // 30: trainmaster.v1.Command
-	(*StopTaskRequest)(nil),        // 31: trainmaster.v1.StopTaskRequest
-	(*ReportProgressRequest)(nil),  // 32: trainmaster.v1.ReportProgressRequest
-	(*LeaveRequest)(nil),           // 33: trainmaster.v1.LeaveRequest
-	(*LeaveReply)(nil),             // 34: trainmaster.v1.LeaveReply
-	(*ReportDatasetRequest)(nil),   // 35: trainmaster.v1.ReportDatasetRequest
-	(*ReportDatasetReply)(nil),     // 36: trainmaster.v1.ReportDatasetReply
-	(*SaveModelRequest)(nil),       // 37: trainmaster.v1.SaveModelRequest
-	(*SaveModelReply)(nil),         // 38: trainmaster.v1.SaveModelReply
-	(*StagedRequest)(nil),          // 39: trainmaster.v1.StagedRequest
-	(*StagedReply)(nil),            // 40: trainmaster.v1.StagedReply
-	(*LastStepRequest)(nil),        // 41: trainmaster.v1.LastStepRequest
-	(*FlushedRequest)(nil),         // 42: trainmaster.v1.FlushedRequest
-	(*TaskPosition)(nil),           // 43: trainmaster.v1.TaskPosition
-	(*StepRequest)(nil),            // 44: trainmaster.v1.StepRequest
-	(*CutWatchRequest)(nil),        // 45: trainmaster.v1.CutWatchRequest
-	(*StepReply)(nil),              // 46: trainmaster.v1.StepReply
-	nil,                            // 47: trainmaster.v1.HyperParameter.ValuesEntry
-	(*HyperParameter_Value)(nil),   // 48: trainmaster.v1.HyperParameter.Value
-	(TaskKind)(0),                  // 49: trainmaster.v1.TaskKind
-	(*DataSpec)(nil),               // 50: trainmaster.v1.DataSpec
+	(*Finish)(nil),                 // 5: trainmaster.v1.Finish
+	(*Session)(nil),                // 6: trainmaster.v1.Session
+	(*TrainerProgress)(nil),        // 7: trainmaster.v1.TrainerProgress
+	(*Token)(nil),                  // 8: trainmaster.v1.Token
+	(*TaskSpec)(nil),               // 9: trainmaster.v1.TaskSpec
+	(*TrainingTaskSpec)(nil),       // 10: trainmaster.v1.TrainingTaskSpec
+	(*EvaluationTaskSpec)(nil),     // 11: trainmaster.v1.EvaluationTaskSpec
+	(*PredictionTaskSpec)(nil),     // 12: trainmaster.v1.PredictionTaskSpec
+	(*ModelSpec)(nil),              // 13: trainmaster.v1.ModelSpec
+	(*HyperParameter)(nil),         // 14: trainmaster.v1.HyperParameter
+	(*WaitTaskSpec)(nil),           // 15: trainmaster.v1.WaitTaskSpec
+	(*EndTaskSpec)(nil),            // 16: trainmaster.v1.EndTaskSpec
+	(*TaskResult)(nil),             // 17: trainmaster.v1.TaskResult
+	(*Metric)(nil),                 // 18: trainmaster.v1.Metric
+	(*Mean)(nil),                   // 19: trainmaster.v1.Mean
+	(*ConfusionMatrix)(nil),        // 20: trainmaster.v1.ConfusionMatrix
+	(*Histogram)(nil),              // 21: trainmaster.v1.Histogram
+	(*RunStats)(nil),               // 22: trainmaster.v1.RunStats
+	(*PushResultResponse)(nil),     // 23: trainmaster.v1.PushResultResponse
+	(*WorkRequest)(nil),            // 24: trainmaster.v1.WorkRequest
+	(*WorkReply)(nil),              // 25: trainmaster.v1.WorkReply
+	(*WorkError)(nil),              // 26: trainmaster.v1.WorkError
+	(*JoinRequest)(nil),            // 27: trainmaster.v1.JoinRequest
+	(*JoinReply)(nil),              // 28: trainmaster.v1.JoinReply
+	(*HeartbeatRequest)(nil),       // 29: trainmaster.v1.HeartbeatRequest
+	(*HeartbeatReply)(nil),         // 30: trainmaster.v1.HeartbeatReply
+	(*Command)(nil),                // 31: trainmaster.v1.Command
+	(*StopTaskRequest)(nil),        // 32: trainmaster.v1.StopTaskRequest
+	(*ReportProgressRequest)(nil),  // 33: trainmaster.v1.ReportProgressRequest
+	(*LeaveRequest)(nil),           // 34: trainmaster.v1.LeaveRequest
+	(*LeaveReply)(nil),             // 35: trainmaster.v1.LeaveReply
+	(*ReportDatasetRequest)(nil),   // 36: trainmaster.v1.ReportDatasetRequest
+	(*ReportDatasetReply)(nil),     // 37: trainmaster.v1.ReportDatasetReply
+	(*SaveModelRequest)(nil),       // 38: trainmaster.v1.SaveModelRequest
+	(*SaveModelReply)(nil),         // 39: trainmaster.v1.SaveModelReply
+	(*StagedRequest)(nil),          // 40: trainmaster.v1.StagedRequest
+	(*StagedReply)(nil),            // 41: trainmaster.v1.StagedReply
+	(*LastStepRequest)(nil),        // 42: trainmaster.v1.LastStepRequest
+	(*FlushedRequest)(nil),         // 43: trainmaster.v1.FlushedRequest
+	(*TaskPosition)(nil),           // 44: trainmaster.v1.TaskPosition
+	(*StepRequest)(nil),            // 45: trainmaster.v1.StepRequest
+	(*CutWatchRequest)(nil),        // 46: trainmaster.v1.CutWatchRequest
+	(*StepReply)(nil),              // 47: trainmaster.v1.StepReply
+	nil,                            // 48: trainmaster.v1.HyperParameter.ValuesEntry
+	(*HyperParameter_Value)(nil),   // 49: trainmaster.v1.HyperParameter.Value
+	(TaskKind)(0),                  // 50: trainmaster.v1.TaskKind
+	(*DataSpec)(nil),               // 51: trainmaster.v1.DataSpec
 }
 var file_trainmaster_v1_coordinator_proto_depIdxs = []int32{
 	4,  // 0: trainmaster.v1.TrainerInfo.request:type_name -> trainmaster.v1.Request
-	49, // 1: trainmaster.v1.TrainerInfo.accepts:type_name -> trainmaster.v1.TaskKind
-	5,  // 2: trainmaster.v1.Request.session:type_name -> trainmaster.v1.Session
-	7,  // 3: trainmaster.v1.Request.held:type_name -> trainmaster.v1.Token
-	6,  // 4: trainmaster.v1.Request.progress:type_name -> trainmaster.v1.TrainerProgress
-	49, // 5: trainmaster.v1.Token.kind:type_name -> trainmaster.v1.TaskKind
-	9,  // 6: trainmaster.v1.TaskSpec.training_task:type_name -> trainmaster.v1.TrainingTaskSpec
-	10, // 7: trainmaster.v1.TaskSpec.evaluation_spec:type_name -> trainmaster.v1.EvaluationTaskSpec
-	11, // 8: trainmaster.v1.TaskSpec.prediction_spec:type_name -> trainmaster.v1.PredictionTaskSpec
-	14, // 9: trainmaster.v1.TaskSpec.wait:type_name -> trainmaster.v1.WaitTaskSpec
-	15, // 10: trainmaster.v1.TaskSpec.end:type_name -> trainmaster.v1.EndTaskSpec
-	7,  // 11: trainmaster.v1.TaskSpec.token:type_name -> trainmaster.v1.Token
-	12, // 12: trainmaster.v1.TrainingTaskSpec.model:type_name -> trainmaster.v1.ModelSpec
-	50, // 13: trainmaster.v1.TrainingTaskSpec.data:type_name -> trainmaster.v1.DataSpec
-	13, // 14: trainmaster.v1.TrainingTaskSpec.hyper_parameter:type_name -> trainmaster.v1.HyperParameter
-	12, // 15: trainmaster.v1.EvaluationTaskSpec.model:type_name -> trainmaster.v1.ModelSpec
-	50, // 16: trainmaster.v1.EvaluationTaskSpec.data:type_name -> trainmaster.v1.DataSpec
-	12, // 17: trainmaster.v1.PredictionTaskSpec.model:type_name -> trainmaster.v1.ModelSpec
-	50, // 18: trainmaster.v1.PredictionTaskSpec.data:type_name -> trainmaster.v1.DataSpec
-	47, // 19: trainmaster.v1.HyperParameter.values:type_name -> trainmaster.v1.HyperParameter.ValuesEntry
-	0,  // 20: trainmaster.v1.WaitTaskSpec.reason:type_name -> trainmaster.v1.WaitTaskSpec.Reason
-	1,  // 21: trainmaster.v1.EndTaskSpec.reason:type_name -> trainmaster.v1.EndTaskSpec.Reason
-	21, // 22: trainmaster.v1.TaskResult.stat:type_name -> trainmaster.v1.RunStats
-	7,  // 23: trainmaster.v1.TaskResult.token:type_name -> trainmaster.v1.Token
-	17, // 24: trainmaster.v1.TaskResult.metrics:type_name -> trainmaster.v1.Metric
-	4,  // 25: trainmaster.v1.TaskResult.request:type_name -> trainmaster.v1.Request
-	3,  // 26: trainmaster.v1.TaskResult.ask:type_name -> trainmaster.v1.TrainerInfo
-	18, // 27: trainmaster.v1.Metric.mean:type_name -> trainmaster.v1.Mean
-	19, // 28: trainmaster.v1.Metric.confusion_matrix:type_name -> trainmaster.v1.ConfusionMatrix
-	20, // 29: trainmaster.v1.Metric.histogram:type_name -> trainmaster.v1.Histogram
-	2,  // 30: trainmaster.v1.PushResultResponse.status:type_name -> trainmaster.v1.PushResultResponse.Status
-	8,  // 31: trainmaster.v1.PushResultResponse.next:type_name -> trainmaster.v1.TaskSpec
-	3,  // 32: trainmaster.v1.WorkRequest.get_task:type_name -> trainmaster.v1.TrainerInfo
-	16, // 33: trainmaster.v1.WorkRequest.push_result:type_name -> trainmaster.v1.TaskResult
-	8,  // 34: trainmaster.v1.WorkReply.task:type_name -> trainmaster.v1.TaskSpec
-	22, // 35: trainmaster.v1.WorkReply.result:type_name -> trainmaster.v1.PushResultResponse
-	25, // 36: trainmaster.v1.WorkReply.error:type_name -> trainmaster.v1.WorkError
-	30, // 37: trainmaster.v1.WorkReply.command:type_name -> trainmaster.v1.Command
-	5,  // 38: trainmaster.v1.WorkReply.session:type_name -> trainmaster.v1.Session
-	5,  // 39: trainmaster.v1.JoinReply.session:type_name -> trainmaster.v1.Session
-	5,  // 40: trainmaster.v1.HeartbeatRequest.session:type_name -> trainmaster.v1.Session
-	7,  // 41: trainmaster.v1.HeartbeatRequest.moving:type_name -> trainmaster.v1.Token
-	6,  // 42: trainmaster.v1.HeartbeatRequest.progress:type_name -> trainmaster.v1.TrainerProgress
-	7,  // 43: trainmaster.v1.HeartbeatRequest.held:type_name -> trainmaster.v1.Token
-	30, // 44: trainmaster.v1.HeartbeatReply.commands:type_name -> trainmaster.v1.Command
-	31, // 45: trainmaster.v1.Command.stop_task:type_name -> trainmaster.v1.StopTaskRequest
-	8,  // 46: trainmaster.v1.Command.evaluate_current_model:type_name -> trainmaster.v1.TaskSpec
-	32, // 47: trainmaster.v1.Command.report_progress:type_name -> trainmaster.v1.ReportProgressRequest
-	7,  // 48: trainmaster.v1.StopTaskRequest.token:type_name -> trainmaster.v1.Token
-	7,  // 49: trainmaster.v1.ReportProgressRequest.token:type_name -> trainmaster.v1.Token
-	5,  // 50: trainmaster.v1.LeaveRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 51: trainmaster.v1.SaveModelRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 52: trainmaster.v1.StagedRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 53: trainmaster.v1.LastStepRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 54: trainmaster.v1.FlushedRequest.session:type_name -> trainmaster.v1.Session
-	43, // 55: trainmaster.v1.FlushedRequest.positions:type_name -> trainmaster.v1.TaskPosition
-	7,  // 56: trainmaster.v1.TaskPosition.token:type_name -> trainmaster.v1.Token
-	5,  // 57: trainmaster.v1.StepRequest.session:type_name -> trainmaster.v1.Session
-	5,  // 58: trainmaster.v1.CutWatchRequest.session:type_name -> trainmaster.v1.Session
-	48, // 59: trainmaster.v1.HyperParameter.ValuesEntry.value:type_name -> trainmaster.v1.HyperParameter.Value
-	3,  // 60: trainmaster.v1.Coordinator.GetTask:input_type -> trainmaster.v1.TrainerInfo
-	16, // 61: trainmaster.v1.Coordinator.PushResult:input_type -> trainmaster.v1.TaskResult
-	23, // 62: trainmaster.v1.Coordinator.Work:input_type -> trainmaster.v1.WorkRequest
-	26, // 63: trainmaster.v1.Coordinator.Join:input_type -> trainmaster.v1.JoinRequest
-	28, // 64: trainmaster.v1.Coordinator.Heartbeat:input_type -> trainmaster.v1.HeartbeatRequest
-	33, // 65: trainmaster.v1.Coordinator.Leave:input_type -> trainmaster.v1.LeaveRequest
-	35, // 66: trainmaster.v1.Coordinator.ReportDataset:input_type -> trainmaster.v1.ReportDatasetRequest
-	37, // 67: trainmaster.v1.Coordinator.SaveModel:input_type -> trainmaster.v1.SaveModelRequest
-	39, // 68: trainmaster.v1.Coordinator.Staged:input_type -> trainmaster.v1.StagedRequest
-	41, // 69: trainmaster.v1.Coordinator.LastStep:input_type -> trainmaster.v1.LastStepRequest
-	42, // 70: trainmaster.v1.Coordinator.Flushed:input_type -> trainmaster.v1.FlushedRequest
-	44, // 71: trainmaster.v1.Coordinator.Commit:input_type -> trainmaster.v1.StepRequest
-	44, // 72: trainmaster.v1.Coordinator.Rollback:input_type -> trainmaster.v1.StepRequest
-	45, // 73: trainmaster.v1.Coordinator.CutWatch:input_type -> trainmaster.v1.CutWatchRequest
-	8,  // 74: trainmaster.v1.Coordinator.GetTask:output_type -> trainmaster.v1.TaskSpec
-	22, // 75: trainmaster.v1.Coordinator.PushResult:output_type -> trainmaster.v1.PushResultResponse
-	24, // 76: trainmaster.v1.Coordinator.Work:output_type -> trainmaster.v1.WorkReply
-	27, // 77: trainmaster.v1.Coordinator.Join:output_type -> trainmaster.v1.JoinReply
-	29, // 78: trainmaster.v1.Coordinator.Heartbeat:output_type -> trainmaster.v1.HeartbeatReply
-	34, // 79: trainmaster.v1.Coordinator.Leave:output_type -> trainmaster.v1.LeaveReply
-	36, // 80: trainmaster.v1.Coordinator.ReportDataset:output_type -> trainmaster.v1.ReportDatasetReply
-	38, // 81: trainmaster.v1.Coordinator.SaveModel:output_type -> trainmaster.v1.SaveModelReply
-	40, // 82: trainmaster.v1.Coordinator.Staged:output_type -> trainmaster.v1.StagedReply
-	46, // 83: trainmaster.v1.Coordinator.LastStep:output_type -> trainmaster.v1.StepReply
-	46, // 84: trainmaster.v1.Coordinator.Flushed:output_type -> trainmaster.v1.StepReply
-	46, // 85: trainmaster.v1.Coordinator.Commit:output_type -> trainmaster.v1.StepReply
-	46, // 86: trainmaster.v1.Coordinator.Rollback:output_type -> trainmaster.v1.StepReply
-	46, // 87: trainmaster.v1.Coordinator.CutWatch:output_type -> trainmaster.v1.StepReply
-	74, // [74:88] is the sub-list for method output_type
-	60, // [60:74] is the sub-list for method input_type
-	60, // [60:60] is the sub-list for extension type_name
-	60, // [60:60] is the sub-list for extension extendee
-	0,  // [0:60] is the sub-list for field type_name
+	50, // 1: trainmaster.v1.TrainerInfo.accepts:type_name -> trainmaster.v1.TaskKind
+	6,  // 2: trainmaster.v1.Request.session:type_name -> trainmaster.v1.Session
+	8,  // 3: trainmaster.v1.Request.held:type_name -> trainmaster.v1.Token
+	7,  // 4: trainmaster.v1.Request.progress:type_name -> trainmaster.v1.TrainerProgress
+	5,  // 5: trainmaster.v1.Request.finished:type_name -> trainmaster.v1.Finish
+	8,  // 6: trainmaster.v1.Finish.token:type_name -> trainmaster.v1.Token
+	50, // 7: trainmaster.v1.Token.kind:type_name -> trainmaster.v1.TaskKind
+	10, // 8: trainmaster.v1.TaskSpec.training_task:type_name -> trainmaster.v1.TrainingTaskSpec
+	11, // 9: trainmaster.v1.TaskSpec.evaluation_spec:type_name -> trainmaster.v1.EvaluationTaskSpec
+	12, // 10: trainmaster.v1.TaskSpec.prediction_spec:type_name -> trainmaster.v1.PredictionTaskSpec
+	15, // 11: trainmaster.v1.TaskSpec.wait:type_name -> trainmaster.v1.WaitTaskSpec
+	16, // 12: trainmaster.v1.TaskSpec.end:type_name -> trainmaster.v1.EndTaskSpec
+	8,  // 13: trainmaster.v1.TaskSpec.token:type_name -> trainmaster.v1.Token
+	9,  // 14: trainmaster.v1.TaskSpec.more:type_name -> trainmaster.v1.TaskSpec
+	13, // 15: trainmaster.v1.TrainingTaskSpec.model:type_name -> trainmaster.v1.ModelSpec
+	51, // 16: trainmaster.v1.TrainingTaskSpec.data:type_name -> trainmaster.v1.DataSpec
+	14, // 17: trainmaster.v1.TrainingTaskSpec.hyper_parameter:type_name -> trainmaster.v1.HyperParameter
+	13, // 18: trainmaster.v1.EvaluationTaskSpec.model:type_name -> trainmaster.v1.ModelSpec
+	51, // 19: trainmaster.v1.EvaluationTaskSpec.data:type_name -> trainmaster.v1.DataSpec
+	13, // 20: trainmaster.v1.PredictionTaskSpec.model:type_name -> trainmaster.v1.ModelSpec
+	51, // 21: trainmaster.v1.PredictionTaskSpec.data:type_name -> trainmaster.v1.DataSpec
+	48, // 22: trainmaster.v1.HyperParameter.values:type_name -> trainmaster.v1.HyperParameter.ValuesEntry
+	0,  // 23: trainmaster.v1.WaitTaskSpec.reason:type_name -> trainmaster.v1.WaitTaskSpec.Reason
+	1,  // 24: trainmaster.v1.EndTaskSpec.reason:type_name -> trainmaster.v1.EndTaskSpec.Reason
+	22, // 25: trainmaster.v1.TaskResult.stat:type_name -> trainmaster.v1.RunStats
+	8,  // 26: trainmaster.v1.TaskResult.token:type_name -> trainmaster.v1.Token
+	18, // 27: trainmaster.v1.TaskResult.metrics:type_name -> trainmaster.v1.Metric
+	4,  // 28: trainmaster.v1.TaskResult.request:type_name -> trainmaster.v1.Request
+	3,  // 29: trainmaster.v1.TaskResult.ask:type_name -> trainmaster.v1.TrainerInfo
+	19, // 30: trainmaster.v1.Metric.mean:type_name -> trainmaster.v1.Mean
+	20, // 31: trainmaster.v1.Metric.confusion_matrix:type_name -> trainmaster.v1.ConfusionMatrix
+	21, // 32: trainmaster.v1.Metric.histogram:type_name -> trainmaster.v1.Histogram
+	2,  // 33: trainmaster.v1.PushResultResponse.status:type_name -> trainmaster.v1.PushResultResponse.Status
+	9,  // 34: trainmaster.v1.PushResultResponse.next:type_name -> trainmaster.v1.TaskSpec
+	3,  // 35: trainmaster.v1.WorkRequest.get_task:type_name -> trainmaster.v1.TrainerInfo
+	17, // 36: trainmaster.v1.WorkRequest.push_result:type_name -> trainmaster.v1.TaskResult
+	9,  // 37: trainmaster.v1.WorkReply.task:type_name -> trainmaster.v1.TaskSpec
+	23, // 38: trainmaster.v1.WorkReply.result:type_name -> trainmaster.v1.PushResultResponse
+	26, // 39: trainmaster.v1.WorkReply.error:type_name -> trainmaster.v1.WorkError
+	31, // 40: trainmaster.v1.WorkReply.command:type_name -> trainmaster.v1.Command
+	6,  // 41: trainmaster.v1.WorkReply.session:type_name -> trainmaster.v1.Session
+	6,  // 42: trainmaster.v1.JoinReply.session:type_name -> trainmaster.v1.Session
+	6,  // 43: trainmaster.v1.HeartbeatRequest.session:type_name -> trainmaster.v1.Session
+	8,  // 44: trainmaster.v1.HeartbeatRequest.moving:type_name -> trainmaster.v1.Token
+	7,  // 45: trainmaster.v1.HeartbeatRequest.progress:type_name -> trainmaster.v1.TrainerProgress
+	8,  // 46: trainmaster.v1.HeartbeatRequest.held:type_name -> trainmaster.v1.Token
+	31, // 47: trainmaster.v1.HeartbeatReply.commands:type_name -> trainmaster.v1.Command
+	32, // 48: trainmaster.v1.Command.stop_task:type_name -> trainmaster.v1.StopTaskRequest
+	9,  // 49: trainmaster.v1.Command.evaluate_current_model:type_name -> trainmaster.v1.TaskSpec
+	33, // 50: trainmaster.v1.Command.report_progress:type_name -> trainmaster.v1.ReportProgressRequest
+	8,  // 51: trainmaster.v1.StopTaskRequest.token:type_name -> trainmaster.v1.Token
+	8,  // 52: trainmaster.v1.ReportProgressRequest.token:type_name -> trainmaster.v1.Token
+	6,  // 53: trainmaster.v1.LeaveRequest.session:type_name -> trainmaster.v1.Session
+	6,  // 54: trainmaster.v1.SaveModelRequest.session:type_name -> trainmaster.v1.Session
+	6,  // 55: trainmaster.v1.StagedRequest.session:type_name -> trainmaster.v1.Session
+	6,  // 56: trainmaster.v1.LastStepRequest.session:type_name -> trainmaster.v1.Session
+	6,  // 57: trainmaster.v1.FlushedRequest.session:type_name -> trainmaster.v1.Session
+	44, // 58: trainmaster.v1.FlushedRequest.positions:type_name -> trainmaster.v1.TaskPosition
+	8,  // 59: trainmaster.v1.TaskPosition.token:type_name -> trainmaster.v1.Token
+	6,  // 60: trainmaster.v1.StepRequest.session:type_name -> trainmaster.v1.Session
+	6,  // 61: trainmaster.v1.CutWatchRequest.session:type_name -> trainmaster.v1.Session
+	49, // 62: trainmaster.v1.HyperParameter.ValuesEntry.value:type_name -> trainmaster.v1.HyperParameter.Value
+	3,  // 63: trainmaster.v1.Coordinator.GetTask:input_type -> trainmaster.v1.TrainerInfo
+	17, // 64: trainmaster.v1.Coordinator.PushResult:input_type -> trainmaster.v1.TaskResult
+	24, // 65: trainmaster.v1.Coordinator.Work:input_type -> trainmaster.v1.WorkRequest
+	27, // 66: trainmaster.v1.Coordinator.Join:input_type -> trainmaster.v1.JoinRequest
+	29, // 67: trainmaster.v1.Coordinator.Heartbeat:input_type -> trainmaster.v1.HeartbeatRequest
+	34, // 68: trainmaster.v1.Coordinator.Leave:input_type -> trainmaster.v1.LeaveRequest
+	36, // 69: trainmaster.v1.Coordinator.ReportDataset:input_type -> trainmaster.v1.ReportDatasetRequest
+	38, // 70: trainmaster.v1.Coordinator.SaveModel:input_type -> trainmaster.v1.SaveModelRequest
+	40, // 71: trainmaster.v1.Coordinator.Staged:input_type -> trainmaster.v1.StagedRequest
+	42, // 72: trainmaster.v1.Coordinator.LastStep:input_type -> trainmaster.v1.LastStepRequest
+	43, // 73: trainmaster.v1.Coordinator.Flushed:input_type -> trainmaster.v1.FlushedRequest
+	45, // 74: trainmaster.v1.Coordinator.Commit:input_type -> trainmaster.v1.StepRequest
+	45, // 75: trainmaster.v1.Coordinator.Rollback:input_type -> trainmaster.v1.StepRequest
+	46, // 76: trainmaster.v1.Coordinator.CutWatch:input_type -> trainmaster.v1.CutWatchRequest
+	9,  // 77: trainmaster.v1.Coordinator.GetTask:output_type -> trainmaster.v1.TaskSpec
+	23, // 78: trainmaster.v1.Coordinator.PushResult:output_type -> trainmaster.v1.PushResultResponse
+	25, // 79: trainmaster.v1.Coordinator.Work:output_type -> trainmaster.v1.WorkReply
+	28, // 80: trainmaster.v1.Coordinator.Join:output_type -> trainmaster.v1.JoinReply
+	30, // 81: trainmaster.v1.Coordinator.Heartbeat:output_type -> trainmaster.v1.HeartbeatReply
+	35, // 82: trainmaster.v1.Coordinator.Leave:output_type -> trainmaster.v1.LeaveReply
+	37, // 83: trainmaster.v1.Coordinator.ReportDataset:output_type -> trainmaster.v1.ReportDatasetReply
+	39, // 84: trainmaster.v1.Coordinator.SaveModel:output_type -> trainmaster.v1.SaveModelReply
+	41, // 85: trainmaster.v1.Coordinator.Staged:output_type -> trainmaster.v1.StagedReply
+	47, // 86: trainmaster.v1.Coordinator.LastStep:output_type -> trainmaster.v1.StepReply
+	47, // 87: trainmaster.v1.Coordinator.Flushed:output_type -> trainmaster.v1.StepReply
+	47, // 88: trainmaster.v1.Coordinator.Commit:output_type -> trainmaster.v1.StepReply
+	47, // 89: trainmaster.v1.Coordinator.Rollback:output_type -> trainmaster.v1.StepReply
+	47, // 90: trainmaster.v1.Coordinator.CutWatch:output_type -> trainmaster.v1.StepReply
+	77, // [77:91] is the sub-list for method output_type
+	63, // [63:77] is the sub-list for method input_type
+	63, // [63:63] is the sub-list for extension type_name
+	63, // [63:63] is the sub-list for extension extendee
+	0,  // [0:63] is the sub-list for field type_name
 }
 
 func init() { file_trainmaster_v1_coordinator_proto_init() }
@@ -3893,36 +4015,36 @@ func file_trainmaster_v1_coordinator_proto_init() {
 		return
 	}
 	file_trainmaster_v1_data_proto_init()
-	file_trainmaster_v1_coordinator_proto_msgTypes[5].OneofWrappers = []any{
+	file_trainmaster_v1_coordinator_proto_msgTypes[6].OneofWrappers = []any{
 		(*TaskSpec_TrainingTask)(nil),
 		(*TaskSpec_EvaluationSpec)(nil),
 		(*TaskSpec_PredictionSpec)(nil),
 		(*TaskSpec_Wait)(nil),
 		(*TaskSpec_End)(nil),
 	}
-	file_trainmaster_v1_coordinator_proto_msgTypes[13].OneofWrappers = []any{}
-	file_trainmaster_v1_coordinator_proto_msgTypes[14].OneofWrappers = []any{
+	file_trainmaster_v1_coordinator_proto_msgTypes[14].OneofWrappers = []any{}
+	file_trainmaster_v1_coordinator_proto_msgTypes[15].OneofWrappers = []any{
 		(*Metric_Mean)(nil),
 		(*Metric_Sum)(nil),
 		(*Metric_ConfusionMatrix)(nil),
 		(*Metric_Histogram)(nil),
 	}
-	file_trainmaster_v1_coordinator_proto_msgTypes[20].OneofWrappers = []any{
+	file_trainmaster_v1_coordinator_proto_msgTypes[21].OneofWrappers = []any{
 		(*WorkRequest_GetTask)(nil),
 		(*WorkRequest_PushResult)(nil),
 	}
-	file_trainmaster_v1_coordinator_proto_msgTypes[21].OneofWrappers = []any{
+	file_trainmaster_v1_coordinator_proto_msgTypes[22].OneofWrappers = []any{
 		(*WorkReply_Task)(nil),
 		(*WorkReply_Result)(nil),
 		(*WorkReply_Error)(nil),
 		(*WorkReply_Command)(nil),
 	}
-	file_trainmaster_v1_coordinator_proto_msgTypes[27].OneofWrappers = []any{
+	file_trainmaster_v1_coordinator_proto_msgTypes[28].OneofWrappers = []any{
 		(*Command_StopTask)(nil),
 		(*Command_EvaluateCurrentModel)(nil),
 		(*Command_ReportProgress)(nil),
 	}
-	file_trainmaster_v1_coordinator_proto_msgTypes[45].OneofWrappers = []any{
+	file_trainmaster_v1_coordinator_proto_msgTypes[46].OneofWrappers = []any{
 		(*HyperParameter_Value_Number)(nil),
 		(*HyperParameter_Value_Integer)(nil),
 		(*HyperParameter_Value_Text)(nil),
@@ -3934,7 +4056,7 @@ func file_trainmaster_v1_coordinator_proto_init() {
 			GoPackagePath: reflect.TypeOf(x{}).PkgPath(),
 			RawDescriptor: unsafe.Slice(unsafe.StringData(file_trainmaster_v1_coordinator_proto_rawDesc), len(file_trainmaster_v1_coordinator_proto_rawDesc)),
 			NumEnums:      3,
-			NumMessages:   46,
+			NumMessages:   47,
 			NumExtensions: 0,
 			NumServices:   1,
 		},
