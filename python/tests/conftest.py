@@ -25,3 +25,17 @@ def job(tmp_path: pathlib.Path) -> Iterator[Callable[..., Job]]:
     yield start
     for j in jobs:
         j.stop()
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the closing line of the other tiers. A skipped test fails the run if REQUIRE is all, as there."""
+    stats = terminalreporter.stats
+    passed, failed, skipped = (sum(len(stats.get(k, ())) for k in kinds) for kinds in (("passed",), ("failed", "error"), ("skipped",)))
+    terminalreporter.write_line(f"{passed} passed, {failed} failed, {skipped} skipped")
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """See above."""
+    reporter = session.config.pluginmanager.get_plugin("terminalreporter")
+    if exitstatus == 0 and os.environ.get("REQUIRE") == "all" and reporter is not None and reporter.stats.get("skipped"):
+        session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -105,6 +105,18 @@ BUGS = [
         'self._free(reply["key"], os.getpid())', "test_link.py::test_freed_chunk_is_reported_with_the_next_request",
     ),
     Bug(
+        "F400", "a step does not report what it applied", "torch/_checkpoints.py", "            self.loader.client.applied(task, self.step, n)", "            pass",
+        "test_checkpoints.py::test_model_has_each_record_once_per_pass",
+    ),
+    Bug(
+        "F400", "the same step is saved again", "torch/_checkpoints.py", "        if self.step == self.committed:", "        if False:",
+        "test_checkpoints.py::test_model_has_each_record_once_per_pass",
+    ),
+    Bug(
+        "F401", "a batch without a step is accepted", "torch/_checkpoints.py", "        if not self._is_applied:", "        if False:",
+        "test_checkpoints.py::test_bad_input_is_explained",
+    ),
+    Bug(
         "F398", "a program of another version is accepted", "_agent.py", "if MASTER and found != MASTER:", "if False:",
         "test_client.py::test_another_version_is_refused",
     ),

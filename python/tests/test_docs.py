@@ -27,6 +27,7 @@ def test_examples_of_the_page_run(tmp_path: pathlib.Path) -> None:
     assert re.fullmatch(r"expected 1\.0, found \d\.\d\n", printed[1])
     assert printed[2] == "pass 1 has 1000 records\npass 2 has 1000 records\n"
     assert printed[3] == "8000 bytes\n"
+    assert re.fullmatch(r"continue after step 0\ncommitted step 6\d\n", printed[4])
 
 
 @pytest.mark.parametrize("page", ["README.md", "python/README.md"])

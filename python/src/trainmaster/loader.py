@@ -12,7 +12,7 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 from . import errors
 from ._agent import Chunks
@@ -171,8 +171,23 @@ class _Stream:
         self.now = next(self.batches, None)
 
 
+class Commits(Protocol):
+    """What saves the model in a job of explicit commits."""
+
+    def begin(self) -> None:
+        """Note that the loop has a new batch."""
+
+    def end(self) -> None:
+        """Require that the batch was applied."""
+
+    def commit(self) -> None:
+        """Save and commit now."""
+
+
 class Base:
     """What the loaders have in common."""
+
+    commits: Commits | None = None
 
     def __init__(
         self,
@@ -262,7 +277,15 @@ class Base:
     def _supply(self, need: Need) -> None:
         """Get tasks for the account."""
         finished = self.account.finished
-        works = self.client.fetch(finished, need.want, need.wait)
+        try:
+            works = self.client.fetch(finished, need.want, need.wait)
+        except errors.CommitFirstError:
+            if self.commits is None:
+                raise
+            self.client.report_finished(self.account.finished)
+            self.account.reported(self.account.finished)
+            self.commits.commit()
+            return
         self.account.reported(finished)  # after the reply: an exception may come at any time, and a repetition has no effect
         if works is None:
             self.account.end(self.client.over)
@@ -277,6 +300,8 @@ class Base:
 
     def _consume(self) -> None:
         batch = self.account.head
+        if self.commits is not None and batch.runs:
+            self.commits.end()
         self.client.consumed(self.account.used(batch), self.account.ends(batch))
         if self.client.is_lost:
             return
@@ -322,6 +347,8 @@ class Base:
             self._failed(failures)
             batch = self.account.head
             self._is_done = False
+            if self.commits is not None and batch.runs:
+                self.commits.begin()
             if has_data and batch.runs:
                 self.client.in_hand = batch.records
                 yield batch.pass_, data
