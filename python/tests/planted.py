@@ -135,6 +135,10 @@ BUGS = [
         "F415", "the parameters of the model are not in the arena", "torch/_optimizer.py", "p.data = parameter", "p.copy_(parameter)",
         "test_ps.py::test_killed_trainer[asynchronous]",
     ),
+    Bug(
+        "F399", "a local master outlives its process", "local.py", "read -r _ <&3; kill $!; wait", "wait",
+        "test_client.py::test_local_master_ends_with_its_process",
+    ),
 ]  # fmt: skip
 
 
