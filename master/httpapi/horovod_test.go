@@ -34,6 +34,10 @@ func serveRing(t *testing.T, low, high int) (addr string, r *ring.Ring) {
 	store := etcdtest.Store(t)
 	r = ring.New(ring.Config{Rendezvous: rendezvous.Config{Min: low, Max: high}, Store: store})
 	m := mastertest.Start(t, store, master.Config{Components: []component.Component{r}, Ring: r})
+	mastertest.Eventually(t, "the ring of the leader", func() bool { // its component starts a moment after the term
+		_, _, err := r.Observe()
+		return err == nil
+	})
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -32,7 +32,12 @@ import (
 func start(t *testing.T, store *etcdstore.Store, low, high int, window time.Duration) (*mastertest.Running, *ring.Ring) {
 	t.Helper()
 	r := ring.New(ring.Config{Rendezvous: rendezvous.Config{Min: low, Max: high, Window: window}, Store: store})
-	return mastertest.Start(t, store, master.Config{Components: []component.Component{r}, Ring: r}), r
+	m := mastertest.Start(t, store, master.Config{Components: []component.Component{r}, Ring: r})
+	mastertest.Eventually(t, "the ring of the leader", func() bool { // its component starts a moment after the term
+		_, _, err := r.Observe()
+		return err == nil
+	})
+	return m, r
 }
 
 // member is a running member.
