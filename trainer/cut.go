@@ -68,23 +68,34 @@ func (c *Client) untilCut(ctx context.Context) (context.Context, context.CancelF
 
 // enter makes this trainer a member before its first task.
 func (c *Client) enter(ctx context.Context) error {
+	reply, err := c.requestEntry(ctx)
+	if err != nil {
+		return c.stepRefused(err, "begin")
+	}
+	return c.applyEntry(reply)
+}
+
+// requestEntry waits until the master has answered where this trainer begins. It changes nothing.
+func (c *Client) requestEntry(ctx context.Context) (*wire.StepReply, error) {
 	for {
 		reply, err := call[wire.StepReply](ctx, c.link, "LastStep", wire.LastStepRequest{Trainer: c.who, Epoch: c.cuts.epoch})
-		switch {
-		case err != nil:
-			return c.stepRefused(err, "begin")
-		case !reply.Done:
-			continue
-		case reply.Place.Epoch != c.cuts.epoch:
-			return ErrRolledBack
+		if err != nil || reply.Done {
+			return reply, err
 		}
-		if _, err := c.applyStepReply(reply, nil, ""); err != nil {
-			return err
-		}
-		c.cuts.step, c.cuts.entered = max(reply.Place.Step, reply.Place.Round)+1, true
-		c.owned.Go(c.watchCuts)
-		return nil
 	}
+}
+
+// applyEntry makes this trainer a member.
+func (c *Client) applyEntry(reply *wire.StepReply) error {
+	if reply.Place.Epoch != c.cuts.epoch {
+		return ErrRolledBack
+	}
+	if _, err := c.applyStepReply(reply, nil, ""); err != nil {
+		return err
+	}
+	c.cuts.step, c.cuts.entered = max(reply.Place.Step, reply.Place.Round)+1, true
+	c.owned.Go(c.watchCuts)
+	return nil
 }
 
 // watchCuts stores the cut that waits for this trainer, until Close.

@@ -372,12 +372,15 @@ func (w *Window) enter(ctx context.Context) error {
 	if entered {
 		return nil
 	}
-	err := c.enter(ctx)
+	reply, err := c.requestEntry(ctx)
+	w.mu.Lock()
+	defer w.mu.Unlock()
 	if err != nil {
-		w.mu.Lock()
-		w.entered = false
-		w.mu.Unlock()
+		err = c.stepRefused(err, "begin")
+	} else {
+		err = c.applyEntry(reply) // the goroutine of the requests reads what it changes
 	}
+	w.entered = err == nil
 	return err
 }
 
