@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import pathlib
 import re
@@ -66,9 +67,19 @@ class Nodes:
             self.nodes[node] = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
 
     def kill(self, node: str) -> None:
-        """Kill a node with its program."""
+        """Kill a node with its program, which has a session of its own."""
+        programs = self.programs(node)
         os.killpg(self.nodes[node].pid, signal.SIGKILL)
+        for program in programs:
+            with contextlib.suppress(ProcessLookupError):  # it can end with its node
+                lab.kill(program)
         self.nodes.pop(node).wait()
+
+    def programs(self, node: str) -> list[int]:
+        """Process ids of the programs of a node."""
+        pid = self.nodes[node].pid
+        children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [int(p) for p in children if "program.py" in pathlib.Path(f"/proc/{p}/cmdline").read_text()]
 
     def await_steps(self, *names: str, steps: int = 5) -> float:
         """Wait for steps of exactly these nodes from now on, and return the time of the first."""
@@ -130,9 +141,7 @@ def test_failed_program_starts_again_on_all_nodes(tmp_path: pathlib.Path) -> Non
         for name in "ab":
             nodes.start(name, "2")
         nodes.await_steps("a", "b")
-        children = pathlib.Path(f"/proc/{nodes.nodes['b'].pid}/task/{nodes.nodes['b'].pid}/children").read_text().split()
-        programs = [int(p) for p in children if "program.py" in pathlib.Path(f"/proc/{p}/cmdline").read_text()]
-        lab.kill(programs[0])
+        lab.kill(nodes.programs("b")[0])
         nodes.await_steps("a", "b")
         assert nodes.end() == {"a": 0, "b": 0}, nodes.logs()
     finally:
