@@ -66,7 +66,7 @@ wheel: build ## a Python wheel with bin/master, in bin: make wheel [GOOS=linux G
 	scripts/python.sh wheel
 
 .PHONY: test-python
-test-python: build ## ruff, mypy and the tests of the Python package, with real masters and DataLoader workers: make test-python [ARGS="-k loader"]
+test-python: setup build ## ruff, mypy and the tests of the Python package, with real masters and DataLoader workers: make test-python [ARGS="-k loader"]
 	scripts/python.sh test $(ARGS)
 
 .PHONY: mnist-records
