@@ -137,6 +137,7 @@ var house = []room{
 	{dir: "e2e", may: anything},
 	{dir: "local/bench", may: anything},
 	{dir: "master/mastertest", may: anything},
+	{dir: "pserver/pservertest", may: []string{"pserver"}},
 	{dir: "etcdstore/etcdtest", may: []string{"etcdstore", "internal/tcpproxy", "internal/freeport"}},
 	{dir: "scripts"},
 }

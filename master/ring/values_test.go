@@ -42,7 +42,9 @@ func TestValuesOutliveTheLeader(t *testing.T) {
 	first, _ := start(t, store, 2, 2, 0)
 	at := trainer.NewFollow()
 	at.Set(first.Addr, 1)
-	a, b := attend(t, at, "a"), attend(t, at, "b")
+	a := attend(t, at, "a")
+	a.awaitState(t, pb.RingState_RING_STATE_WAITING) // the ranks are in the order of the joins
+	b := attend(t, at, "b")
 	a.await(t, 1, "a", "b")
 	b.await(t, 1, "a", "b")
 	changes(t, a, set("text", "one"))

@@ -120,6 +120,9 @@ func (j *job) start() {
 	}
 	j.Running = mastertest.Start(j.t, j.store, config)
 	started <- j.Master
+	mastertest.Eventually(j.t, "the rounds of the leader", func() bool { // the component starts a moment after the term
+		return j.rounds.Leads() || j.Ended()
+	})
 	if j.trainer != nil {
 		j.trainer = j.trainer.At(j.Running)
 	}

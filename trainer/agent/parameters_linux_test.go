@@ -20,26 +20,10 @@ import (
 	"trainmaster/master/mastertest"
 	"trainmaster/master/pscontrol"
 	"trainmaster/pserver"
+	"trainmaster/pserver/pservertest"
 	"trainmaster/taskqueue"
 	"trainmaster/trainer/params"
 )
-
-// place gives a parameter server its index.
-type place struct {
-	index         int
-	lost, claimed chan struct{}
-}
-
-func (p *place) ClaimPS(context.Context, string, func(string)) (pserver.Claim, error) {
-	close(p.claimed)
-	return p, nil
-}
-func (p *place) Index() int                                        { return p.index }
-func (p *place) Job() pserver.JobState                             { return pserver.JobState{} }
-func (p *place) Current(context.Context) (pserver.JobState, error) { return p.Job(), nil }
-func (p *place) AskSet(context.Context) error                      { return nil }
-func (p *place) Lost() <-chan struct{}                             { return p.lost }
-func (p *place) Release(context.Context) error                     { return nil }
 
 func quiet() *logrus.Entry {
 	log := logrus.New()
@@ -50,24 +34,7 @@ func quiet() *logrus.Entry {
 // serveParameters starts real parameter servers in this process, which agents of this test find.
 func serveParameters(t testing.TB, n int) (addrs []string) {
 	t.Helper()
-	for i := range n {
-		p := &place{i, make(chan struct{}), make(chan struct{})}
-		server, err := pserver.New(pserver.Config{Registry: p, Log: quiet()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(context.Background())
-		done := make(chan error, 1)
-		go func() { done <- server.Run(ctx) }()
-		t.Cleanup(func() {
-			stop()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		})
-		<-p.claimed
-		addrs = append(addrs, server.Addr())
-	}
+	addrs, _ = pservertest.Start(t, n, pserver.Config{})
 	t.Setenv(serversEnv, strings.Join(addrs, ","))
 	return addrs
 }

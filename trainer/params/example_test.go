@@ -12,28 +12,23 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
+	"trainmaster/pserver/pservertest"
 	"trainmaster/trainer/params"
 )
 
 // exampleServers starts parameter servers in this process. A real job starts them with "master pserver".
 func exampleServers(n int) (addrs []string, stop func()) {
-	ctx, cancel := context.WithCancel(context.Background())
-	var running []chan error
+	var running []func() error
 	for i := range n {
-		p := &place{i, make(chan struct{}), make(chan struct{})}
-		server, err := pserver.New(pserver.Config{Registry: p, Log: quiet()})
+		addr, stop, err := pservertest.Run(i, pserver.Config{})
 		if err != nil {
 			log.Fatal(err)
 		}
-		done := make(chan error, 1)
-		go func() { done <- server.Run(ctx) }()
-		<-p.claimed
-		addrs, running = append(addrs, server.Addr()), append(running, done)
+		addrs, running = append(addrs, addr), append(running, stop)
 	}
 	return addrs, func() {
-		cancel()
-		for _, done := range running {
-			if err := <-done; err != nil {
+		for _, stop := range running {
+			if err := stop(); err != nil {
 				log.Fatal(err)
 			}
 		}

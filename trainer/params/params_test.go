@@ -20,6 +20,7 @@ import (
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
 	"trainmaster/pserver/dataport"
+	"trainmaster/pserver/pservertest"
 	"trainmaster/trainer/params"
 )
 
@@ -31,49 +32,8 @@ func quiet() *logrus.Entry {
 	return logrus.NewEntry(log)
 }
 
-// place gives a server its index, and records the time of the request.
-type place struct {
-	index   int
-	lost    chan struct{}
-	claimed chan struct{}
-}
-
-func (p *place) ClaimPS(context.Context, string, func(string)) (pserver.Claim, error) {
-	close(p.claimed)
-	return p, nil
-}
-func (p *place) Index() int                                        { return p.index }
-func (p *place) Job() pserver.JobState                             { return pserver.JobState{} }
-func (p *place) Current(context.Context) (pserver.JobState, error) { return p.Job(), nil }
-func (p *place) AskSet(context.Context) error                      { return nil }
-func (p *place) Lost() <-chan struct{}                             { return p.lost }
-func (p *place) Release(context.Context) error                     { return nil }
-
 // startShards starts real servers and returns their addresses and how to stop each.
-func startShards(t testing.TB, n int, cfg pserver.Config) (addrs []string, stop []func()) {
-	t.Helper()
-	for i := range n {
-		p := &place{i, make(chan struct{}), make(chan struct{})}
-		cfg.Registry, cfg.Log = p, quiet()
-		s, err := pserver.New(cfg)
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, cancel := context.WithCancel(context.Background())
-		done := make(chan error, 1)
-		go func() { done <- s.Run(ctx) }()
-		once := sync.OnceFunc(func() {
-			cancel()
-			if err := <-done; err != nil {
-				t.Errorf("shard %d: %v", i, err)
-			}
-		})
-		t.Cleanup(once)
-		<-p.claimed
-		addrs, stop = append(addrs, s.Addr()), append(stop, once)
-	}
-	return addrs, stop
-}
+var startShards = pservertest.Start
 
 func fixed(addrs []string) func(context.Context) ([]string, error) {
 	return func(context.Context) ([]string, error) { return slices.Clone(addrs), nil }

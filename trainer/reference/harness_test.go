@@ -22,6 +22,7 @@ import (
 	"trainmaster/dataset/sample"
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/pserver"
+	"trainmaster/pserver/pservertest"
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 	"trainmaster/trainer/model"
@@ -124,43 +125,9 @@ func quiet() *logrus.Entry {
 // startShards starts real parameter servers in this process and returns their addresses.
 func startShards(t testing.TB, n int) []string {
 	t.Helper()
-	addresses := make([]string, n)
-	for i := range n {
-		claim := &place{index: i, lost: make(chan struct{}), claimed: make(chan struct{})}
-		server, err := pserver.New(pserver.Config{Registry: claim, Log: quiet()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(context.Background())
-		var group sync.WaitGroup
-		group.Go(func() {
-			if err := server.Run(ctx); err != nil {
-				t.Errorf("parameter server %d: %v", i, err)
-			}
-		})
-		t.Cleanup(func() { stop(); group.Wait() })
-		<-claim.claimed
-		addresses[i] = server.Addr()
-	}
+	addresses, _ := pservertest.Start(t, n, pserver.Config{})
 	return addresses
 }
-
-// place claims one index. It implements pserver.Registry and pserver.Claim.
-type place struct {
-	index         int
-	lost, claimed chan struct{}
-}
-
-func (p *place) ClaimPS(context.Context, string, func(string)) (pserver.Claim, error) {
-	close(p.claimed)
-	return p, nil
-}
-func (p *place) Index() int                                        { return p.index }
-func (p *place) Job() pserver.JobState                             { return pserver.JobState{} }
-func (p *place) Current(context.Context) (pserver.JobState, error) { return p.Job(), nil }
-func (p *place) AskSet(context.Context) error                      { return nil }
-func (p *place) Lost() <-chan struct{}                             { return p.lost }
-func (p *place) Release(context.Context) error                     { return nil }
 
 func connect(t testing.TB, addresses []string, link *trainerLink, mode params.Mode, recipe model.Recipe, dtype params.WireDType) *params.Client {
 	t.Helper()

@@ -18,58 +18,24 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver"
+	"trainmaster/pserver/pservertest"
 	"trainmaster/taskqueue"
 	"trainmaster/trainer/params"
 )
 
 func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 
+// startServers starts real servers in this process.
+func startServers(t testing.TB, n int) []string {
+	t.Helper()
+	addrs, _ := pservertest.Start(t, n, pserver.Config{})
+	return addrs
+}
+
 func quiet() *logrus.Entry {
 	log := logrus.New()
 	log.SetOutput(io.Discard)
 	return logrus.NewEntry(log)
-}
-
-// place gives a server its index.
-type place struct {
-	index         int
-	lost, claimed chan struct{}
-}
-
-func (p *place) ClaimPS(context.Context, string, func(string)) (pserver.Claim, error) {
-	close(p.claimed)
-	return p, nil
-}
-func (p *place) Index() int                                        { return p.index }
-func (p *place) Job() pserver.JobState                             { return pserver.JobState{} }
-func (p *place) Current(context.Context) (pserver.JobState, error) { return p.Job(), nil }
-func (p *place) AskSet(context.Context) error                      { return nil }
-func (p *place) Lost() <-chan struct{}                             { return p.lost }
-func (p *place) Release(context.Context) error                     { return nil }
-
-// startServers starts real servers in this process.
-func startServers(t testing.TB, n int) []string {
-	t.Helper()
-	var addrs []string
-	for i := range n {
-		p := &place{i, make(chan struct{}), make(chan struct{})}
-		server, err := pserver.New(pserver.Config{Registry: p, Log: quiet()})
-		if err != nil {
-			t.Fatal(err)
-		}
-		ctx, stop := context.WithCancel(context.Background())
-		done := make(chan error, 1)
-		go func() { done <- server.Run(ctx) }()
-		t.Cleanup(func() {
-			stop()
-			if err := <-done; err != nil {
-				t.Error(err)
-			}
-		})
-		<-p.claimed
-		addrs = append(addrs, server.Addr())
-	}
-	return addrs
 }
 
 // session is a session of a job, and its master: it commits a step when as many trainers as there are have staged.
