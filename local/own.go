@@ -23,11 +23,11 @@ const (
 // ownEnvironment returns the environment variables that describe the job to a trainer of the user.
 func (j *Job) ownEnvironment(name string) []string {
 	env := []string{"TRAINMASTER_ADDR=" + j.gate.addr(), "TRAINMASTER_JOB=default", TrainerVariable + "=" + name, BinaryVariable + "=" + j.config.Binary}
+	// Also without parameter servers: a trainer that starts after the masters have left finds the end of the job in etcd.
+	//guard:late-trainer-finds-the-end
+	env = append(env, "TRAINMASTER_ENDPOINTS="+j.endpoint)
 	if j.config.Protocol != "" {
 		env = append(env, "TRAINMASTER_PROTOCOL="+string(j.config.Protocol))
-	}
-	if j.config.Servers > 0 {
-		env = append(env, "TRAINMASTER_ENDPOINTS="+j.endpoint)
 	}
 	return env
 }

@@ -59,10 +59,10 @@ and so on, which convert writes with --held-out. With --data GLOB the model is t
 for held-out shards that match together with the shards to train on: these measure the model.
 
 With a command after --, each trainer is a process of that command instead of the built-in trainer. Its environment has
-TRAINMASTER_ADDR (host:port of the master, the same while masters change), TRAINMASTER_JOB, TRAINMASTER_TRAINER (its
-name), TRAINMASTER_PROTOCOL and TRAINMASTER_BIN (the path of this program). A command must exit with code 0 at the end of the job. A command that is killed is started again, and a
+TRAINMASTER_ADDR (host:port of the master, the same while masters change), TRAINMASTER_ENDPOINTS (URL of etcd), TRAINMASTER_JOB,
+TRAINMASTER_TRAINER (its name), TRAINMASTER_PROTOCOL and TRAINMASTER_BIN (the path of this program). A command must exit with code 0 at the end of the job. A command that is killed is started again, and a
 command that fails --max-relaunch times at most. If it fails within 30 s of its first start, or with code 64, the run ends. The job
-has parameter servers only if --ps is given; the environment then has TRAINMASTER_ENDPOINTS too.
+has parameter servers only if --ps is given.
 
 Each run has a new directory under --dir, with the data, the logs, the checkpoints and the model.
 

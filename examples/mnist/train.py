@@ -29,8 +29,8 @@ def main() -> None:
     torch.set_num_threads(1)
     images, labels = map(torch.stack, zip(*((x, torch.tensor(y)) for x, y in map(parse, tm.read_records(args.test)))))
     model = torch.nn.Sequential(torch.nn.Linear(images.shape[1], 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     loader = tm.torch.DataLoader(args.train, decode=parse, batch_size=64, num_workers=args.workers)
+    optimizer = tm.torch.ParameterServerOptimizer(model, "adam", lr=1e-3)
 
     for x, y in loader:
         loss = torch.nn.functional.cross_entropy(model(x), y)
@@ -39,9 +39,10 @@ def main() -> None:
         optimizer.step()
         loader.report(loss=loss.item())
 
-    with torch.no_grad():
-        accuracy = (model(images).argmax(1) == labels).float().mean().item()
-    print(f"test accuracy {accuracy:.2f}")
+    if optimizer.pull():
+        with torch.no_grad():
+            accuracy = (model(images).argmax(1) == labels).float().mean().item()
+        print(f"test accuracy {accuracy:.2f}")
     loader.close()
 
 

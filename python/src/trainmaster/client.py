@@ -127,9 +127,9 @@ class Client:
                 try:
                     self.hello = agent.hello(min(_SLICE, max(0.1, end - time.monotonic())))
                     break
-                except errors.OverError as e:  # before this trainer has joined, as after its restart
-                    log.warning("the job has ended: %s", e)
-                    self.hello, self.over = {"job_id": "", "incarnation": 0}, str(e) or "the job has ended"
+                except errors.OverError:  # as after its restart
+                    self.hello, self.over = {"job_id": "", "incarnation": 0}, "the job ended before this trainer joined"
+                    log.warning("%s: there is nothing to train", self.over)
                     break
                 except errors.MasterTimeoutError:
                     if time.monotonic() >= end:

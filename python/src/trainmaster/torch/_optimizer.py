@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -10,6 +11,8 @@ import torch
 from .. import errors
 from ..client import Client as Job
 from ..ps import Client
+
+log = logging.getLogger("trainmaster")
 
 LATE = (
     "step: expected a function in a synchronous job, since a gradient that is too late is computed again: "
@@ -81,15 +84,17 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
                 p.grad = None
         self._gradients.zero_()
 
-    def pull(self) -> None:
-        """Get the newest parameters, as before the model is measured or saved."""
+    def pull(self) -> bool:
+        """Get the newest parameters, as before the model is measured or saved. False: they are not available, since the job ended too early."""
         self.flush()
         lost: tuple[type[Exception], ...] = (errors.OverError, *self.ps.lost)
         try:
             self.ps.pull()
-        except lost:
-            return
+        except lost as e:
+            log.warning("the parameters of the job were not pulled: %s", e)
+            return False
         self._take()
+        return True
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *, records: int | None = None) -> Any:
