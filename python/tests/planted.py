@@ -136,6 +136,10 @@ BUGS = [
         "test_ps.py::test_killed_trainer[asynchronous]",
     ),
     Bug(
+        "F470", "a fork keeps a local master running", "local.py", '            self._guard.stdin.write(b"\\n")', "            pass",
+        "test_client.py::test_local_master_ends_although_a_fork_has_its_pipe",
+    ),
+    Bug(
         "F399", "a local master outlives its process", "local.py", "read -r _ <&3; kill $!; wait", "wait",
         "test_client.py::test_local_master_ends_with_its_process",
     ),

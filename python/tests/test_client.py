@@ -201,6 +201,20 @@ with tm.Client() as client:
         assert "TRAINMASTER_ADDR: expected the address of a master, found none" in done.stderr
 
 
+def test_local_master_ends_although_a_fork_has_its_pipe() -> None:
+    script = """
+import os, signal, trainmaster as tm
+with tm.local() as master:
+    fork = os.fork()
+    if not fork:
+        signal.pause()
+os.kill(fork, 9)
+print("ended")
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout == "ended\n"
+
+
 def test_local_master_ends_with_its_process(tmp_path: pathlib.Path) -> None:
     script = "import os, trainmaster as tm; print(tm.local(2)._guard.pid, flush=True); os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

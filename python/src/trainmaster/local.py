@@ -19,7 +19,7 @@ log = logging.getLogger("trainmaster")
 
 _START_TIMEOUT = 60.0
 _SERVING = re.compile(r"msg=serving\b.* listen=\"?([^\s\"]+)")
-# The shell ends the master when the writing end of its standard input is closed: when this process ends, in any way.
+# The shell ends the master after a line, or when the writing end of its standard input is closed: when this process ends, in any way.
 _GUARD = 'exec 3<&0; "$0" "$@" <&- 3<&- & read -r _ <&3; kill $!; wait; rm -rf "$LOCAL_DIRECTORY"'
 
 _own: Local | None = None
@@ -62,9 +62,10 @@ class Local:
 
     def close(self) -> None:
         """End the master."""
-        if os.getpid() != self._owner or self._guard.stdin is None:
+        if os.getpid() != self._owner or self._guard.stdin is None or self._guard.stdin.closed:
             return
         with contextlib.suppress(BrokenPipeError):
+            self._guard.stdin.write(b"\n")  # forks of this process, as workers are, keep the pipe open
             self._guard.stdin.close()
         self._guard.wait()
 
