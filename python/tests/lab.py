@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import re
+import select
 import signal
 import socket
 import struct
@@ -57,6 +58,10 @@ class Job:
             assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < end, self.log.read_text()
             time.sleep(0.01)  # the log is a file: there is nothing to wait on
+
+    def await_log(self, words: str, times: int) -> None:
+        """Wait for words in the log of the master."""
+        await_text(self.log, words, times)
 
     def kill(self) -> None:
         """Kill the master with SIGKILL."""
@@ -125,3 +130,23 @@ def is_running(pid: int) -> bool:
 def kill(pid: int) -> None:
     """Kill a process of this test."""
     os.kill(pid, signal.SIGKILL)
+
+
+def end(pid: int) -> None:
+    """Kill a process of this test, and wait for the end of all its threads: until then, its sockets can be open."""
+    descriptor = os.pidfd_open(pid)
+    try:
+        kill(pid)
+        poll = select.poll()
+        poll.register(descriptor, select.POLLIN)
+        assert poll.poll(60_000)
+    finally:
+        os.close(descriptor)
+
+
+def await_text(file: pathlib.Path, words: str, times: int) -> None:
+    """Wait until a file has words so many times."""
+    end = time.monotonic() + 120
+    while (text := file.read_text(errors="replace")).count(words) < times:
+        assert time.monotonic() < end, f"expected {words!r} {times} times, found {text[-2000:]}"
+        time.sleep(0.02)  # a file: there is nothing to wait on

@@ -101,6 +101,34 @@ BUGS = [
         "F396", "batches of a lost session go on", "loader.py", "        self.account.reset()\n", "", "test_loader.py::test_agent_that_is_killed_costs_no_count",
     ),
     Bug(
+        "F480", "progress finds the end of the agent", "client.py", "with contextlib.suppress(errors.AgentLostError):  # the next", "if True:  # the next",
+        "test_loader.py::test_agent_that_is_killed_in_a_step_does_not_end_the_loop",
+    ),
+    Bug(
+        "F480", "a session that has not begun counts as begun", "client.py", "        self._agent = self._start()\n        try:", "        self._agent = self._start()\n        self.is_lost = False\n        try:",
+        "test_loader.py::test_exception_in_a_restart_loses_no_record",
+    ),
+    Bug(
+        "F480", "tasks that came late hide the finished ones", "client.py", "if link.tasks and finished:", "if False:",
+        "test_client.py::test_finishes_are_reported_after_an_interrupt",
+    ),
+    Bug(
+        "F481", "a loss that is not finite is sent", "client.py", "if loss is not None and math.isfinite(loss)", "if loss is not None",
+        "test_loader.py::test_loss_that_is_not_finite_costs_no_record",
+    ),
+    Bug(
+        "F482", "each chunk of the window stays mapped", "loader.py", "return min(32 * window, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)",
+        "return 32 * window", "test_loader.py::test_mapped_chunks_stay_below_the_limit_of_open_files",
+    ),
+    Bug(
+        "F484", "gradients are written while they are read", "ps.py", "        self.settle()\n        if grads.keys()", "        if grads.keys()",
+        "test_ps.py::test_gradients_of_an_operation_in_progress_stay",
+    ),
+    Bug(
+        "F485", "a node waits in a generation of the past", "torch/elastic.py", 'if now["generation"] > self._generation or now["ended"]', "if False",
+        "test_elastic.py::test_generation_is_replaced_while_a_node_stops_its_program",
+    ),
+    Bug(
         "F397", "memory is freed while records are in use", "_link.py", "weakref.finalize(memory, self._free, reply[\"key\"], os.getpid()).atexit = False",
         'self._free(reply["key"], os.getpid())', "test_link.py::test_freed_chunk_is_reported_with_the_next_request",
     ),

@@ -215,6 +215,34 @@ print("ended")
     assert done.stdout == "ended\n"
 
 
+def test_finishes_are_reported_after_an_interrupt(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ctrl-C comes in a request for tasks, and another request, as a push of gradients, receives their reply."""
+    data, j = numbers(tmp_path, 100), job("--chunks-per-task", "1")
+    with tm.Client(j.addr) as client:
+        client.report_dataset(data)
+
+        def fetch(finished: list[int]) -> list[int] | None:
+            works = client.fetch(finished, 1, wait=True)
+            if works is not None:
+                client.taken(works[-1].id)
+            return None if works is None else [w.id for w in works]
+
+        def interrupt(*_: object) -> None:
+            raise KeyboardInterrupt
+
+        first = fetch([])
+        assert first is not None
+        with monkeypatch.context() as m, pytest.raises(KeyboardInterrupt):
+            m.setattr(type(client.link), "_wait", interrupt)
+            fetch([])
+        while not client.link.tasks:  # the reply comes, with tasks: the window has room
+            client.call("elect")
+        finished: list[int] | None = first
+        while finished is not None:
+            finished = fetch(finished)
+    j.verify()
+
+
 def test_local_master_ends_with_its_process(tmp_path: pathlib.Path) -> None:
     script = "import os, trainmaster as tm; print(tm.local(2)._guard.pid, flush=True); os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

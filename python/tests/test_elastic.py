@@ -17,9 +17,15 @@ import pytest
 pytest.importorskip("torch")
 
 PROGRAM = """
-import os, pathlib, sys, time
+import os, pathlib, signal, sys, time
 import torch, torch.distributed as dist
 here = pathlib.Path(sys.argv[1])
+def end(*_):  # a program that saves its model
+    while not (here / f"{os.environ['NODE']}-may-end").exists():
+        time.sleep(0.05)  # a file: there is nothing to wait on
+    os._exit(1)
+if (here / f"{os.environ['NODE']}-is-slow").exists():
+    signal.signal(signal.SIGTERM, end)
 dist.init_process_group("gloo")
 rank, size = dist.get_rank(), dist.get_world_size()
 for step in range(100000):
@@ -54,7 +60,7 @@ class Nodes:
         """Start a node."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TRAINMASTER_") or k == "TRAINMASTER_BIN"}
         environment["PYTHONPATH"] = f"{self.directory / 'site'}:{environment['PYTHONPATH']}"
-        environment |= {"NODE": node, "TRAINMASTER_ID": node, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+        environment |= {"NODE": node, "TRAINMASTER_ID": node, "OMP_NUM_THREADS": "1", "LOGLEVEL": "INFO", "GLOO_SOCKET_IFNAME": "lo"}
         command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nnodes}", "--nproc-per-node=1", "--rdzv-backend=trainmaster"]
         command += [
             f"--rdzv-endpoint={self.addr}",
@@ -95,6 +101,10 @@ class Nodes:
                 return float(lines[0][3])
         raise AssertionError(f"expected steps of {names}, found {log.read_text()[begin:][-500:] if log.exists() else 'none'}\n{self.logs()}")
 
+    def await_log(self, node: str, words: str, times: int) -> None:
+        """Wait for words in the log of a node."""
+        lab.await_text(self.directory / f"{node}.log", words, times)
+
     def logs(self) -> str:
         """The end of each log."""
         return "\n".join(f"{p.name}: {p.read_text(errors='replace')[-2000:]}" for p in sorted(self.directory.glob("?.log")))
@@ -129,6 +139,31 @@ def test_nodes_come_and_go_and_the_master_is_killed(tmp_path: pathlib.Path) -> N
         assert nodes.end() == {"b": 0, "c": 0, "d": 0}, nodes.logs()
         assert job.process.wait(60) == 0, job.log.read_text()
     finally:
+        nodes.stop()
+        job.stop()
+
+
+def test_generation_is_replaced_while_a_node_stops_its_program(tmp_path: pathlib.Path) -> None:
+    """F485: a node joins, and is killed before another node has stopped its program. The third node waits in a generation that nobody completes."""
+    job = lab.Job(tmp_path / "master", "--ring", "1:3")
+    nodes = Nodes(tmp_path, job.addr)
+    (tmp_path / "a-is-slow").touch()
+    try:
+        nodes.start("b")
+        nodes.await_steps("b")
+        nodes.start("a")
+        nodes.await_steps("a", "b")
+        nodes.start("c")
+        job.await_log("ring formed", 3)
+        nodes.await_log("b", "Rendezvous'ing worker group", 3)
+        time.sleep(1)  # so that b asks for the ring before the next line; without it the test would only be easier to pass
+        nodes.kill("c")
+        job.await_log("ring formed", 4)
+        (tmp_path / "a-may-end").touch()
+        nodes.await_steps("a", "b")
+        assert nodes.end() == {"a": 0, "b": 0}, nodes.logs()
+    finally:
+        (tmp_path / "a-may-end").touch()
         nodes.stop()
         job.stop()
 

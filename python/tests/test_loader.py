@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import os
 import pathlib
+import resource
 import struct
 from collections import Counter
 from collections.abc import Callable
@@ -11,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lab import Job, kill, number_of, numbers, once_per_pass
+from lab import Job, end, kill, number_of, numbers, once_per_pass
 
 import trainmaster as tm
 
@@ -164,6 +166,76 @@ def test_agent_that_is_killed_costs_no_count(job: StartJob, tmp_path: pathlib.Pa
     loader.close()
     assert len(seen) == 300
     assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0), (0, 0)]
+
+
+@pytest.mark.parametrize("loss", [math.nan, math.inf])
+def test_loss_that_is_not_finite_costs_no_record(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, loss: float) -> None:
+    monkeypatch.setattr(tm.loader, "_PROGRESS", 0)
+    data, j, seen = numbers(tmp_path, 100), job("--chunks-per-task", "1"), Counter[int]()
+    loader = tm.Loader(data, decode=number_of, batch_size=10, addr=j.addr)
+    for batch in loader:
+        seen.update(batch.tolist())
+        assert seen.total() <= 100
+        loader.report(loss=loss)
+    assert loader.client.session == 1
+    with pytest.raises(tm.errors.InvalidError, match=r"expected finite numbers, found a\.1 nan"):
+        loader.client.link.post("progress", a=[1, math.nan])
+    loader.close()
+    once_per_pass(seen, 100, 1)
+    j.verify()
+
+
+def test_agent_that_is_killed_in_a_step_does_not_end_the_loop(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tm.loader, "_PROGRESS", 0)  # progress is due after each step
+    data, j, seen = numbers(tmp_path, 100), job("--chunks-per-task", "1"), Counter[int]()
+    loader = tm.Loader(data, decode=number_of, batch_size=10, addr=j.addr)
+    for n, batch in enumerate(loader):
+        seen.update(batch.tolist())
+        if n == 2:
+            end(loader.client.agent_pid)
+    assert loader.client.session == 2
+    loader.close()
+    assert len(seen) == 100
+    assert j.verify()[0]["missing"] == 0
+
+
+def test_exception_in_a_restart_loses_no_record(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """Two faults: the agent is killed, and no parameter server answers when another session begins. The loop begins again."""
+    data, j, seen = numbers(tmp_path, 200), job("--chunks-per-task", "1"), Counter[int]()
+    loader = tm.Loader(data, decode=number_of, batch_size=10, addr=j.addr)
+    calls: list[int] = []
+
+    def fail_once() -> None:
+        calls.append(1)
+        if len(calls) == 1:
+            raise tm.errors.MasterTimeoutError("no parameter server answers")
+
+    loader.client.on_restart.append(fail_once)
+    with pytest.raises(tm.errors.MasterTimeoutError):
+        for n, batch in enumerate(loader):
+            seen.update(batch.tolist())
+            if n == 6:
+                end(loader.client.agent_pid)
+    for batch in loader:
+        seen.update(batch.tolist())
+    loader.close()
+    assert len(calls) == 2, "what belongs to a session has not begun again"
+    assert len(seen) == 200
+    assert j.verify()[0]["missing"] == 0
+
+
+def test_mapped_chunks_stay_below_the_limit_of_open_files(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j = numbers(tmp_path, 640, shards=1, per_chunk=1), job("--chunks-per-task", "32")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (256, hard))
+    try:
+        loader = tm.Loader(data, decode=number_of, batch_size=10, shuffle=True, shuffle_window=16, addr=j.addr)
+        seen = Counter(n for batch in loader for n in batch.tolist())
+        loader.close()
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    once_per_pass(seen, 640, 1)
+    j.verify()
 
 
 def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path) -> None:

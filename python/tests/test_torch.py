@@ -224,8 +224,9 @@ def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path) -> None:
     data, j = numbers(tmp_path, 100), job()
     with pytest.raises(ValueError, match="decode: expected a function that other processes can import, since they start by spawn, found <function"):
         tm.torch.DataLoader(data, decode=lambda r: r, num_workers=1, multiprocessing_context="spawn", addr=j.addr)
-    with pytest.raises(TypeError, match="sampler: expected no such argument"):
-        tm.torch.DataLoader(data, sampler=[1], addr=j.addr)
+    for arguments in ({"sampler": [1]}, {"in_order": False}):
+        with pytest.raises(TypeError, match=f"{next(iter(arguments))}: expected no such argument"):
+            tm.torch.DataLoader(data, addr=j.addr, **arguments)
     with pytest.raises(ValueError, match="batch_size: expected at least 1, found 0"):
         tm.torch.DataLoader(data, batch_size=0, addr=j.addr)
     loader = tm.torch.DataLoader(data, decode=parse, addr=j.addr)

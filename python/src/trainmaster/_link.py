@@ -10,6 +10,7 @@ from __future__ import annotations
 import array
 import collections
 import json
+import math
 import mmap
 import os
 import select
@@ -121,10 +122,13 @@ class Link:
                 self._freed.append(reply["key"])
 
     def _send(self, fields: Mapping[str, Any]) -> None:
-        frames = []
+        try:
+            bodies = [json.dumps(fields, allow_nan=False).encode()]
+        except ValueError:
+            raise errors.InvalidError(f"{fields['op']}: expected finite numbers, found {_not_finite(fields)}") from None
         while self._freed:
-            frames.append({"op": "free", "key": self._freed.popleft()})
-        data = b"".join(_LENGTH.pack(len(body)) + body for body in (json.dumps(f).encode() for f in (*frames, fields)))
+            bodies.insert(0, json.dumps({"op": "free", "key": self._freed.popleft()}).encode())
+        data = b"".join(_LENGTH.pack(len(body)) + body for body in bodies)
         before, sent = self._out
         self._out = _Outbound(before[sum(sent) :] + data, collections.deque())
         while True:
@@ -201,3 +205,11 @@ class Link:
         # A finalizer can run inside any other method: it only notes the key.
         if pid == os.getpid():
             self._freed.append(key)
+
+
+def _not_finite(value: Any, name: str = "") -> str:
+    """Return name and value of the first number that JSON does not have."""
+    parts = value.items() if isinstance(value, Mapping) else enumerate(value) if isinstance(value, (list, tuple)) else ()
+    if isinstance(value, float) and not math.isfinite(value):
+        return f"{name} {value}"
+    return next(filter(None, (_not_finite(part, f"{name}.{key}".lstrip(".")) for key, part in parts)), "")

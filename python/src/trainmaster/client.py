@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import atexit
+import contextlib
 import itertools
 import logging
+import math
 import os
 import re
 import socket
@@ -226,8 +228,10 @@ class Client:
         self.call("fail", task=number, error=text.encode()[:_ERROR_BYTES].decode(errors="ignore"))
 
     def progress(self, records: int, loss: float | None = None) -> None:
-        """Report trained records. It extends the deadlines of the tasks in hand."""
-        self._agent.link.post("progress", records=records, **({} if loss is None else {"loss": loss}))
+        """Report trained records. It extends the deadlines of the tasks in hand. A loss that is not finite is left out."""
+        known = {"loss": loss} if loss is not None and math.isfinite(loss) else {}
+        with contextlib.suppress(errors.AgentLostError):  # the next request finds it
+            self._agent.link.post("progress", records=records, **known)
 
     def last_step(self) -> int:
         """Return the step to load, 0 for a new model. With explicit commits; call it before the first task."""
@@ -300,6 +304,8 @@ class Client:
         if self.is_lost:
             raise errors.SessionLostError("the session has ended")
         link = self._agent.link
+        if link.tasks and finished:  # of a reply that was given up: no request for tasks reports the finished ones
+            link.post("finish", finished=list(finished))
         while not link.tasks:
             if self.is_closed:
                 raise errors.InvalidError("next: expected an open client, found a closed one")
@@ -397,16 +403,17 @@ class Client:
                 f"agent: expected it to run, found {self.restarts} ends without a task between them: its messages are on standard error"
             )
         self.restarts += 1
+        self.is_lost = True  # until its end: after an exception in it, another session begins
         log.warning("the agent or its session was lost: starting another one")
         self._agent.close(in_order=False)
         self._hand = _Hand()
         self._agent = self._start()
-        self.is_lost = False
         try:
             for f in self.on_restart:
                 f()
         except self.lost:
             self.restart()
+        self.is_lost = False
 
     def _forget_tasks(self) -> None:
         self._hand = _Hand(last=self._hand.last)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import collections
 import logging
 import os
+import resource
 import time
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -321,8 +322,9 @@ class Base:
 
     def _restart(self) -> None:
         """Begin a new session: all tasks and batches are dropped, since they are dispatched again."""
-        self.client.restart()
+        self.client.is_lost = True  # after an exception between these lines, the next loop begins another session
         self.account.reset()
+        self.client.restart()
 
     def _read(self) -> Iterator[tuple[tuple[Failure, ...], bool, Any]]:
         """Iterate over what the reader has made of the drawn batches, in order."""
@@ -338,13 +340,13 @@ class Base:
                 if self.client.is_lost:
                     raise errors.SessionLostError("the session has ended")
                 failures, has_data, data = next(results, ((), None, None))
+                self._failed(failures)
             except self.client.lost:
                 self._restart()
                 results = self._read()
                 continue
             if has_data is None:
                 break
-            self._failed(failures)
             batch = self.account.head
             self._is_done = False
             if self.commits is not None and batch.runs:
@@ -415,8 +417,8 @@ class Loader(Base):
 
 
 def chunks_to_keep(shuffle: bool, window: int) -> int:
-    """Return the number of chunks that a reader keeps mapped."""
-    return 32 * window if shuffle else 8
+    """Return the number of chunks that a reader keeps mapped. Each has a descriptor."""
+    return min(32 * window, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4) if shuffle else 8
 
 
 def check_decode(decode: object, decode_batch: object) -> None:

@@ -124,9 +124,19 @@ class Client:
         reply = self._request("stage", version=version or 0, records=records)
         return bool(reply["included"])
 
+    def settle(self) -> None:
+        """Wait for an operation that an exception has interrupted: the agent still reads the gradients."""
+        if self._pending is not None:
+            try:
+                self._await()
+            except self.lost:
+                self.job.is_lost = True
+                raise
+
     def _fill(self, grads: Arrays | None) -> None:
         if grads is None:
             return
+        self.settle()
         if grads.keys() != self.gradients.keys():
             raise errors.InvalidError(f"grads: expected the names of the model, found others: {sorted(grads.keys() ^ self.gradients.keys())}")
         for name, array in grads.items():
@@ -145,8 +155,7 @@ class Client:
         """Do an operation. The agent does it once, although the request is repeated while no server answers."""
         if self.job.over and not self._seq:
             raise errors.OverError(f"{op}: the job had ended before this trainer joined")
-        if self._pending is not None:  # an exception came before its end
-            self._await()
+        self.settle()
         self._seq += 1
         self._pending = {"op": op, "seq": self._seq, **fields}
         try:

@@ -159,9 +159,9 @@ class DataLoader(Base):
         **torch_arguments: Any,
     ) -> None:
         """See the class."""
-        for name in ("dataset", "sampler", "batch_sampler", "drop_last"):
+        for name in ("dataset", "sampler", "batch_sampler", "drop_last", "in_order"):
             if name in torch_arguments:
-                raise TypeError(f"{name}: expected no such argument: the master decides which records this trainer gets")
+                raise TypeError(f"{name}: expected no such argument: the master decides which records this trainer gets, and they come in order")
         check_decode(decode, decode_batch)
         self._functions = decode, decode_batch, collate_fn or (list if decode is None else default_collate)
         self._keep = chunks_to_keep(shuffle, shuffle_window)

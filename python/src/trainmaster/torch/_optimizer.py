@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable
 from typing import Any
@@ -77,6 +78,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients to zero. They stay where they are."""
         del set_to_none
+        self._settle()
         for name, p in self._named.items():
             if name in self._views:
                 p.grad = self._views[name]
@@ -147,6 +149,11 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
             if is_included:
                 return loss
 
+    def _settle(self) -> None:
+        """Wait until nothing reads the gradients."""
+        with contextlib.suppress(*self.ps.lost):  # the tasks of this session are dispatched again
+            self.ps.settle()
+
     def _add(self, records: int) -> None:
         """Add the gradients to those that wait for a push."""
         if self._sum is None:
@@ -156,6 +163,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         self._records += records
 
     def _push(self) -> None:
+        self._settle()
         if self._sum is not None and self._waiting:
             torch.mul(self._sum, 1 / self._records, out=self._gradients)
             self._sum.zero_()
@@ -192,6 +200,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
 
     def _gather(self) -> None:
         """Have the gradients in the arena, also of parameters that are no views of it."""
+        self._settle()
         for name, p in self._named.items():
             gradient = self._places[name][1]
             if p.grad is None:

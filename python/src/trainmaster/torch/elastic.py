@@ -188,29 +188,49 @@ class Handler(RendezvousHandler):
             state = self._ring(wait=_SLICE)
             if 0 < self._generation == state["generation"] and not state["ended"]:
                 self.call("ring_failed", generation=self._generation, reason="torchrun starts its programs again")
-            said = ""
-            while not (state["state"] == "member" and state["generation"] > self._generation and not state["ended"] and state["rank"] >= 0):
-                if state["state"] == "closed":
-                    raise RendezvousClosedError(state["reason"])
-                left = end - time.monotonic()
-                if left <= 0:
-                    raise RendezvousTimeoutError(
-                        f"ring at {self._where}: expected a generation with {self._member} within {self._timeout:.0f} s: {state['reason']}"
-                    )
-                if state["reason"] not in ("", said) and left < self._timeout - 5:
-                    said = state["reason"]
-                    log.warning("waiting for the ring: %s", said)
-                state = self._ring(state["update"], min(_SLICE, left))
+            while True:
+                state = self._next(state, end)
+                self._check_size(state)
+                self._generation = state["generation"]
+                store = MemberStore(self, self._generation)
+                if self._meet(store, state, end):
+                    break
+            members, rank = state["members"], state["rank"]
+            log.info("generation %d: rank %d of %d", self._generation, rank, len(members))
+            return RendezvousInfo(store, rank, len(members), RendezvousStoreInfo.build(rank, store, local_addr=members[rank]["host"]))
         except errors.MasterTimeoutError as e:
             raise RendezvousTimeoutError(str(e)) from e
         except errors.ClosedError as e:
             raise RendezvousClosedError(str(e)) from e
-        self._check_size(state)
-        self._generation = state["generation"]
-        store = MemberStore(self, self._generation)
-        members, rank = state["members"], state["rank"]
-        log.info("generation %d: rank %d of %d", self._generation, rank, len(members))
-        return RendezvousInfo(store, rank, len(members), RendezvousStoreInfo.build(rank, store, local_addr=members[rank]["host"]))
+
+    def _next(self, state: dict[str, Any], end: float) -> dict[str, Any]:
+        """Wait for a generation with this node that it has not run yet."""
+        said = ""
+        while not (state["state"] == "member" and state["generation"] > self._generation and not state["ended"] and state["rank"] >= 0):
+            if state["state"] == "closed":
+                raise RendezvousClosedError(state["reason"])
+            left = end - time.monotonic()
+            if left <= 0:
+                raise RendezvousTimeoutError(
+                    f"ring at {self._where}: expected a generation with {self._member} within {self._timeout:.0f} s: {state['reason']}"
+                )
+            if state["reason"] not in ("", said) and left < self._timeout - 5:
+                said = state["reason"]
+                log.warning("waiting for the ring: %s", said)
+            state = self._ring(state["update"], min(_SLICE, left))
+        return state
+
+    def _meet(self, store: MemberStore, state: dict[str, Any], end: float) -> bool:
+        """Wait until all nodes of a generation are here: their agents are members before. False: another generation follows."""
+        store.set(f"here/{state['rank']}", "1")
+        keys = [f"here/{rank}" for rank in range(len(state["members"]))]
+        while store._read(keys, _SLICE) is None:
+            now = self._ring()
+            if now["generation"] > self._generation or now["ended"] or now["state"] == "closed":
+                return False
+            if time.monotonic() >= end:
+                raise RendezvousTimeoutError(f"generation {self._generation}: expected all nodes within {self._timeout:.0f} s")
+        return True
 
     def _check_size(self, state: dict[str, Any]) -> None:
         low, high = self._parameters.min_nodes, self._parameters.max_nodes
