@@ -103,17 +103,20 @@ func TestLastFinishIsStoredImmediately(t *testing.T) {
 // A trainer is killed, also while a fork of it has its sockets. Its tasks return immediately, and one is charged with a loss.
 func TestDeadTrainerReturnsItsTasksAtOnce(t *testing.T) {
 	for _, forks := range []bool{false, true} {
-		t.Run(fmt.Sprintf("forks %v", forks), func(t *testing.T) { killTrainer(t, forks) })
+		t.Run(fmt.Sprintf("forks %v", forks), func(t *testing.T) { killTrainer(t, forks, 0) })
 	}
+	// The kernel reports the end of the process about 100 ms after it has closed the sockets.
+	t.Run("ends slowly", func(t *testing.T) { killTrainer(t, false, 512<<20) })
 }
 
-func killTrainer(t *testing.T, forks bool) {
+// killTrainer kills a trainer. forks: a child of it has its sockets. memory: bytes that its files hold.
+func killTrainer(t *testing.T, forks bool, memory int) {
 	m := lead(t, taskqueue.Options{Passes: 1, Grace: time.Hour, SessionTTL: time.Hour})
 	if err := m.ReportDataset(t.Context(), []string{dataset(t, recordio.WriterOptions{})}); err != nil {
 		t.Fatal(err)
 	}
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), roleEnv+"=trainer", addrEnv+"="+m.Addr, idEnv+"=victim", forksEnv+"="+strconv.FormatBool(forks))
+	cmd.Env = append(os.Environ(), roleEnv+"=trainer", addrEnv+"="+m.Addr, idEnv+"=victim", forksEnv+"="+strconv.FormatBool(forks), memoryEnv+"="+strconv.Itoa(memory))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {

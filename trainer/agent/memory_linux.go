@@ -1,9 +1,12 @@
 package agent
 
 import (
+	"bytes"
 	"fmt"
 	"net"
 	"os"
+	"strconv"
+	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -91,6 +94,22 @@ func watchParent(pid int) (<-chan struct{}, error) {
 		}
 	}()
 	return died, nil
+}
+
+// isExiting reports that the parent of this process, with a process id, has died or has begun to. The kernel notes the begin before it closes the files
+// of the process.
+func isExiting(parent int) bool {
+	const exiting = 0x4 // PF_EXITING of linux/sched.h
+	stat, err := os.ReadFile(fmt.Sprintf("/proc/%d/stat", parent))
+	if os.Getppid() != parent {
+		return true
+	}
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // after the name: state, parent, group, session, terminal, its group, flags
+	if err != nil || len(fields) < 7 {
+		return false
+	}
+	flags, err := strconv.ParseUint(fields[6], 10, 64)
+	return err == nil && flags&exiting != 0
 }
 
 // connectionOf returns the connection of a descriptor that this process has inherited.

@@ -22,4 +22,6 @@ func sendMemory(*net.UnixConn, []byte, *memory) (int, error) { return 0, errLinu
 
 func watchParent(int) (<-chan struct{}, error) { return nil, errLinux }
 
+func isExiting(int) bool { return false }
+
 func connectionOf(int) (*net.UnixConn, error) { return nil, errLinux }

@@ -41,6 +41,7 @@ const (
 	socketEnv = "AGENT_TEST_SOCKET"
 	parentEnv = "AGENT_TEST_PARENT"
 	forksEnv  = "AGENT_TEST_FORKS"
+	memoryEnv = "AGENT_TEST_MEMORY"
 
 	serversEnv = "AGENT_TEST_SERVERS" // parameter servers
 )
@@ -90,6 +91,13 @@ func runAgent() int {
 
 // runTrainer starts an agent, finishes a task, takes two more, prints their numbers, and waits for its death. A child keeps the sockets open.
 func runTrainer() int {
+	if size, _ := strconv.ParseInt(os.Getenv(memoryEnv), 10, 64); size > 0 {
+		fd, err := unix.MemfdCreate("memory of a trainer", unix.MFD_CLOEXEC)
+		if err = errors.Join(err, unix.Fallocate(fd, 0, 0, size)); err != nil {
+			fmt.Println(err)
+			return 1
+		}
+	}
 	p, err := startAgent(os.Getenv(addrEnv), os.Getenv(idEnv), "")
 	if err != nil {
 		fmt.Println(err)
