@@ -127,6 +127,14 @@ def is_running(pid: int) -> bool:
     return False
 
 
+def ends(pid: int) -> None:
+    """Require that a process of another process ends."""
+    end = time.monotonic() + 60
+    while is_running(pid):
+        assert time.monotonic() < end, f"process {pid} runs"
+        time.sleep(0.02)  # it is no child: there is nothing to wait on
+
+
 def kill(pid: int) -> None:
     """Kill a process of this test."""
     os.kill(pid, signal.SIGKILL)

@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Callable
 
 import pytest
-from lab import Job, is_running, kill, number_of, numbers, once_per_pass
+from lab import Job, ends, kill, number_of, numbers, once_per_pass
 
 import trainmaster as tm
 
@@ -122,7 +122,7 @@ def test_agent_ends_with_a_killed_trainer(job: StartJob, tmp_path: pathlib.Path)
                 seen.update(number_of(r) for r in task)
             assert time.monotonic() - begun < 20  # much less than the TTL of its session
         once_per_pass(seen, 200, 1)
-        assert not is_running(agent)
+        ends(agent)  # after its session
         j.verify()
     finally:
         os.killpg(victim.pid, signal.SIGKILL)
@@ -246,8 +246,4 @@ def test_finishes_are_reported_after_an_interrupt(job: StartJob, tmp_path: pathl
 def test_local_master_ends_with_its_process(tmp_path: pathlib.Path) -> None:
     script = "import os, trainmaster as tm; print(tm.local(2)._guard.pid, flush=True); os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    guard = int(done.stdout)
-    end = time.monotonic() + 30
-    while is_running(guard):
-        assert time.monotonic() < end
-        time.sleep(0.02)  # the process of another process: there is nothing to wait on
+    ends(int(done.stdout))
