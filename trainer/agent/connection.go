@@ -146,7 +146,7 @@ func (a *agent) serve(conn *net.UnixConn, main bool) error {
 		if isArena[r.Op] {
 			r.body = bytes.Clone(body)
 		}
-		work := a.begin(ctx, r, main, held)
+		work := a.begin(r, main, held)
 		if work == nil {
 			continue
 		}
@@ -192,7 +192,7 @@ func failing(err error) work {
 }
 
 // begin does the part of a request that takes effect before the next request. It returns the rest; nil: there is none, and no reply.
-func (a *agent) begin(ctx context.Context, r *request, main bool, held *holder) work {
+func (a *agent) begin(r *request, main bool, held *holder) work {
 	switch r.Op {
 	case "chunk":
 		return func(ctx context.Context) (reply, error) { return a.chunk(ctx, r, held) }
@@ -206,7 +206,7 @@ func (a *agent) begin(ctx context.Context, r *request, main bool, held *holder) 
 	if !main {
 		return failing(invalidf("op: expected chunk or free on this connection, found %q: send it on the main connection", r.Op))
 	}
-	w := a.beginMain(ctx, r)
+	w := a.beginMain(r)
 	if w == nil && r.ID != 0 {
 		return done
 	}

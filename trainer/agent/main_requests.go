@@ -120,7 +120,7 @@ const (
 )
 
 // beginMain is begin for the operations of the main connection.
-func (a *agent) beginMain(ctx context.Context, r *request) work {
+func (a *agent) beginMain(r *request) work {
 	switch r.Op {
 	case "hello":
 		return func(ctx context.Context) (reply, error) { return a.hello(ctx, r) }
@@ -134,17 +134,17 @@ func (a *agent) beginMain(ctx context.Context, r *request) work {
 			if _, err := a.session(ctx); err != nil {
 				return reply{}, err
 			}
-			rest := a.beginJoined(ctx, a.window, r)
+			rest := a.beginJoined(a.window, r)
 			if rest == nil {
 				return reply{}, nil
 			}
 			return rest(ctx)
 		}
 	}
-	return a.beginJoined(ctx, w, r)
+	return a.beginJoined(w, r)
 }
 
-func (a *agent) beginJoined(_ context.Context, w *trainer.Window, r *request) work {
+func (a *agent) beginJoined(w *trainer.Window, r *request) work {
 	switch r.Op {
 	case "report":
 		return func(ctx context.Context) (reply, error) { return a.report(ctx, w, r) }

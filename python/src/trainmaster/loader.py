@@ -23,7 +23,6 @@ from .client import WINDOW, Client, waiting
 log = logging.getLogger("trainmaster")
 
 _PROGRESS = 1.0  # seconds between reports of progress
-_ERROR_BYTES = 256
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Decode = Callable[[memoryview], Any]
 Fail = Callable[..., None]
