@@ -37,17 +37,17 @@ type Window struct {
 	taken   []time.Time       // of the tasks taken lately
 
 	// The requests.
-	wanted   int               // tasks that the waiting calls of Take want
-	sent     uint64            // number of requests
-	flying   bool              // the last request is not answered
-	fresh    uint64            // number of the request whose answer, or a later answer, is needed
-	refusal  taskqueue.WaitFor // the reason in the last answer
-	refused  bool              // the last answer to a request for tasks had none
-	pollAt   time.Time         // time of the next request after a refusal, while tasks are held
-	paused   int               // calls in progress during which no request is sent
-	entered  bool              // see Client.enter
-	draining bool              // prefetched tasks are dropped
-	err      error             // set: no further request is made
+	wanted   int               // tasks that the waiting calls of Take want.
+	sent     uint64            // number of requests.
+	flying   bool              // the last request is not answered.
+	fresh    uint64            // number of the request whose answer, or a later answer, is needed.
+	refusal  taskqueue.WaitFor // the reason in the last answer.
+	refused  bool              // the last answer to a request for tasks had none.
+	pollAt   time.Time         // time of the next request after a refusal, while tasks are held.
+	paused   int               // calls in progress during which no request is sent.
+	entered  bool              // see Client.enter.
+	draining bool              // prefetched tasks are dropped.
+	err      error             // set: no further request is made.
 }
 
 // Bounds of a window.

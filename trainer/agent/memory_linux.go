@@ -104,7 +104,7 @@ func isExiting(parent int) bool {
 	if os.Getppid() != parent {
 		return true
 	}
-	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // after the name: state, parent, group, session, terminal, its group, flags
+	fields := strings.Fields(string(stat[bytes.LastIndexByte(stat, ')')+1:])) // after the name; the flags are the seventh
 	if err != nil || len(fields) < 7 {
 		return false
 	}
