@@ -107,7 +107,7 @@ var house = []room{
 		"pserver/placement", "pserver/staleness", "pserver/table", "pserver/wire",
 	}},
 	{dir: "trainer", may: []string{"internal/filekind", "master/evaluation/metric", "internal/grpcdial", "internal/grpcserver", "taskqueue/onwire", "trainer/params/shards", "trainer/params/plan", "trainer/params/stream", "trainer/params/link", "recordio", "dataset", "taskqueue", "internal/safetensors", "proto", "master/netrpc/wire", "pserver/wire", "pserver/sharedmem", "pserver/placement", "pserver/optimizer", "pserver/table", "pserver/staleness", "trainer/session"}},
-	{dir: "trainer/agent", may: []string{"trainer", "trainer/agent/arena", "trainer/rendezvous", "proto", "dataset", "recordio", "taskqueue"}},
+	{dir: "trainer/agent", may: []string{"master/evaluation/metric", "trainer", "trainer/agent/arena", "trainer/rendezvous", "proto", "dataset", "recordio", "taskqueue"}},
 	{dir: "trainer/agent/arena", may: []string{"taskqueue", "trainer"}},
 	{dir: "trainer/rendezvous", may: []string{"internal/grpcdial", "proto", "trainer"}},
 	{dir: "trainer/reference", may: []string{"trainer", "trainer/params/plan", "trainer/ring", "trainer/allreduce", "trainer/rendezvous", "internal/filekind", "internal/safetensors", "master/evaluation/metric", "recordio", "dataset", "taskqueue", "proto", "pserver/floats", "pserver/optimizer", "pserver/table"}},

@@ -256,10 +256,7 @@ func (c *Client) Next(ctx context.Context, finished *taskqueue.Task) (*taskqueue
 
 // dropIfDraining drops a prefetched task if an operator drains the trainer, since the master has dispatched it to another trainer.
 func (c *Client) dropIfDraining() {
-	c.mu.Lock()
-	draining := c.draining
-	c.mu.Unlock()
-	if draining && c.ready != nil && c.explicit == nil {
+	if c.Draining() && c.ready != nil && c.explicit == nil {
 		c.drop(c.ready.Token)
 		c.ready = nil
 	}
@@ -477,6 +474,13 @@ func (c *Client) UntilFailed(ctx context.Context) (context.Context, context.Canc
 	}
 }
 
+// Draining reports whether an operator has drained this trainer, as the last heartbeat said. It may be called concurrently with other methods.
+func (c *Client) Draining() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.draining
+}
+
 // beat sends heartbeats until Close or the failure of the job.
 func (c *Client) beat() {
 	ticker := time.NewTicker(c.config.Heartbeat)
@@ -490,7 +494,7 @@ func (c *Client) beat() {
 		}
 		c.mu.Lock()
 		beat := beatRequest{HeartbeatRequest: wire.HeartbeatRequest{Trainer: c.who, Progress: c.progress, Held: c.held.list()}}
-		beat.Evaluates = c.config.Evaluate != nil && c.config.Control == ""
+		beat.Evaluates = c.evaluates() && c.config.Control == ""
 		if c.moved {
 			beat.Moving, c.moved = c.running, false
 		}

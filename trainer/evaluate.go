@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"sync"
+	"sync/atomic"
 
 	"google.golang.org/grpc/codes"
 	"google.golang.org/grpc/status"
@@ -19,13 +20,32 @@ import (
 
 // evaluator evaluates the current model on evaluation tasks that the master brings to the trainer.
 type evaluator struct {
-	files files         // of the evaluation in progress
+	files files // of the evaluation in progress
+	by    atomic.Pointer[EvaluateFunc]
 	one   sync.Mutex    // held during an evaluation
 	done  chan struct{} // has a token after an evaluation
 
 	mu       sync.Mutex
 	accepted []taskqueue.Token // the newest last
 	pending  int               // evaluations that have not ended
+}
+
+// EvaluateFunc is [Config.Evaluate] for a program that reads the records itself. It receives the stamps of the files of the task, in the order of their first
+// chunk.
+type EvaluateFunc func(ctx context.Context, task *taskqueue.Task, stamps []dataset.Stamp) (metrics []byte, err error)
+
+// EvaluateBy sets the function that evaluates the current model, if Config has none. It may be called concurrently with other methods.
+func (c *Client) EvaluateBy(f EvaluateFunc) { c.evaluator.by.Store(&f) }
+
+// evaluates reports whether the client evaluates its current model.
+func (c *Client) evaluates() bool { return c.config.Evaluate != nil || c.evaluator.by.Load() != nil }
+
+// measure evaluates the current model on a task.
+func (c *Client) measure(ctx context.Context, task *taskqueue.Task, stamps []dataset.Stamp) ([]byte, error) {
+	if c.config.Evaluate == nil {
+		return (*c.evaluator.by.Load())(ctx, task, stamps)
+	}
+	return c.config.Evaluate(ctx, task, c.evaluator.files.records(task, stamps, 0))
 }
 
 // maxAccepted is the number of accepted tasks that the client remembers. The master brings one at a time.
@@ -75,7 +95,7 @@ func (c *Client) evaluateCurrent(in *pb.TaskSpec) error {
 		return grpcserver.BadArgument("evaluation_spec.model", "expected none, because the trainer evaluates its own model, found %v", model)
 	case in.GetToken() == nil || tok.Kind != taskqueue.Evaluation || int64(tok.ID()) != in.GetTaskId():
 		return grpcserver.BadArgument("token", "expected the token of evaluation task %d, found %v", in.GetTaskId(), tok)
-	case c.config.Evaluate == nil:
+	case !c.evaluates():
 		return status.Error(codes.Unimplemented, "evaluation: expected a trainer with Config.Evaluate, found a trainer without it")
 	}
 	var reply wire.NextReply
@@ -108,7 +128,7 @@ func (c *Client) evaluate(task *taskqueue.Task, stamps []dataset.Stamp) {
 	if running.Err() != nil {
 		return
 	}
-	metrics, err := c.config.Evaluate(running, task, e.files.records(task, stamps, 0))
+	metrics, err := c.measure(running, task, stamps)
 	if running.Err() != nil { // stopped, or the client closes
 		return
 	}

@@ -217,10 +217,7 @@ func (w *Window) receive(task *taskqueue.Task, stamps []dataset.Stamp, base int6
 // dropIfDraining drops the tasks that the master has given to others, because an operator drains the trainer: all but the one in hand.
 func (w *Window) dropIfDraining() {
 	c := w.client
-	c.mu.Lock()
-	draining := c.draining
-	c.mu.Unlock()
-	if !draining || w.draining || c.explicit != nil {
+	if !c.Draining() || w.draining || c.explicit != nil {
 		return
 	}
 	w.draining = true

@@ -48,7 +48,8 @@ func drainCommand() *cobra.Command {
 		Use:   "drain TRAINER",
 		Short: "Drain a trainer",
 		Long: `Drain takes a trainer out of a job in order: it finishes the task that it runs, gets no other, and exits with code 0. A
-task that it has fetched but not begun goes to another trainer, without counting a failure. The other trainers continue.
+task that it has fetched but not begun goes to another trainer, without counting a failure. The other trainers continue. A
+trainer in Python leaves after its mini-batch: the rest of its task is dispatched again, without counting a failure.
 
 A trainer that is started again under the same name is not drained.`,
 		Example: `  # take the machine of the trainer worker-3 out of service; master trainers lists the names

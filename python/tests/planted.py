@@ -171,6 +171,30 @@ BUGS = [
         "F399", "a local master outlives its process", "local.py", "read -r _ <&3; kill $!; wait", "wait",
         "test_client.py::test_local_master_ends_with_its_process",
     ),
+    Bug(
+        "F460", "SIGTERM ends the process", "loader.py", "if threading.current_thread() is threading.main_thread() and", "if False and",
+        "test_commands.py::test_trainer_that_is_stopped_finishes_its_batch_and_leaves[SIGTERM-Loader]",
+    ),
+    Bug(
+        "F460", "the loop goes on after the batch in hand", "loader.py", "while not self._obey():", "while not (self._obey() and self._has_left):",
+        "test_commands.py::test_trainer_that_is_stopped_finishes_its_batch_and_leaves[SIGTERM-Loader]",
+    ),
+    Bug(
+        "F460", "the functions of on_stop are not called for a drain", "loader.py", "or self.client.over == DRAINED):", "or False) and self.stopped != DRAINED:",
+        "test_commands.py::test_trainer_that_is_stopped_finishes_its_batch_and_leaves[drain-Loader]",
+    ),
+    Bug(
+        "F461", "an evaluation that fails ends the training", "loader.py", 'return {"error": f"{type(e).__name__}: {e}"[:_ERROR_BYTES]}', "raise",
+        "test_commands.py::test_model_is_evaluated_on_command[fails]",
+    ),
+    Bug(
+        "F461", "a figure that is not finite is reported", "loader.py", "if not math.isfinite(value):", "if False:",
+        "test_commands.py::test_model_is_evaluated_on_command[not finite]",
+    ),
+    Bug(
+        "F461", "a trainer that waits is not evaluated", "client.py", "(self.while_waiting is not None and self.while_waiting())", "False",
+        "test_commands.py::test_model_is_evaluated_on_command[while it waits]",
+    ),
 ]  # fmt: skip
 
 

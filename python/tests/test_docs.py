@@ -28,6 +28,9 @@ def test_examples_of_the_page_run(tmp_path: pathlib.Path) -> None:
     assert printed[2] == "pass 1 has 1000 records\npass 2 has 1000 records\n"
     assert printed[3] == "8000 bytes\n"
     assert re.fullmatch(r"continue after step 0\ncommitted step 6\d\n", printed[4])
+    (text,) = blocks("docs/python-commands.md")
+    done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    assert done.stdout == "saved, since stop() was called\n", done.stderr
 
 
 @pytest.mark.parametrize("page", ["README.md", "python/README.md"])

@@ -52,6 +52,8 @@ type agent struct {
 
 	tasks tasks
 	arena *arena.Arena
+
+	evaluations evaluations
 }
 
 // Run serves the training process until it closes its connection or dies. The death of the process is no error.

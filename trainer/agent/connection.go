@@ -36,6 +36,10 @@ type request struct {
 	Loss *float64 `json:"loss"` // progress
 	Key  uint64   `json:"key"`  // free
 
+	Evaluates bool               `json:"evaluates"` // of commands
+	Metrics   map[string]float64 `json:"metrics"`   // of evaluated, with the next
+	NotFinite string             `json:"not_finite"`
+
 	Used [][2]int64 `json:"used"` // of used: tasks and their records
 	body []byte     // of the operations of parameter servers
 

@@ -62,6 +62,14 @@ type tasks struct {
 	byID map[int]*taskqueue.Task
 }
 
+// number returns the number of a task that is not among them.
+func (t *tasks) number() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.last++
+	return t.last
+}
+
 func (t *tasks) add(one *taskqueue.Task) int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -183,6 +191,10 @@ func (a *agent) beginJoined(w *trainer.Window, r *request) work {
 		return func(ctx context.Context) (reply, error) { return reply{}, w.Flushed(ctx, r.Step) }
 	case "commit":
 		return func(ctx context.Context) (reply, error) { return reply{}, w.Commit(ctx, r.Step) }
+	case "commands":
+		return func(context.Context) (reply, error) { return a.commands(w, r), nil }
+	case "evaluated":
+		return func(context.Context) (reply, error) { return reply{}, a.evaluated(r) }
 	case "elect":
 		return func(ctx context.Context) (reply, error) {
 			elected, err := w.Client().RequestSaveModel(ctx)
@@ -286,10 +298,12 @@ func (a *agent) take(ctx context.Context, w *trainer.Window, wish trainer.Wish) 
 
 // describe returns a task for the training process.
 func (a *agent) describe(w *trainer.Window, t *taskqueue.Task) task {
-	stamps := w.Stamps(t)
+	return describe(t, a.tasks.add(t), w.Base(t), w.Stamps(t))
+}
+
+func describe(t *taskqueue.Task, id int, base int64, stamps []dataset.Stamp) task {
 	out := task{
-		ID: a.tasks.add(t), Kind: t.Token.Kind.String(), Dataset: t.Token.Dataset, Pass: uint32(t.Token.Pass), Index: t.Index, Base: w.Base(t),
-		Chunks: make([]chunk, len(t.Chunks)),
+		ID: id, Kind: t.Token.Kind.String(), Dataset: t.Token.Dataset, Pass: uint32(t.Token.Pass), Index: t.Index, Base: base, Chunks: make([]chunk, len(t.Chunks)),
 	}
 	file := 0
 	for i, c := range t.Chunks {

@@ -24,7 +24,9 @@ from .account import Work
 log = logging.getLogger("trainmaster")
 
 WINDOW = 64  # tasks that a trainer may hold
+DRAINED = "an operator drains this trainer"
 _SLICE = 10.0  # seconds between messages while no master answers
+_PAUSE = 1.0  # seconds between looks for commands, while there is no task
 _ERROR_BYTES = 256  # of the text with which a task fails
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _RESTARTS = 5  # of the agent, without a task between them
@@ -111,6 +113,8 @@ class Client:
         self.in_hand: int | None = None  # records of the batch in hand of a loader
         self.on_restart: list[Callable[[], None]] = []  # called in each further session
         self.before_finish: Callable[[], None] | None = None  # called before tasks finish
+        self.while_waiting: Callable[[], bool] | None = None  # called while there is no task; true ends the work of this trainer
+        self._warned = 0.0
         self.session = 0
         self.restarts = 0
         self.is_closed = False
@@ -309,7 +313,7 @@ class Client:
         while not link.tasks:
             if self.is_closed:
                 raise errors.InvalidError("next: expected an open client, found a closed one")
-            more: dict[str, Any] = {"wait": _SLICE} if wait else {"wait": 1, "now": True}
+            more: dict[str, Any] = {"wait": _PAUSE} if wait else {"wait": 1, "now": True}
             try:
                 reply = link.call("next", finished=list(finished), want=want, **more)
             except errors.OverError as e:
@@ -317,7 +321,7 @@ class Client:
                 return None
             except errors.DrainedError:
                 log.warning("an operator ended the work of this trainer (drain)")
-                self.over = "drained"
+                self.over = DRAINED
                 return None
             if reply.get("over"):
                 self.over = reply["over"]
@@ -327,8 +331,8 @@ class Client:
             if reply.get("tasks"):
                 break
             self._heed(reply, wait)
-            if not wait:
-                return []
+            if not wait or (self.while_waiting is not None and self.while_waiting()):
+                return None if wait else []
         self.restarts = 0
         return [Work.parse(t) for t in link.tasks]
 
@@ -344,7 +348,14 @@ class Client:
                     f"master at {self._where}: expected an answer within {self.timeout:.0f} s, found none for {silent:.0f} s: "
                     "start a master of this job"
                 )
-            log.warning("no answer of a master at %s for %.0f s, waiting", self._where, silent)
+            if time.monotonic() - self._warned >= _SLICE:
+                self._warned = time.monotonic()
+                log.warning("no answer of a master at %s for %.0f s, waiting", self._where, silent)
+
+    def commands(self, evaluates: bool) -> tuple[bool, list[Work]]:
+        """Return whether an operator drains this trainer, and the evaluations that the master wants, if it `evaluates` on command."""
+        reply = self._agent.link.call("commands", evaluates=evaluates)
+        return bool(reply["stop"]), [Work.parse(t) for t in reply["evaluate"]]
 
     def _drop(self, tasks: Sequence[int]) -> None:
         h = self._hand

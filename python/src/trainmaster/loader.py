@@ -8,24 +8,30 @@ from __future__ import annotations
 
 import collections
 import logging
+import math
 import os
 import resource
+import signal
+import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 from . import errors
 from ._agent import Chunks
 from .account import Account, Batch, Need, Over, Run, Work
-from .client import WINDOW, Client, waiting
+from .client import DRAINED, WINDOW, Client, waiting
 
 log = logging.getLogger("trainmaster")
 
 _PROGRESS = 1.0  # seconds between reports of progress
+_COMMANDS = 1.0  # seconds between looks for commands of the master
+_ERROR_BYTES = 256
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Decode = Callable[[memoryview], Any]
 Fail = Callable[..., None]
+Evaluate = Callable[[Iterator[Any]], Mapping[str, float]]
 
 
 class _Skip:
@@ -184,10 +190,43 @@ class Commits(Protocol):
         """Save and commit now."""
 
 
+class _Termination:
+    """Lets SIGTERM end the loops of this process after the batch in hand, instead of the process."""
+
+    def __init__(self) -> None:
+        self.running: list[Base] = []  # loaders with a loop
+        self.pid = 0
+
+    def begin(self, loader: Base) -> None:
+        """Handle the signal while the loop of a loader runs, unless the script does."""
+        self.running = [*self.running, loader]
+        if threading.current_thread() is threading.main_thread() and signal.getsignal(signal.SIGTERM) == signal.SIG_DFL:
+            self.pid = os.getpid()
+            signal.signal(signal.SIGTERM, self.handle)
+
+    def end(self, loader: Base) -> None:
+        """Note the end of the loop."""
+        self.running = [r for r in self.running if r is not loader]
+
+    def handle(self, *_: object) -> None:
+        """Stop the loops. A second signal, or a signal outside of a loop, ends the process."""
+        waiting = [r for r in self.running if not r.stopped]
+        if not waiting or os.getpid() != self.pid:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            os.kill(os.getpid(), signal.SIGTERM)
+        for r in waiting:
+            r.stopped = "SIGTERM"
+
+
+_termination = _Termination()
+
+
 class Base:
     """What the loaders have in common."""
 
     commits: Commits | None = None
+    _has_left = False
+    stopped = ""  # why the loop must end before the job does
 
     def __init__(
         self,
@@ -212,7 +251,11 @@ class Base:
         if (self.client.explicit or self.client.cuts) and shuffle:  # positions in a task are what a step has applied
             account.shuffle = 1
         self.account = account
-        self.client.on_stopped = self._stopped
+        self.client.on_stopped = self._dropped
+        self.client.while_waiting = self._obey
+        self._at_stop: list[Callable[[], None]] = []
+        self._evaluate: Evaluate | None = None
+        self._asked = 0.0
         self._turn = 0
         self._trained = 0
         self._loss: float | None = None
@@ -260,7 +303,103 @@ class Base:
                     log.warning("finished tasks at the end: %s", e)
             self.client.close()
 
-    def _stopped(self, tasks: Sequence[int]) -> None:
+    def on_stop(self, function: Callable[[], None]) -> Callable[[], None]:
+        """Call a function when this trainer must end before the job does: an operator drains it, or the process receives SIGTERM.
+
+        The loop finishes the batch in hand, calls the function, and ends. Unfinished tasks return to the queue without a charge.
+        """
+        self._at_stop.append(function)
+        return function
+
+    def on_evaluate(self, function: Evaluate) -> Evaluate:
+        """Call a function between two batches when an operator wants to know the figures of this model (`trainmaster trainers evaluate`).
+
+        It receives an iterator over batches of held-out data, as the loop does, and returns the means over their records by name.
+        """
+        self._evaluate = function
+        return function
+
+    def stop(self) -> None:
+        """End the loop after the batch in hand, as a command of the master does."""
+        self.stopped = self.stopped or "stop() was called"
+
+    def _obey(self) -> bool:
+        """Follow the commands of the master, and return whether the loop must end."""
+        now = time.monotonic()
+        if self.stopped or now - self._asked < _COMMANDS:
+            return bool(self.stopped)
+        self._asked = now
+        try:
+            drained, tasks = self.client.commands(self._evaluate is not None)
+            if drained:
+                self.stopped = DRAINED
+                return True
+            for work in tasks:
+                self._report_evaluation(work.id, self._measured(work))
+        except errors.OverError:
+            pass
+        except self.client.lost:
+            self.client.is_lost = True
+        return bool(self.stopped)
+
+    def _report_evaluation(self, task: int, result: dict[str, Any]) -> None:
+        try:
+            self.client.call("evaluated", task=task, **result)
+        except errors.InvalidError as e:
+            log.error("the result of the evaluation is refused: %s", e)  # noqa: TRY400 it is the user's value
+            self.client.call("evaluated", task=task, error=str(e)[:_ERROR_BYTES])
+
+    def _measured(self, work: Work) -> dict[str, Any]:
+        """Evaluate the model on a task, and return the fields of the result. An error is for the operator: the training goes on."""
+        assert self._evaluate is not None
+        held_out = Account(self.account.batch_size)
+        held_out.give([work])
+        try:
+            metrics = dict(self._evaluate(self._held_out(held_out)))
+            for name, value in metrics.items():
+                if not math.isfinite(value):
+                    return {"not_finite": name}
+            return {"metrics": {str(k): float(v) for k, v in metrics.items()}, "records": sum(int(c["records"]) for c in work.chunks)}
+        except self.client.lost:
+            raise
+        except Exception as e:
+            log.exception("the evaluation of the model failed")
+            return {"error": f"{type(e).__name__}: {e}"[:_ERROR_BYTES]}
+
+    def _held_out(self, account: Account) -> Iterator[Any]:
+        reader = self._reader()
+        while account.open:
+            batch = account.draw()
+            if not isinstance(batch, Batch):
+                account.dry()  # there is only this task
+                continue
+            failures, has_data, data = reader.read(batch.runs)
+            if failures:
+                raise errors.DecodeError(failures[0].text)
+            if has_data:
+                yield data
+            account.consume()
+
+    def _reader(self) -> Reader:
+        """Return a reader with the functions of this loader."""
+        raise NotImplementedError
+
+    def _leave(self) -> None:
+        """End the work of this trainer: the loop has used its last batch."""
+        self._has_left = True
+        if self.commits is not None:
+            self.client.report_finished(self.account.finished)
+            self.account.reported(self.account.finished)
+            self.commits.commit()
+        self._last_finishes()
+        self.stopped = self.client.over = reason = self.stopped or self.client.over
+        self.account.reset()
+        self.account.end(reason)
+        log.warning("%s: the loop ends before the job. Unfinished tasks return to the queue without a charge", reason)
+        for function in self._at_stop:
+            function()
+
+    def _dropped(self, tasks: Sequence[int]) -> None:
         for task in tasks:
             self.account.fail(task)
 
@@ -330,11 +469,18 @@ class Base:
         raise NotImplementedError
 
     def _batches(self) -> Iterator[tuple[int, Any]]:
-        """Iterate over (pass, data) of the batches with data."""
+        """Iterate over (pass, data) of the batches with data, to the end of the job or of the work of this trainer."""
+        _termination.begin(self)
+        try:
+            yield from self._until_end()
+        finally:
+            _termination.end(self)
+
+    def _until_end(self) -> Iterator[tuple[int, Any]]:
         self._turn = turn = self._turn + 1
         self.account.redraw()  # what an earlier loop was given and did not ask past
         results = self._read()
-        while True:
+        while not self._obey():
             try:
                 if self.client.is_lost:
                     raise errors.SessionLostError("the session has ended")
@@ -357,6 +503,9 @@ class Base:
                     raise RuntimeError("loader: expected one loop at a time, found a newer one: end the first loop before the second")
             if not self._is_done:
                 self._consume()
+        del results  # ends the workers
+        if not self._has_left and ((self.stopped and not self.client.over) or self.client.over == DRAINED):
+            self._leave()
         self._last_finishes()
 
     def _last_finishes(self) -> None:
@@ -409,8 +558,11 @@ class Loader(Base):
         self._functions = decode, decode_batch, collate or (list if decode is None else stack)
         self._keep = chunks_to_keep(shuffle, shuffle_window)
 
+    def _reader(self) -> Reader:
+        return Reader(self.client.path, *self._functions, self._keep)
+
     def _read(self) -> Iterator[tuple[tuple[Failure, ...], bool, Any]]:
-        reader = Reader(self.client.path, *self._functions, self._keep)
+        reader = self._reader()
         while (batch := self._draw()) is not None:
             yield reader.read(batch.runs)
 

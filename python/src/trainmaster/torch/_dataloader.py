@@ -190,7 +190,10 @@ class DataLoader(Base):
     @property
     def dataset(self) -> _Dataset:
         """What the workers read. It has no length, and no other DataLoader can read it."""
-        return _Dataset(Reader(self.client.path, *self._functions, self._keep))
+        return _Dataset(self._reader())
+
+    def _reader(self) -> Reader:
+        return Reader(self.client.path, *self._functions, self._keep)
 
     _workers: Sequence[Any] = ()
 

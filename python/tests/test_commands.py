@@ -1,0 +1,158 @@
+"""Commands of operators and of the system to a loader: stop, and evaluate the model."""
+
+from __future__ import annotations
+
+import json
+import pathlib
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from lab import MASTER, Job, number_of, numbers, once_per_pass
+
+import trainmaster as tm
+
+StartJob = Callable[..., Job]
+LIMIT = 90.0  # seconds
+
+TRAINER = """
+import sys, trainmaster as tm
+def parse(record): return int.from_bytes(record[:8], "little")
+loader = tm.{kind}({data!r}, decode=parse, batch_size=10, addr={addr!r}, timeout=60{more})
+loader.on_stop(lambda: print("stop", loader.over, file=sys.stderr, flush=True))
+for batch in loader:
+    print(loader.client.id, *batch.tolist(), flush=True)
+    sys.stdin.readline()  # a long step: it ends with a line
+print("the loop has ended", file=sys.stderr, flush=True)
+"""
+
+
+def admin(j: Job, *words: str) -> str:
+    """Run a command for operators."""
+    done = subprocess.run([MASTER, *words, "--addr", j.addr], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def charges(j: Job) -> list[str]:
+    """The lines of the log of the master about losses and failures."""
+    return [line for line in j.log.read_text().splitlines() if "trainer lost" in line or "set aside" in line or "task failed" in line]
+
+
+@pytest.mark.parametrize("kind", ["Loader", "torch.DataLoader"])
+@pytest.mark.parametrize("how", ["drain", "SIGTERM"])
+def test_trainer_that_is_stopped_finishes_its_batch_and_leaves(job: StartJob, tmp_path: pathlib.Path, kind: str, how: str) -> None:
+    data, j = numbers(tmp_path, 600, per_chunk=100), job("--chunks-per-task", "1", "--session-ttl", "5s", "--task-max-failures", "0")
+    more = ', num_workers=2, multiprocessing_context="fork"' if "torch" in kind else ""
+    script = tmp_path / "trainer.py"
+    script.write_text(textwrap.dedent(TRAINER.format(kind=kind, data=data, addr=j.addr, more=more)))
+    pipe = subprocess.PIPE
+    trainer = subprocess.Popen([sys.executable, str(script)], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
+    assert trainer.stdout
+    assert trainer.stdin
+    name = trainer.stdout.readline().split()[0]
+    if how == "drain":
+        admin(j, "drain", name)
+    else:
+        trainer.send_signal(signal.SIGTERM)
+    end, batches = time.monotonic() + LIMIT, 1
+    while trainer.poll() is None and time.monotonic() < end:
+        trainer.stdin.write("\n")
+        trainer.stdin.flush()
+        if not trainer.stdout.readline():
+            break
+        batches += 1
+        time.sleep(0.1)  # the length of a step: a heartbeat has the command
+    _, said = trainer.communicate(timeout=LIMIT)
+    assert trainer.returncode == 0, said
+    reason = "an operator drains this trainer" if how == "drain" else "SIGTERM"
+    assert said.splitlines()[-2:] == [f"stop {reason}", "the loop has ended"], said
+    assert how == "drain" or batches == 1, "the loop goes on after the batch in hand"
+    seen = Counter[int]()
+    with tm.Client(j.addr) as client:
+        for task in client.tasks():
+            seen.update(number_of(r) for r in task)
+    assert set(seen.values()) == {1}
+    assert charges(j) == []
+    assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0)]
+
+
+def until_ended(j: Job, number: int) -> dict[str, Any]:
+    """Wait until an evaluation round has ended, and return it."""
+    end = time.monotonic() + LIMIT
+    while True:
+        command = [MASTER, "evaluations", "--data-dir", str(j.directory / "etcd"), "-o", "json"]
+        found: list[dict[str, Any]] = json.loads(subprocess.run(command, capture_output=True, check=True).stdout or "[]")
+        if len(found) == number and found[-1]["ended"]:
+            return found[-1]
+        assert time.monotonic() < end, found
+        time.sleep(0.05)  # the round is in another process: there is nothing to wait on
+
+
+def fails(batches: Iterator[Any]) -> dict[str, float]:
+    raise KeyError("no metric")
+
+
+def not_finite(batches: Iterator[Any]) -> dict[str, float]:
+    return {"loss": float("nan")}
+
+
+@pytest.mark.parametrize("case", ["in the loop", "while it waits", "fails", "not finite"])
+def test_model_is_evaluated_on_command(job: StartJob, tmp_path: pathlib.Path, case: str) -> None:
+    """During training, and while the trainer waits because another one has the last task."""
+    (tmp_path / "held-out").mkdir()
+    data, held_out = numbers(tmp_path, 100), numbers(tmp_path / "held-out", 110)
+    passes = "1" if case == "while it waits" else "10000"
+    j = job("--chunks-per-task", "1", "--session-ttl", "2s", "--evaluation-data", held_out, "--passes", passes)
+    loader = tm.Loader(data, decode=number_of, batch_size=20, addr=j.addr, timeout=LIMIT)
+    seen, sizes, main = Counter[int](), list[int](), threading.get_ident()
+
+    def evaluate(batches: Iterator[Any]) -> dict[str, float]:
+        assert threading.get_ident() == main
+        found = 0
+        for batch in batches:
+            seen.update(batch.tolist())
+            sizes.append(len(batch))
+            found += sum(batch.tolist())
+        return {"sum": float(found), "one": 1.0}
+
+    loader.on_evaluate({"fails": fails, "not finite": not_finite}.get(case, evaluate))
+    rounds: list[dict[str, Any]] = []
+
+    def operate() -> None:
+        try:
+            end = time.monotonic() + LIMIT
+            while not rounds or "requests no evaluation" in rounds[-1]["outcome"]:  # until a heartbeat has said that this trainer evaluates
+                assert time.monotonic() < end, rounds
+                admin(j, "trainers", "evaluate", loader.client.id)
+                rounds.append(until_ended(j, len(rounds) + 1))
+        finally:
+            loader.stop()
+
+    with tm.Client(j.addr, id="other") as other:
+        next(other.tasks())
+        operator = threading.Thread(target=operate)
+        operator.start()
+        for _ in loader:
+            time.sleep(0.01)  # a step
+        operator.join()
+    loader.close()
+    found = rounds[-1]
+    assert found["trainer"] == loader.client.id, found
+    if case == "fails":
+        assert "KeyError: 'no metric'" in found["outcome"]
+    elif case == "not finite":
+        assert 'metric "loss": expected a finite number, found NaN' in found["outcome"]
+    else:
+        once_per_pass(seen, 110, 1)
+        assert max(sizes) == 20
+        assert found["results"] > 1
+        assert found["figures"]["one"] == 1
+    assert loader.over == "stop() was called"
