@@ -87,7 +87,12 @@ func Run(ctx context.Context, config Config) error {
 		defer unlisten()
 	}
 	a.answered.Store(time.Now().UnixNano())
-	a.owned.Go(a.join)
+	a.owned.Go(func() {
+		a.join()
+		if err := unmapStart(); err != nil {
+			a.log.WithError(err).Debug("resident memory not reduced")
+		}
+	})
 	ended := make(chan error, 1)
 	a.owned.Go(func() { ended <- a.serve(conn, true) })
 	select {

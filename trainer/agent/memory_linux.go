@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"bufio"
 	"bytes"
 	"fmt"
 	"net"
@@ -129,4 +130,30 @@ func connectionOf(fd int) (*net.UnixConn, error) {
 		return nil, fmt.Errorf("descriptor %d: expected a Unix socket, found a socket of %s", fd, conn.LocalAddr().Network())
 	}
 	return unixConn, nil
+}
+
+// unmapStart takes the pages of the program file that its start has used out of the resident memory. The initialization of all packages maps
+// most of the program. The kernel maps the pages that the agent needs again, from the page cache.
+func unmapStart() error {
+	program, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		return err
+	}
+	maps, err := os.ReadFile("/proc/self/maps")
+	if err != nil {
+		return err
+	}
+	for lines := bufio.NewScanner(bytes.NewReader(maps)); lines.Scan(); {
+		var begin, end, offset, inode uint64
+		var access, device, path string
+		n, _ := fmt.Sscanf(lines.Text(), "%x-%x %s %x %s %d %s", &begin, &end, &access, &offset, &device, &inode, &path)
+		// A page of a private mapping that cannot be written has the content of the file.
+		if n < 7 || path != program || access != "r-xp" && access != "r--p" {
+			continue
+		}
+		if _, _, errno := unix.Syscall(unix.SYS_MADVISE, uintptr(begin), uintptr(end-begin), unix.MADV_DONTNEED); errno != 0 {
+			return fmt.Errorf("unmap pages of %s: %w", program, errno)
+		}
+	}
+	return nil
 }

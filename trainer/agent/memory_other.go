@@ -25,3 +25,5 @@ func watchParent(int) (<-chan struct{}, error) { return nil, errLinux }
 func isExiting(int) bool { return false }
 
 func connectionOf(int) (*net.UnixConn, error) { return nil, errLinux }
+
+func unmapStart() error { return errLinux }
