@@ -168,6 +168,26 @@ BUGS = [
         "test_client.py::test_local_master_ends_although_a_fork_has_its_pipe",
     ),
     Bug(
+        "F441", "a loader holds two tasks", "client.py", "str(max(window, _MIN_WINDOW))", "str(_MIN_WINDOW)",
+        "test_torch.py::test_small_tasks_fill_batches[0]",
+    ),
+    Bug(
+        "F442", "a task is finished before its gradients are pushed", "client.py", "if ends and self.before_finish is not None:", "if False:",
+        "test_ps.py::test_rest_is_pushed_before_a_task_is_finished",
+    ),
+    Bug(
+        "F443", "a position leaves the batch in hand out", "account.py", "self._sources[task].records - left[task] + n for", "self._sources[task].records - left[task] for",
+        "test_account.py::test_each_record_is_consumed_once",
+    ),
+    Bug(
+        "F444", "a progress report to a dead agent ends the loop", "client.py", "with contextlib.suppress(errors.AgentLostError):", "if True:",
+        "test_loader.py::test_batch_of_a_lost_session_comes_again",
+    ),
+    Bug(
+        "F445", "a step waits without its reason", "client.py", "_EXPECTED.get(op, f", "_EXPECTED.get(None, f",
+        "test_ps.py::test_step_says_that_it_waits_for_other_trainers",
+    ),
+    Bug(
         "F399", "a local master outlives its process", "local.py", "read -r _ <&3; kill $!; wait", "wait",
         "test_client.py::test_local_master_ends_with_its_process",
     ),

@@ -38,6 +38,7 @@ class History:
         self.held: set[int] = set()
         self.ended: set[int] = set()
         self.consumed: list[tuple[int, int, int]] = []
+        self.positions: dict[int, tuple[int, int]] | None = {}  # consumed records, with those of base, and all records; None: not checked
         self.batches: list[Batch] = []
         self.queue: list[Batch] = []  # what torch has drawn
         self.lost: dict[int, int] = {}
@@ -66,6 +67,8 @@ class History:
                 self.held.add(w.id)
                 self.inbox.append(w)
         if self.inbox:
+            if self.positions is not None:
+                self.positions |= {w.id: (w.base, sum(int(c["records"]) for c in w.chunks)) for w in self.inbox}
             self.account.give(self.inbox)
             self.inbox = []
             return
@@ -111,7 +114,16 @@ class History:
             if batch.runs:
                 self.batches.append(batch)
                 self.consumed += addresses(batch)
+            if self.positions is not None:
+                self.check_positions(batch, self.positions)
             self.account.consume()
+
+    def check_positions(self, batch: Batch, positions: dict[int, tuple[int, int]]) -> None:
+        """The parameters include the base of a task and what was consumed of it: cuts have these positions."""
+        used = {task: positions[task][0] + n for task, n in batch.counts().items()}
+        assert self.account.used(batch) == used
+        assert self.account.ends(batch) == any(n == positions[task][1] for task, n in used.items())
+        positions |= {task: (n, positions[task][1]) for task, n in used.items()}
 
 
 sizes = st.lists(st.lists(st.integers(0, 9), max_size=4), max_size=8)
@@ -212,6 +224,7 @@ def interrupted_history(at: int, shuffle: int) -> bool:
     account = Account(4, 3, shuffle, 5)
     works = [[work(1, [3, 4]), work(2, [5])], [work(3, [3, 4]), work(4, [5])]]
     history = History(account, works, 2, 0)
+    history.positions = None  # an interrupt can come after a batch was consumed and before it is noted here
     history.random.random = lambda: 0.5  # type: ignore[method-assign]
     count, raised = 0, False
 

@@ -163,6 +163,8 @@ def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path, monkeypat
         tm.Client(j.addr, job="other", timeout=5)
     with pytest.raises(ValueError, match="timeout: expected more than 0"):
         tm.Client(j.addr, timeout=0)
+    with pytest.raises(ValueError, match="window: expected 1 to 64 tasks, found 65"):
+        tm.Client(j.addr, window=65)
     monkeypatch.setenv("TRAINMASTER_BIN", str(tmp_path / "none"))
     with pytest.raises(tm.Error, match="TRAINMASTER_BIN: expected a program, found"):
         tm.Client(j.addr)

@@ -114,6 +114,23 @@ def test_skipped_record_is_consumed(job: StartJob, tmp_path: pathlib.Path) -> No
     assert j.verify()[0]["missing"] == 0
 
 
+def test_batch_of_a_lost_session_comes_again(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The agent dies while the loop has a batch in hand, and the loop reports progress with each batch."""
+    monkeypatch.setattr("trainmaster.loader._PROGRESS", 0.0)
+    data, j, seen = numbers(tmp_path, 100, shards=1), job("--chunks-per-task", "1"), Counter[int]()
+    loader = tm.Loader(data, decode=number_of, batch_size=10, addr=j.addr)
+    for i, batch in enumerate(loader):
+        seen.update(batch.tolist())
+        if i == 0:  # the first of the three batches with records of its task
+            kill(loader.client.agent_pid)
+            loader.client._agent.process.wait()  # its sockets are closed then
+    assert loader.client.session == 2
+    loader.close()
+    assert set(seen) == set(range(100))
+    assert {seen[n] for n in range(10)} == {2}
+    assert j.verify()[0]["missing"] == 0
+
+
 def test_batch_in_hand_is_given_again_unless_it_is_done(job: StartJob, tmp_path: pathlib.Path) -> None:
     data, j = numbers(tmp_path, 100, shards=1), job("--chunks-per-task", "1")
     loader = tm.Loader(data, decode=number_of, batch_size=10, addr=j.addr)

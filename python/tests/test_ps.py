@@ -146,3 +146,93 @@ def test_killed_trainer(tmp_path: pathlib.Path, options: dict[str, Any], flags: 
     accuracies = run.wait()
     assert min(accuracies) > 0.93, (accuracies, run.text())
     assert re.search(r"restarts +1", run.log.read_text()), run.log.read_text()
+
+
+REST = """
+import torch, trainmaster as tm
+def parse(record): return torch.ones(2)
+model = torch.nn.Linear(2, 1)
+loader = tm.torch.DataLoader(decode=parse)
+opt = tm.torch.ParameterServerOptimizer(model, "sgd", lr=0.1, push_every=1000)
+for x in loader:
+    opt.zero_grad()
+    model(x).sum().backward()
+    opt.step()
+assert opt.pull()
+print("pushes", opt.ps.version)
+"""
+
+
+def test_rest_is_pushed_before_a_task_is_finished(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "rest.py").write_text(REST)
+    tm.write_records(tmp_path / "data", (b"%d" % i for i in range(40)), shards=2, chunk_bytes=24)
+    command = [MASTER, "run", "--data", "data-*", "--ps", "1", "--trainers", "1", "--", sys.executable, "rest.py"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=300)
+    log = (tmp_path / "trainmaster-run/001/logs/trainer-0.log").read_text()
+    assert done.returncode == 0, done.stdout + done.stderr + log
+    tasks = re.search(r"^tasks +(\d+) in", done.stdout, re.MULTILINE)
+    passes = re.search(r"^passes +(\d+) in", done.stdout, re.MULTILINE)
+    assert tasks and passes and int(tasks[1]) > 1, done.stdout
+    assert f"pushes {int(tasks[1]) * int(passes[1])}\n" in log, done.stdout + log
+
+
+STAGE = """
+import os, pathlib, time
+import torch, trainmaster as tm
+tm.client._SLICE = 0.2
+def parse(record): return torch.ones(2)
+def wait_for(name):
+    while not pathlib.Path(name).exists():
+        time.sleep(0.01)  # a file: there is nothing to wait on
+model = torch.nn.Linear(2, 1)
+loader = tm.torch.DataLoader(decode=parse)
+opt = tm.torch.ParameterServerOptimizer(model, "sgd", lr=0.1)
+for x in loader:
+    def closure():
+        loss = model(x).sum()
+        loss.backward()
+        return loss
+    if os.environ["TRAINMASTER_TRAINER"] == "trainer-1":
+        pathlib.Path("holds a task").touch()
+        wait_for("release")
+    else:
+        wait_for("holds a task")
+    opt.step(closure)
+"""
+
+
+def test_step_says_that_it_waits_for_other_trainers(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "stage.py").write_text(STAGE)
+    tm.write_records(tmp_path / "data", (b"%d" % i for i in range(40)), shards=2, chunk_bytes=24)
+    command = [
+        MASTER,
+        "run",
+        "--data",
+        "data-*",
+        "--ps",
+        "1",
+        "--update-mode",
+        "sync",
+        "--trainers",
+        "2",
+        "--passes",
+        "1",
+        "--",
+        sys.executable,
+        "stage.py",
+    ]
+    output, log = tmp_path / "output", tmp_path / "trainmaster-run/001/logs/trainer-0.log"
+    with output.open("wb") as f:
+        job = subprocess.Popen(command, cwd=tmp_path, stdout=f, stderr=f)
+    try:
+        end = time.monotonic() + 200
+        while not log.exists() or "stage: waiting for the gradients of the other trainers that have a task" not in log.read_text():
+            assert job.poll() is None, output.read_text()
+            assert time.monotonic() < end, output.read_text()
+            time.sleep(0.05)  # a file: there is nothing to wait on
+        (tmp_path / "release").touch()
+        assert job.wait(200) == 0, output.read_text()
+    finally:
+        if job.poll() is None:
+            job.terminate()
+            job.wait()

@@ -65,6 +65,16 @@ def test_each_record_once_per_pass(job: StartJob, tmp_path: pathlib.Path, method
     assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0)] * 3
 
 
+@pytest.mark.parametrize("workers", [0, 2])
+def test_small_tasks_fill_batches(job: StartJob, tmp_path: pathlib.Path, workers: int) -> None:
+    """Each batch of 64 records has those of 16 tasks."""
+    data, j = numbers(tmp_path, 656, per_chunk=4), job("--passes", "2", "--chunks-per-task", "1")
+    loader = tm.torch.DataLoader(data, decode=parse, batch_size=64, num_workers=workers, addr=j.addr)
+    assert [[len(batch) for batch in epoch] for epoch in loader.passes()] == [[64] * 10 + [16]] * 2
+    loader.close()
+    assert [(p["tasks"], p["missing"], p["counted_twice"]) for p in j.verify()] == [(164, 0, 0)] * 2
+
+
 @pytest.mark.parametrize("batch_size", [7, 1500])
 def test_trainers_share_passes(job: StartJob, tmp_path: pathlib.Path, batch_size: int) -> None:
     """Three trainers with batches in flight pass the barriers: no sampler waits with a batch in flight."""

@@ -25,11 +25,20 @@ log = logging.getLogger("trainmaster")
 
 WINDOW = 64  # tasks that a trainer may hold
 DRAINED = "an operator drains this trainer"
+_MIN_WINDOW = 2  # of a session: one task is requested while another one is trained
 _SLICE = 10.0  # seconds between messages while no master answers
 _PAUSE = 1.0  # seconds between looks for commands, while there is no task
 _ERROR_BYTES = 256  # of the text with which a task fails
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _RESTARTS = 5  # of the agent, without a task between them
+
+_EXPECTED = {  # what a request waits for that can wait although a master answers
+    "stage": "the gradients of the other trainers that have a task",
+    "boundary": "the cut, for which all trainers stop",
+    "commit": "all members to flush the step",
+    "ps_init": "another trainer to set the initial parameters, or parameter servers",
+    **dict.fromkeys(("ps_open", "pull", "push", "push_pull"), "parameter servers"),
+}
 
 _open_ids: set[tuple[str, str, str]] = set()
 _open: list[weakref.ref[Client]] = []
@@ -80,7 +89,8 @@ class Client:
     """A trainer of a job.
 
     `addr` is `host:port` of the master; without it, TRAINMASTER_ADDR or TRAINMASTER_ENDPOINTS (of etcd) is used, and without them
-    `local` starts a master for this process. `timeout` is the number of seconds after which a call fails if no master answers.
+    `local` starts a master for this process. `timeout` is the number of seconds after which a call fails if no master answers. `window` is the number
+    of tasks that this trainer may hold, 1 to 64.
     """
 
     def __init__(
@@ -91,10 +101,13 @@ class Client:
         *,
         endpoints: str | Sequence[str] | None = None,
         id: str | None = None,  # noqa: A002
+        window: int = WINDOW,
     ) -> None:
         """Join the job. It waits until a master leads."""
         if timeout <= 0:
             raise ValueError(f"timeout: expected more than 0 seconds, found {timeout}")
+        if not 1 <= window <= WINDOW:
+            raise ValueError(f"window: expected 1 to {WINDOW} tasks, found {window}")
         self.timeout = timeout
         self.job = job or os.environ.get("TRAINMASTER_JOB") or "default"
         self._arguments, self._environment, where = _location(addr, endpoints)
@@ -104,7 +117,7 @@ class Client:
         if self._key in _open_ids:
             raise errors.InvalidError(f"trainer {self.id!r}: expected a client of its own, found an open client of this process: close it first")
         self._where = where
-        self._arguments += ["--job", self.job, "--id", self.id]
+        self._arguments += ["--job", self.job, "--id", self.id, "--window", str(max(window, _MIN_WINDOW))]
         self._environment.setdefault("TRAINMASTER_LOG_LEVEL", "warning")
         self._hand = _Hand()
         self.on_stopped: Callable[[Sequence[int]], None] = self._drop  # with tasks that the master has taken back; loaders replace it
@@ -166,6 +179,11 @@ class Client:
         """The errors after which another session must begin."""
         lost: tuple[type[Exception], ...] = (errors.AgentLostError, errors.SessionLostError)
         return (*lost, errors.RolledBackError) if self.cuts else lost
+
+    @property
+    def window(self) -> int:
+        """Number of tasks that the master lets this trainer hold."""
+        return int(self.hello.get("window", WINDOW))
 
     @property
     def link(self) -> Link:
@@ -293,10 +311,11 @@ class Client:
         while True:
             try:
                 return self._agent.link.call(op, wait=_SLICE, **fields)
-            except errors.MasterTimeoutError:  # the request is not undone: repeat it
+            except errors.MasterTimeoutError as e:  # the request is not undone: repeat it
+                expected = _EXPECTED.get(op, f"an answer of the master at {self._where}")
                 if time.monotonic() >= end:
-                    raise
-                log.warning("%s: no answer of a master at %s, waiting", op, self._where)
+                    raise errors.MasterTimeoutError(f"{op}: expected {expected} within {self.timeout:.0f} s, found none: {e}") from None
+                log.warning("%s: waiting for %s", op, expected)
 
     def fetch(self, finished: Sequence[int], want: int, wait: bool) -> list[Work] | None:
         """Return tasks, and report the finished ones. Without `wait`: none, if there is none now. None: the job has ended.

@@ -247,7 +247,9 @@ class Base:
             raise ValueError(f"shuffle_window: expected at least 1 task, found {shuffle_window}")
         account = Account(batch_size, window, shuffle_window if shuffle else 0, seed)
         self._owns = client is None
-        self.client = client or (waiting() if addr is None and job is None else None) or Client(addr, job, timeout)
+        self.client = client or (waiting() if addr is None and job is None else None) or Client(addr, job, timeout, window=window)
+        account.window = min(account.window, self.client.window)
+        account.shuffle = min(account.shuffle, account.window)
         if (self.client.explicit or self.client.cuts) and shuffle:  # positions in a task are what a step has applied
             account.shuffle = 1
         self.account = account
