@@ -106,7 +106,12 @@ func (q *Queue) askMore(t *trainer, ev *Request, a *Answer) {
 	if a.repeated || q.opt.Ranks > 0 {
 		return
 	}
-	chunks := q.sets[a.Set].chunksPerTask
+	chunks, most := q.sets[a.Set].chunksPerTask, 0
+	for _, s := range q.sets { // the next task can be of each of them
+		if s.kind == Training {
+			most = max(most, s.chunksPerTask)
+		}
+	}
 	for n := 1; n < min(ev.Most, MaxAnswered); n++ {
 		//guard:window-holds-its-size
 		if q.heldByRequest(t) >= t.window || q.status != Running || q.waitsFor() != WaitTask {
@@ -114,9 +119,10 @@ func (q *Queue) askMore(t *trainer, ev *Request, a *Answer) {
 		}
 		var more Answer
 		//guard:answer-fits-a-message
-		if chunks += q.sets[a.Set].chunksPerTask; chunks > maxAnsweredChunks || !q.dispatchNext(t, ev.Seq, KindsOf(Training), &more) {
+		if chunks+most > maxAnsweredChunks || !q.dispatchNext(t, ev.Seq, KindsOf(Training), &more) {
 			return
 		}
+		chunks += q.sets[more.Set].chunksPerTask
 		a.More = append(a.More, more)
 	}
 }

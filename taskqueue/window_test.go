@@ -131,3 +131,27 @@ func TestAnswerOfLargeTasksHasOneTask(t *testing.T) {
 		t.Errorf("expected one task, found %d", len(got))
 	}
 }
+
+// The bound holds for tasks of several datasets, whichever is dispatched next.
+func TestAnswerOfSeveralDatasetsFitsAMessage(t *testing.T) {
+	q := New("j", [16]byte{1}, 1, Options{Passes: 1})
+	for i, chunksPerTask := range []int{1, 600} {
+		table := tableOf(t, 10*chunksPerTask)
+		table.Group(chunksPerTask)
+		name := string(rune('a' + i))
+		if a := q.Apply(1, &Report{SetSpec: SetSpec{Name: name}, ReportID: name, Digest: [32]byte{byte(i + 1)}, Table: table, Parts: 1}); a.Err != nil {
+			t.Fatal(a.Err)
+		}
+	}
+	s := q.Apply(1, &Join{ID: "a", Window: 64})
+	for seq := uint64(1); seq < 4; seq++ {
+		a := q.Apply(q.Clock(), &Request{Trainer: s.Ordinal, Incarnation: s.Incarnation, Seq: seq, Ack: seq, Want: true, Most: MaxAnswered})
+		chunks := q.sets[a.Set].chunksPerTask
+		for _, more := range a.More {
+			chunks += q.sets[more.Set].chunksPerTask
+		}
+		if chunks > maxAnsweredChunks {
+			t.Errorf("request %d: expected at most %d chunks, found %d in %d tasks", seq, maxAnsweredChunks, chunks, 1+len(a.More))
+		}
+	}
+}

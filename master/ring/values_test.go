@@ -160,3 +160,21 @@ func TestValuesOfOldGenerations(t *testing.T) {
 		t.Errorf("no member: found %v", err)
 	}
 }
+
+// More values than a message has room for are read with several requests.
+func TestManyLargeValuesAreRead(t *testing.T) {
+	store := etcdtest.Store(t)
+	m, _ := start(t, store, 1, 1, 0)
+	a := attend(t, trainer.At(m.Addr), "a")
+	a.await(t, 1, "a")
+	var keys []string
+	for n := range 200 {
+		keys = append(keys, fmt.Sprint("k", n))
+		changes(t, a, set(keys[n], strings.Repeat("x", rendezvous.MaxValue)))
+	}
+	limit, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	if values, err := a.Values(limit, 1, keys, time.Second); len(values) != len(keys) || err != nil {
+		t.Errorf("expected %d values, found %d: %v", len(keys), len(values), err)
+	}
+}

@@ -170,6 +170,15 @@ def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path, monkeypat
         tm.Client(j.addr)
 
 
+def test_errors_outside_of_a_job(tmp_path: pathlib.Path) -> None:
+    with pytest.raises(tm.errors.NotFoundError, match="missing: expected files with this name, found none"):
+        list(tm.read_records(tmp_path / "missing"))
+    with pytest.raises(ValueError, match="timeout: expected more than 0 seconds, found nan"):
+        tm.Client("127.0.0.1:1", timeout=float("nan"))
+    with pytest.raises(tm.errors.AgentError, match="unknown flag: --nosuch"):
+        tm.local(1, "--nosuch")
+
+
 def test_no_master_is_a_timeout() -> None:
     begun = time.monotonic()
     with pytest.raises(TimeoutError, match="expected an answer within 2 s, found none"):

@@ -48,6 +48,10 @@ def check(model: torch.nn.Module, opt: tm.torch.ParameterServerOptimizer) -> Non
         else:
             raise AssertionError(words)
     assert all(torch.equal(a, b) for a, b in zip(before, model.parameters()))
+    rate, opt.param_groups[0]["lr"] = opt.param_groups[0]["lr"], 0.0
+    weight.grad.zero_()
+    opt.step()  # as in the first step of a scheduler that warms up
+    opt.param_groups[0]["lr"] = rate
     model.zero_grad()  # the gradients are no views then, until the next step
     opt.zero_grad()
     assert weight.grad is not None and not weight.grad.any()

@@ -217,13 +217,22 @@ func (m *member) answer(connected context.Context, r *memberRequest) (any, error
 	return valuesReply{Found: c.GetFound(), Values: orEmpty(c.GetValues()), Number: c.GetNumber()}, err
 }
 
-// values waits for values. It does not end with r.Wait, after which it answers that they were not found.
+// valueGrace is the time for the answer of a master after the wait for values.
+const valueGrace = 2 * time.Second
+
+// values waits for values. After r.Wait, with or without a master, it answers that they were not found.
 func (m *member) values(ctx context.Context, r *memberRequest) (any, error) {
 	wait := 0.0
 	if r.Wait != nil {
 		wait = *r.Wait
 	}
-	values, err := m.config.Member.Values(ctx, r.Generation, r.Keys, seconds(wait))
+	//guard:values-reply-without-a-master
+	limit, release := context.WithTimeout(ctx, seconds(wait)+valueGrace)
+	defer release()
+	values, err := m.config.Member.Values(limit, r.Generation, r.Keys, seconds(wait))
+	if limit.Err() != nil && ctx.Err() == nil {
+		err = nil
+	}
 	return valuesReply{Found: values != nil, Values: orEmpty(values)}, err
 }
 

@@ -3,6 +3,7 @@ package agent_test
 import (
 	"encoding/json"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -127,4 +128,23 @@ func TestAgentOfAMember(t *testing.T) {
 	b.refused(t, "closed", "torchrun has ended", "value_get", map[string]any{"generation": last.Generation, "keys": []string{"k"}, "wait": 1000})
 	b.refused(t, "closed", "torchrun has ended", "value_set", map[string]any{"generation": last.Generation, "key": "k", "value": []byte("v")})
 	b.call(t, "ring_close", nil)
+}
+
+// value_get has its reply after its wait also while no master answers (docs/formats/agent.md).
+func TestValuesReplyWithoutAMaster(t *testing.T) {
+	store := etcdtest.Store(t)
+	r := ring.New(ring.Config{Rendezvous: rendezvous.Config{Min: 1, Max: 1}, Store: store})
+	m := mastertest.Start(t, store, master.Config{Components: []component.Component{r}, Ring: r})
+	a := begin(t, m.Addr, "a", memberSocket)
+	a.ring(t, "hello", map[string]any{"version": 1, "wait": 30})
+	g := a.awaitGeneration(t, 0, 1)
+	_ = m.Stop()
+	_ = a.conn.SetReadDeadline(time.Now().Add(time.Minute))
+	got, err := a.await(a.send("value_get", map[string]any{"generation": g.Generation, "keys": []string{"k"}, "wait": 1}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !strings.Contains(string(got.raw), `"found":false`) {
+		t.Errorf("expected no values, found %s", got.raw)
+	}
 }

@@ -17,6 +17,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"slices"
 	"sync"
 	"time"
 
@@ -339,12 +340,27 @@ func (c *Client) Close(ctx context.Context, reason string) error {
 // maxStoreRequest is below the limit of a message of the master.
 const maxStoreRequest = 60 << 10
 
-// storeWait is the wait of one request for values. It is below callTimeout.
-const storeWait = 5 * time.Second
+const (
+	storeWait      = 5 * time.Second // of one request for values, below callTimeout
+	keysOfARequest = 100             // their values fit a message
+)
 
 // Values waits until all keys of a generation have values, and returns them. Without all of them, it returns nil after the wait.
 func (c *Client) Values(ctx context.Context, generation uint64, keys []string, wait time.Duration) (values [][]byte, err error) {
 	end := time.Now().Add(wait)
+	//guard:values-fit-a-message
+	for some := range slices.Chunk(keys, keysOfARequest) {
+		found, err := c.valuesBefore(ctx, generation, some, end)
+		if found == nil || err != nil {
+			return nil, err
+		}
+		values = append(values, found...)
+	}
+	return values, nil
+}
+
+// valuesBefore does the same with as many keys as one request can have.
+func (c *Client) valuesBefore(ctx context.Context, generation uint64, keys []string, end time.Time) (values [][]byte, err error) {
 	for {
 		part := max(0, min(storeWait, time.Until(end)))
 		reply, err := c.store(ctx, &pb.RingStoreRequest{Generation: generation, Operation: &pb.RingStoreRequest_Get{

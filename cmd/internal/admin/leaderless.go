@@ -54,7 +54,7 @@ func awaitNoLeader(ctx context.Context, store *etcdstore.Store, limit time.Durat
 			return false
 		case <-ticker.C:
 		}
-		check, cancel := context.WithTimeout(ctx, min(every, OutcomeTimeout))
+		check, cancel := context.WithTimeout(ctx, OutcomeTimeout)
 		leader, err := store.MasterAddr(check)
 		cancel()
 		missed++

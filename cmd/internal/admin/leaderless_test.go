@@ -34,3 +34,27 @@ func TestLeaderResetsTheTimeWithoutAMaster(t *testing.T) {
 		t.Error("without a master: expected the end")
 	}
 }
+
+// A master leads all the time, and etcd answers each read, in 150 ms. The process continues.
+func TestSlowEtcdIsNoMissingLeader(t *testing.T) {
+	job := etcdtest.NewJob(t)
+	store := etcdtest.Open(t, etcdtest.Endpoint(t), job)
+	lock, err := store.Campaign(t.Context(), etcdstore.CampaignConfig{TTL: time.Minute})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := lock.Announce(t.Context(), "10.0.0.1:8080", 1); err != nil {
+		t.Fatal(err)
+	}
+	proxy := etcdtest.StartProxy(t, etcdtest.Endpoint(t))
+	slow := etcdtest.Open(t, proxy.Endpoint(), job)
+	if _, err := slow.MasterAddr(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	proxy.Delay(75*time.Millisecond, 75*time.Millisecond)
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Second)
+	defer cancel()
+	if awaitNoLeader(ctx, slow, time.Second) {
+		t.Error("expected no end: a master leads, and etcd answers")
+	}
+}

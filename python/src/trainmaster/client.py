@@ -104,7 +104,7 @@ class Client:
         window: int = WINDOW,
     ) -> None:
         """Join the job. It waits until a master leads."""
-        if timeout <= 0:
+        if not timeout > 0:
             raise ValueError(f"timeout: expected more than 0 seconds, found {timeout}")
         if not 1 <= window <= WINDOW:
             raise ValueError(f"window: expected 1 to {WINDOW} tasks, found {window}")

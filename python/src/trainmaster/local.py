@@ -55,7 +55,7 @@ class Local:
                 text = f.read()
             if found := _SERVING.search(text):
                 return found[1]
-            if "level=fatal" in text or "Error:" in text:
+            if "level=fatal" in text or re.search("^master: ", text, re.MULTILINE):
                 break
             time.sleep(0.01)
         raise errors.AgentError(f"local master: expected it to serve, found:\n{text[-2000:]}")

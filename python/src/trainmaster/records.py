@@ -102,6 +102,8 @@ def write_records(
 def read_records(paths: str | os.PathLike[str]) -> Iterator[bytes]:
     """Iterate over the records of the files of a glob, outside of a job: for test data. The program reads them, in any format of a dataset."""
     names = sorted(glob.glob(os.fspath(paths))) or [os.fspath(paths)]
+    if "://" not in names[0] and not os.path.exists(names[0]):
+        raise errors.NotFoundError(f"{names[0]}: expected files with this name, found none")
     with tempfile.TemporaryFile() as messages:
         command = [binary(), "recordio", "cat", "-o", "json", *names]
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=messages) as process:

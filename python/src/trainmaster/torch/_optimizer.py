@@ -171,10 +171,14 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         scale = self.param_groups[0]["lr"] / self.ps.learning_rate
         try:
             if self._batches < self.pull_every:
-                self.ps.push(scale=scale)
+                if scale:
+                    self.ps.push(scale=scale)
                 return
             self._batches = 0
-            self.ps.push_pull(scale=scale)
+            if scale:
+                self.ps.push_pull(scale=scale)
+            else:  # the first step of a scheduler that warms up: it applies nothing
+                self.ps.pull()
         except self.ps.lost:
             return  # the tasks of this session are dispatched again
         self._take()
