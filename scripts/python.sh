@@ -18,11 +18,12 @@ packages() {
 		"$1/bin/python3" -m pip install --quiet --disable-pip-version-check --no-deps --no-compile -r python/requirements-test.txt || return 1
 	torch=$("$1/bin/python3" -c 'import importlib.util as u; print(u.find_spec("torch").submodule_search_locations[0])') &&
 		"$1/bin/python3" scripts/python/cuda_stubs.py "$torch/lib" &&
-		"$1/bin/python3" -c 'import torch; assert not torch.cuda.is_available()'
+		"$1/bin/python3" -c 'import torch; assert not torch.cuda.is_available()' &&
+		"$1/bin/python3" -c 'import jax, lightning, transformers.trainer' # the first import compiles them
 }
 
 if [ ! -d "$(cache_path python-sdk)" ]; then
-	echo "installing the packages of python/requirements-test.txt (about 1 minute, 1.5 GB)" >&2
+	echo "installing the packages of python/requirements-test.txt (about 2 minutes, 2 GB)" >&2
 fi
 cached python-sdk packages
 python=$entry/bin/python3
@@ -33,9 +34,12 @@ test)
 	shift
 	export PYTHONPATH="$PWD/python/src"
 	cd python
-	"$python" -m ruff check --quiet . ../examples/mnist ../scripts/python
-	"$python" -m ruff format --quiet --check . ../examples/mnist ../scripts/python
+	"$python" -m ruff check --quiet . ../examples/{jax,lightning,mnist,transformers} ../scripts/python
+	"$python" -m ruff format --quiet --check . ../examples/{jax,lightning,mnist,transformers} ../scripts/python
 	"$python" -m mypy --no-error-summary
+	for e in jax lightning transformers; do # each is a module named train
+		"$python" -m mypy --no-error-summary "../examples/$e"
+	done
 	"$python" -m pytest "$@"
 	;;
 planted)

@@ -215,6 +215,18 @@ BUGS = [
         "F461", "a trainer that waits is not evaluated", "client.py", "(self.while_waiting is not None and self.while_waiting())", "False",
         "test_commands.py::test_model_is_evaluated_on_command[while it waits]",
     ),
+    Bug(
+        "F462", "batches are skipped after a resume", "hf.py", "settings.ignore_data_skip = True", "pass",
+        "test_frameworks.py::test_trainer_of_transformers_trains_each_record_once",
+    ),
+    Bug(
+        "F462", "the last batch does not count", "hf.py", "self.loader.done()", "pass",
+        "test_frameworks.py::test_trainer_of_transformers_trains_each_record_once",
+    ),
+    Bug(
+        "F463", "batches that are not trained count", "hf.py", "if settings.gradient_accumulation_steps != 1:", "if False:",
+        "test_frameworks.py::test_bad_settings_of_transformers_are_explained",
+    ),
 ]  # fmt: skip
 
 

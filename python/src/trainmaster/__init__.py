@@ -14,7 +14,7 @@ from .local import Local, local
 from .records import read_records, write_records
 
 if TYPE_CHECKING:
-    from . import ps, torch
+    from . import hf, ps, torch
 
 __all__ = [
     "SKIP",
@@ -26,6 +26,7 @@ __all__ = [
     "Task",
     "__version__",
     "errors",
+    "hf",
     "local",
     "ps",
     "read_records",
@@ -35,6 +36,6 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    if name in {"torch", "ps"}:  # extras, and slow to import
+    if name in {"hf", "ps", "torch"}:  # extras, and slow to import
         return importlib.import_module("." + name, __name__)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -1,0 +1,104 @@
+"""The examples with JAX, Lightning and transformers, as their READMEs have them, and the rules of docs/python-frameworks.md."""
+
+from __future__ import annotations
+
+import os
+import pathlib
+import re
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from lab import MASTER, Job, number_of, numbers, once_per_pass
+
+import trainmaster as tm
+
+ROOT = pathlib.Path(__file__).parents[2]
+StartJob = Callable[..., Job]
+
+
+@pytest.mark.parametrize("name", ["jax", "lightning", "transformers"])
+def test_example_prints_what_its_readme_says(name: str, tmp_path: pathlib.Path) -> None:
+    readme = (ROOT / "examples" / name / "README.md").read_text()
+    _, commands, _, output, _ = re.split(r"^```(?:sh)?\n", readme, flags=re.MULTILINE)
+    (tmp_path / "bin").mkdir()
+    (tmp_path / "bin" / "trainmaster").symlink_to(MASTER)
+    (tmp_path / "bin" / "python").write_text(f'#!/bin/sh\nexec "{sys.executable}" "$@"\n')
+    (tmp_path / "bin" / "python").chmod(0o755)
+    shutil.copytree(ROOT / "examples" / name, tmp_path / "examples" / name)
+    environment = {**os.environ, "PATH": f"{tmp_path}/bin:{os.environ['PATH']}"}
+    done = subprocess.run(["bash", "-ec", commands], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert done.stdout.endswith("\n" + output), done.stdout
+    state = next((tmp_path / "trainmaster-run").glob("*/etcd"))
+    subprocess.run([MASTER, "verify", "--data-dir", str(state)], check=True, stdout=subprocess.DEVNULL)
+
+
+def parse(record: memoryview) -> dict[str, Any]:
+    import torch
+
+    n = number_of(record)
+    return {"x": torch.tensor([float(n)]), "number": torch.tensor(n)}
+
+
+def small_trainer(loader: Any, directory: pathlib.Path, trained: Callable[[list[int]], None], **settings: Any) -> Any:
+    """A Trainer of transformers with a model that reports what it is trained on."""
+    import torch
+    import transformers
+
+    class Trainer(tm.hf.TrainerMixin, transformers.Trainer):  # type: ignore[misc] # mypy does not read transformers
+        pass
+
+    class Model(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.zeros(1))
+
+        def forward(self, x: torch.Tensor, number: torch.Tensor) -> dict[str, torch.Tensor]:
+            trained(number.tolist())
+            return {"loss": (x * self.weight).mean()}
+
+    more = {
+        "max_steps": 100000,
+        "use_cpu": True,
+        "report_to": [],
+        "disable_tqdm": True,
+        "save_strategy": "no",
+        "remove_unused_columns": False,
+        **settings,
+    }
+    return Trainer(Model(), transformers.TrainingArguments(str(directory), **more), loader=loader)
+
+
+def test_trainer_of_transformers_trains_each_record_once(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """Also after a resume from a checkpoint: the Trainer itself skips no batches."""
+    data, j, seen = numbers(tmp_path, 200), job("--passes", "2", "--chunks-per-task", "1"), Counter[int]()
+    loader = tm.torch.DataLoader(data, decode=parse, batch_size=10, addr=j.addr)
+
+    def trained(found: list[int]) -> None:
+        assert loader.account.head.records == len(found), "the batch in hand is not the batch that is trained"
+        seen.update(found)
+
+    small_trainer(loader, tmp_path / "out", trained, max_steps=7, save_strategy="steps", save_steps=7).train()
+    assert not loader.over
+    trainer = small_trainer(loader, tmp_path / "out", trained)
+    trainer.train(resume_from_checkpoint=True)
+    assert loader.over
+    assert trainer.state.global_step == 40
+    loader.close()
+    once_per_pass(seen, 200, 2)
+    assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0), (0, 0)]
+
+
+def test_bad_settings_of_transformers_are_explained(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j = numbers(tmp_path, 100), job()
+    loader = tm.torch.DataLoader(data, decode=parse, batch_size=10, addr=j.addr)
+    with pytest.raises(ValueError, match="gradient_accumulation_steps: expected 1, found 2"):
+        small_trainer(loader, tmp_path, print, gradient_accumulation_steps=2)
+    with pytest.raises(ValueError, match="max_steps: expected the number of steps of the schedule, found -1"):
+        small_trainer(loader, tmp_path, print, max_steps=-1)
+    loader.close()
