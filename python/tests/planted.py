@@ -75,7 +75,7 @@ BUGS = [
         "        finally:\n            pass\n", "test_torch.py::test_killed_workers_are_replaced[fork]",
     ),
     Bug(
-        "F394", "new workers do not read what was in flight", "torch/_dataloader.py", "                self.account.redraw()\n", "",
+        "F394", "new workers do not read what was in flight", "torch/_dataloader.py", "                self.account.redraw(self._ahead)\n", "",
         "test_torch.py::test_killed_workers_are_replaced[fork]",
     ),
     Bug(
@@ -94,8 +94,8 @@ BUGS = [
         "test_loader.py::test_decode_error_fails_its_task",
     ),
     Bug(
-        "F395", "a batch without records is yielded", "loader.py", "return tuple(failures), bool(items), self.collate(items) if items else None",
-        "return tuple(failures), True, self.collate(items)", "test_loader.py::test_skipped_record_is_consumed",
+        "F395", "a batch without records is yielded", "loader.py", "return tuple(failures), len(items), self.collate(items) if items else None",
+        "return tuple(failures), 1, self.collate(items)", "test_loader.py::test_skipped_record_is_consumed",
     ),
     Bug(
         "F396", "batches of a lost session go on", "loader.py", "        self.account.reset()\n", "", "test_loader.py::test_agent_that_is_killed_costs_no_count",
@@ -133,16 +133,52 @@ BUGS = [
         'self._free(reply["key"], os.getpid())', "test_link.py::test_freed_chunk_is_reported_with_the_next_request",
     ),
     Bug(
-        "F400", "a step does not report what it applied", "torch/_checkpoints.py", "            self.loader.client.applied(task, self.step, n)", "            pass",
-        "test_checkpoints.py::test_model_has_each_record_once_per_pass",
+        "F400", "a step does not report what it applied", "torch/_checkpoints.py", "            self._report(self._open, self.step)", "            pass",
+        "test_checkpoints.py::test_accumulated_batches_and_several_steps_for_a_batch",
     ),
     Bug(
-        "F400", "the same step is saved again", "torch/_checkpoints.py", "        if self.step == self.committed:", "        if False:",
-        "test_checkpoints.py::test_model_has_each_record_once_per_pass",
+        "F400", "the same step is saved again", "torch/_checkpoints.py", "            self.step += 1\n        self._begin_save()", "            pass\n        self._begin_save()",
+        "test_checkpoints.py::test_accumulated_batches_and_several_steps_for_a_batch",
     ),
     Bug(
-        "F401", "a batch without a step is accepted", "torch/_checkpoints.py", "        if not self._is_applied:", "        if False:",
+        "F401", "a batch without a step is accepted", "loader.py", "        if self._unapplied():\n            raise", "        if False:\n            raise",
         "test_checkpoints.py::test_bad_input_is_explained",
+    ),
+    Bug(
+        "F450", "weights are those of equal ranks", "loader.py", "self.weight = group.size * now.samples / agreed.samples", "self.weight = float(now.samples > 0)",
+        "test_group.py::test_gradient_is_that_of_the_mean_over_all_records",
+    ),
+    Bug(
+        "F452", "the batch in hand is read again", "torch/_dataloader.py", "self.account.redraw(self._ahead)", "self.account.redraw()",
+        "test_torch.py::test_worker_that_is_killed_while_the_loop_looks_ahead",
+    ),
+    Bug(
+        "F454", "an applied batch is given again", "loader.py", "if self.commits.ended == self.account.consumed and", "if False and",
+        "test_checkpoints.py::test_loop_that_was_left_does_not_repeat_an_applied_batch",
+    ),
+    Bug(
+        "F454", "an interrupted step is continued", "torch/_checkpoints.py", "self._is_between = self._in_hand is not None", "pass",
+        "test_checkpoints.py::test_interrupted_step_is_not_continued",
+    ),
+    Bug(
+        "F455", "a directory of another job is used", "torch/_checkpoints.py", 'if step == 0 and published.get("job") != job and', "if False and",
+        "test_checkpoints.py::test_files_of_another_job_are_kept_and_refused",
+    ),
+    Bug(
+        "F456", "tasks with accumulated batches are finished", "loader.py", "return tuple(t for t in self.account.finished if t not in unapplied)",
+        "return tuple(self.account.finished)", "test_checkpoints.py::test_accumulated_batches_and_several_steps_for_a_batch",
+    ),
+    Bug(
+        "F457", "a process does not wait for its step", "torch/_checkpoints.py", "        checkpoints.finish(_EXIT)", "        pass",
+        "test_checkpoints.py::test_process_waits_for_its_file_at_the_end",
+    ),
+    Bug(
+        "F457", "the file is written in the foreground", "torch/_checkpoints.py", "        self.thread.start()", "        self.thread.start(); self.thread.join(120)",
+        "test_checkpoints.py::test_file_is_written_while_training_continues",
+    ),
+    Bug(
+        "F458", "the state of another step is loaded", "torch/_checkpoints.py", 'and state.get("step") == step:', "and True:",
+        "test_checkpoints.py::test_state_of_the_loader_is_in_files_of_the_program",
     ),
     Bug(
         "F398", "a program of another version is accepted", "_agent.py", "if MASTER and found != MASTER:", "if False:",

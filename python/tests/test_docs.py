@@ -18,7 +18,7 @@ def blocks(page: str) -> list[str]:
 
 def test_examples_of_the_page_run(tmp_path: pathlib.Path) -> None:
     printed = []
-    for i, text in enumerate(blocks("docs/python.md")):
+    for i, text in enumerate(blocks("docs/python.md") + blocks("docs/python-checkpoints.md")):
         (tmp_path / f"block_{i}.py").write_text(text)
         done = subprocess.run([sys.executable, f"block_{i}.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
         assert done.returncode == 0, f"block {i}: {done.stderr}"

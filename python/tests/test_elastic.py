@@ -41,12 +41,12 @@ dist.destroy_process_group()
 
 
 class Nodes:
-    """Nodes of torchrun with one program each."""
+    """Nodes of torchrun with one program each. Each step of a program writes a line to the log: node, rank, number of ranks, time."""
 
-    def __init__(self, directory: pathlib.Path, addr: str) -> None:
-        self.directory, self.addr = directory, addr
+    def __init__(self, directory: pathlib.Path, addr: str, program: str = PROGRAM, modules: str = "") -> None:
+        self.directory, self.addr, self.modules = directory, addr, modules
         self.nodes: dict[str, subprocess.Popen[bytes]] = {}
-        (directory / "program.py").write_text(PROGRAM)
+        (directory / "program.py").write_text(program)
         # The entry point as an installed package has it.
         info = directory / "site" / "trainmaster-0.dist-info"
         info.mkdir(parents=True)
@@ -59,7 +59,7 @@ class Nodes:
     def start(self, node: str, nnodes: str = "1:3") -> None:
         """Start a node."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TRAINMASTER_") or k == "TRAINMASTER_BIN"}
-        environment["PYTHONPATH"] = f"{self.directory / 'site'}:{environment['PYTHONPATH']}"
+        environment["PYTHONPATH"] = f"{self.directory / 'site'}:{environment['PYTHONPATH']}:{self.modules}"
         environment |= {"NODE": node, "TRAINMASTER_ID": node, "OMP_NUM_THREADS": "1", "LOGLEVEL": "INFO", "GLOO_SOCKET_IFNAME": "lo"}
         command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nnodes}", "--nproc-per-node=1", "--rdzv-backend=trainmaster"]
         command += [
@@ -91,7 +91,7 @@ class Nodes:
         """Wait for steps of exactly these nodes from now on, and return the time of the first."""
         log = self.directory / "log"
         begin = log.stat().st_size if log.exists() else 0
-        end = time.monotonic() + 180
+        end = time.monotonic() + 400
         while time.monotonic() < end:
             time.sleep(0.05)  # the log is a file: there is nothing to wait on
             lines = [line.split() for line in log.read_text()[begin:].splitlines()] if log.exists() else []

@@ -253,3 +253,20 @@ def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path) -> None:
     with pytest.raises(TypeError, match=r"use trainmaster\.torch\.DataLoader"):
         next(iter(plain))
     loader.close()
+
+
+def test_worker_that_is_killed_while_the_loop_looks_ahead(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F452: the batch in hand is not read again in the place of the next one."""
+    data = numbers(tmp_path, 400, per_chunk=20)
+    j = job()
+    loader = tm.torch.DataLoader(data, decode=number_of, batch_size=10, num_workers=1, addr=j.addr, multiprocessing_context="fork")
+    seen: Counter[int] = Counter()
+    for i, batch in enumerate(loader):
+        seen.update(batch.tolist())
+        if i % 8 == 3:
+            kill(loader.worker_pids[0])
+        assert loader.is_last or sum(seen.values()) < 400
+    loader.close()
+    assert loader.rebuilt > 1
+    once_per_pass(seen, 400, 1)
+    assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0)]

@@ -73,6 +73,31 @@ class Link:
         """Send a request without a reply."""
         self._send({"op": op, **fields})
 
+    def begin(self, op: str, **fields: Any) -> int:
+        """Send a request, and return its number for `poll`."""
+        self._check_owner(op)
+        self._last = number = self._last + 1
+        self._send({"id": number, "op": op, **fields})
+        return number
+
+    def poll(self, number: int, timeout: float = 0) -> dict[str, Any] | None:
+        """Return the reply to a request of `begin`, or None if it has not come."""
+        end = time.monotonic() + timeout
+        self._parse()
+        while number not in self._in.replies and not self._in.is_ended and self._is_readable(max(0, end - time.monotonic())):
+            self._receive()
+            self._parse()
+        if number not in self._in.replies:
+            if self._in.is_ended:
+                raise errors.AgentLostError("the agent has ended")
+            return None
+        reply, _ = self._in.replies[number]
+        return self._taken(number, reply)
+
+    def give_up(self, number: int) -> None:
+        """Ignore the reply to a request of `begin`."""
+        self._give_up(number)
+
     def chunk(self, chunk: Mapping[str, Any]) -> list[memoryview]:
         """Return the records of a chunk: views of memory that is valid as long as one of them exists."""
         reply, descriptor = self._call("chunk", None, dict(chunk))
@@ -92,8 +117,7 @@ class Link:
         self.sock.close()
 
     def _call(self, op: str, timeout: float | None, fields: Mapping[str, Any]) -> tuple[dict[str, Any], int | None]:
-        if self.pid != os.getpid():
-            raise errors.AgentError(f"{op}: expected the process {self.pid} that made the client, found {os.getpid()}: make a client in each process")
+        self._check_owner(op)
         self._last = number = self._last + 1
         try:
             self._send({"id": number, "op": op, **fields})
@@ -101,10 +125,18 @@ class Link:
         except BaseException:
             self._give_up(number)
             raise
+        return self._taken(number, reply), descriptor
+
+    def _check_owner(self, op: str) -> None:
+        if self.pid != os.getpid():
+            raise errors.AgentError(f"{op}: expected the process {self.pid} that made the client, found {os.getpid()}: make a client in each process")
+
+    def _taken(self, number: int, reply: dict[str, Any]) -> dict[str, Any]:
+        """Forget a reply, and raise its error."""
         self._in = self._in._replace(replies={k: v for k, v in self._in.replies.items() if k != number})
         if error := reply.get("error"):
             raise errors.of_kind(error.get("kind", "other"), error.get("text", ""))
-        return reply, descriptor
+        return reply
 
     def _give_up(self, number: int) -> None:
         """Free what the reply to a request brings, now or later."""
@@ -151,10 +183,13 @@ class Link:
                 raise errors.AgentLostError("the agent has ended")
             if end is not None and not self._is_readable(max(0, end - time.monotonic())):
                 raise TimeoutError(f"the agent has not answered within {timeout:.0f} s")
-            try:
-                self._in.raw.extend(map(self.sock.recvmsg, (1 << 16,), (_ANCILLARY,)))
-            except ConnectionResetError:
-                raise errors.AgentLostError("the agent has ended") from None
+            self._receive()
+
+    def _receive(self) -> None:
+        try:
+            self._in.raw.extend(map(self.sock.recvmsg, (1 << 16,), (_ANCILLARY,)))
+        except ConnectionResetError:
+            raise errors.AgentLostError("the agent has ended") from None
 
     def _is_readable(self, seconds: float) -> bool:
         poll = select.poll()

@@ -131,6 +131,7 @@ class _State(NamedTuple):
     sent: int = 0  # batches in flight that draw has returned since the last redraw
     finished: tuple[int, ...] = ()  # tasks whose finish is not reported
     drawn: int = 0  # number of batches, for the order between tasks
+    consumed: int = 0  # number of batches, also of those that a reset dropped
     is_dry: bool = False  # the agent has no task now
     over: str | None = None
 
@@ -165,6 +166,11 @@ class Account:
     def flight(self) -> tuple[Batch, ...]:
         """Batches that are drawn and not consumed, in order."""
         return self._state.flight
+
+    @property
+    def consumed(self) -> int:
+        """Number of batches that are consumed or dropped: while it is the same, the oldest batch in flight is."""
+        return self._state.consumed
 
     @property
     def open(self) -> int:
@@ -277,6 +283,11 @@ class Account:
         """Note that the agent has no task now."""
         self._state = self._state._replace(is_dry=True)
 
+    def idle(self) -> None:
+        """Let draw return a marker instead of a `Need` that waits: the loader of a group takes part without records."""
+        s = self._state
+        self._state = s._replace(flight=(*s.flight, Batch()), is_dry=False)
+
     def end(self, reason: str) -> None:
         """Note that the job has ended. Records that are not drawn are dropped."""
         self._state = self._state._replace(over=reason, pool=(), partial=Batch())
@@ -292,7 +303,8 @@ class Account:
                 del left[task]
                 finished.append(task)
                 gone.append(task)
-        self._state = s._replace(flight=s.flight[1:], sent=max(0, s.sent - 1), left=left, finished=tuple(finished))
+        sent, consumed = max(0, s.sent - 1), s.consumed + 1
+        self._state = s._replace(flight=s.flight[1:], sent=sent, left=left, finished=tuple(finished), consumed=consumed)
         for task in gone:
             self._sources.pop(task, None)
 
@@ -321,11 +333,11 @@ class Account:
         self._state = s._replace(left=left, pool=pool, partial=s.partial.without(task), flight=flight)
         return True
 
-    def redraw(self) -> None:
-        """Let draw return the batches in flight once more, in order."""
-        self._state = self._state._replace(sent=0)
+    def redraw(self, after: int = 0) -> None:
+        """Let draw return the batches in flight once more, in order, but the first ones that `after` counts."""
+        self._state = self._state._replace(sent=after)
 
     def reset(self) -> None:
         """Drop everything: the tasks are of a session that has ended."""
-        self._state = _State(drawn=self._state.drawn)
+        self._state = _State(drawn=self._state.drawn, consumed=self._state.consumed + len(self._state.flight) + 1)
         self._sources = {}

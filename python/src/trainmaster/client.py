@@ -112,7 +112,7 @@ class Client:
         self.job = job or os.environ.get("TRAINMASTER_JOB") or "default"
         self._arguments, self._environment, where = _location(addr, endpoints)
         n = next(_numbers)
-        self.id = id or os.environ.get("TRAINMASTER_TRAINER") or os.environ.get("TRAINMASTER_ID") or f"{socket.gethostname()}-{os.getpid()}-{n}"
+        self.id = id or _named() or f"{socket.gethostname()}-{os.getpid()}-{n}"
         self._key = (where, self.job, self.id)
         if self._key in _open_ids:
             raise errors.InvalidError(f"trainer {self.id!r}: expected a client of its own, found an open client of this process: close it first")
@@ -128,6 +128,7 @@ class Client:
         self.before_finish: Callable[[], None] | None = None  # called before tasks finish
         self.while_waiting: Callable[[], bool] | None = None  # called while there is no task; true ends the work of this trainer
         self._warned = 0.0
+        self._asked: int | None = None  # a request for tasks that is not answered
         self.session = 0
         self.restarts = 0
         self.is_closed = False
@@ -161,6 +162,7 @@ class Client:
             agent.close(in_order=False)
             raise
         self.session += 1
+        self._asked = None
         self._chunks = Chunks(agent.path)
         return agent
 
@@ -333,20 +335,9 @@ class Client:
             if self.is_closed:
                 raise errors.InvalidError("next: expected an open client, found a closed one")
             more: dict[str, Any] = {"wait": _PAUSE} if wait else {"wait": 1, "now": True}
-            try:
-                reply = link.call("next", finished=list(finished), want=want, **more)
-            except errors.OverError as e:
-                self.over = str(e) or "the job has ended"
+            reply = self._next(lambda: link.call("next", finished=list(finished), want=want, **more))  # noqa: B023 it is called here
+            if self.over or reply is None:
                 return None
-            except errors.DrainedError:
-                log.warning("an operator ended the work of this trainer (drain)")
-                self.over = DRAINED
-                return None
-            if reply.get("over"):
-                self.over = reply["over"]
-                return None
-            if stopped := reply.get("stopped"):
-                self.on_stopped(stopped)
             if reply.get("tasks"):
                 break
             self._heed(reply, wait)
@@ -354,6 +345,52 @@ class Client:
                 return None if wait else []
         self.restarts = 0
         return [Work.parse(t) for t in link.tasks]
+
+    def fetch_soon(self, finished: Sequence[int], want: int, limit: float) -> list[Work] | None:
+        """Do the same, and return none if none has come within `limit` seconds. The request goes on, and the next call has its tasks."""
+        if self.over:
+            return None
+        if self.is_lost:
+            raise errors.SessionLostError("the session has ended")
+        link = self._agent.link
+        if not link.tasks:
+            if self._asked is None:
+                self._asked = link.begin("next", finished=list(finished), want=want, wait=_SLICE)
+            elif finished:
+                link.post("finish", finished=list(finished))
+            number = self._asked
+            reply = self._next(lambda: link.poll(number, limit))
+            if self.over:
+                return None
+            if reply is not None:
+                self._asked = None
+                if not reply.get("tasks"):
+                    self._heed(reply, wait=True)
+        self.restarts = 0
+        return [Work.parse(t) for t in link.tasks]
+
+    def ask_again(self) -> None:
+        """Forget the reason of the request of `fetch_soon`: it is of the time before a commit."""
+        if self._asked is not None:
+            self._agent.link.give_up(self._asked)
+        self._asked = None
+
+    def _next(self, request: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
+        """Return the reply to a request for tasks, and note what it says besides."""
+        try:
+            reply = request()
+        except errors.OverError as e:
+            self.over = str(e) or "the job has ended"
+            return None
+        except errors.DrainedError:
+            log.warning("an operator ended the work of this trainer (drain)")
+            self.over = DRAINED
+            return None
+        if reply is not None:
+            self.over = reply.get("over") or ""
+            if not self.over and (stopped := reply.get("stopped")):
+                self.on_stopped(stopped)
+        return reply
 
     def _heed(self, reply: dict[str, Any], wait: bool) -> None:
         reason, silent = reply.get("wait"), float(reply.get("silent") or 0)
@@ -402,6 +439,18 @@ class Client:
             self.over = str(e) or "the job has ended"
         except self.lost:
             self.is_lost = True
+
+    def begin(self, op: str, **fields: Any) -> int:
+        """Send a request, and return its number for `poll`."""
+        return self._agent.link.begin(op, wait=_SLICE, **fields)
+
+    def poll(self, number: int) -> bool:
+        """Whether the reply to a request of `begin` has come. MasterTimeoutError: send it again."""
+        return self._agent.link.poll(number) is not None
+
+    def note(self, op: str, **fields: Any) -> None:
+        """Send a request without a reply. It takes effect before the next request."""
+        self._agent.link.post(op, **fields)
 
     def taken(self, last: int) -> None:
         """Note that the caller has the tasks up to this id."""
@@ -491,6 +540,13 @@ def waiting() -> Client | None:
 
 def _absolute(name: str) -> str:
     return name if _URL.match(name) else os.path.abspath(name)
+
+
+def _named() -> str:
+    """Return the name of this trainer from the environment. torchrun gives its variables to all programs of a node."""
+    name = os.environ.get("TRAINMASTER_TRAINER") or os.environ.get("TRAINMASTER_ID") or ""
+    rank = os.environ.get("LOCAL_RANK")
+    return f"{name}-{rank}" if name and rank else name
 
 
 def _location(addr: str | None, endpoints: str | Sequence[str] | None) -> tuple[list[str], dict[str, str], str]:

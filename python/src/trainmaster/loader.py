@@ -7,6 +7,7 @@ turns them into data. The i-th batch that is drawn is the i-th that the loop rec
 from __future__ import annotations
 
 import collections
+import copy
 import logging
 import math
 import os
@@ -15,8 +16,8 @@ import signal
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 from . import errors
 from ._agent import Chunks
@@ -27,6 +28,7 @@ log = logging.getLogger("trainmaster")
 
 _PROGRESS = 1.0  # seconds between reports of progress
 _COMMANDS = 1.0  # seconds between looks for commands of the master
+_PATIENCE = 0.1  # seconds that a rank waits for a task when no rank has one
 _ERROR_BYTES = 256
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Decode = Callable[[memoryview], Any]
@@ -54,6 +56,12 @@ class Failure:
     def __init__(self, task: int, text: str, trace: str) -> None:
         """Make it."""
         self.task, self.text, self.trace = task, text, trace
+
+
+Result = tuple[tuple[Failure, ...], int, Any]
+"""What a reader has made of a batch: failures, number of samples, data. The number is -1 at the end of the job."""
+
+_END: Result = (), -1, None
 
 
 class Reader:
@@ -86,8 +94,8 @@ class Reader:
             self._mapped.move_to_end(key)
         return [mapped[i] for i in run.records]
 
-    def read(self, runs: Sequence[Run]) -> tuple[tuple[Failure, ...], bool, Any]:
-        """Return failures, whether there is data, and the data of the records that remain."""
+    def read(self, runs: Sequence[Run]) -> Result:
+        """Return failures, the number of samples, and the data of the records that remain."""
         failures: list[Failure] = []
         bad: set[int] = set()
 
@@ -106,17 +114,17 @@ class Reader:
                     fail(run.task, str(e))
         if self.decode_batch is None:
             items = self._decode(found, bad, fail)
-            return tuple(failures), bool(items), self.collate(items) if items else None
+            return tuple(failures), len(items), self.collate(items) if items else None
         good = self._good(found, bad)
         if not good:
-            return tuple(failures), False, None
+            return tuple(failures), 0, None
         try:
-            return tuple(failures), True, self.decode_batch(good)
+            return tuple(failures), len(good), self.decode_batch(good)
         except Exception:
             if not self._blame(found, bad, fail):
                 raise  # it fails only for all of them together: no task is to blame
         good = self._good(found, bad)
-        return tuple(failures), bool(good), self.decode_batch(good) if good else None
+        return tuple(failures), len(good), self.decode_batch(good) if good else None
 
     def _decode(self, found: list[tuple[Run, list[memoryview]]], bad: set[int], fail: Fail) -> list[Any]:
         items: list[tuple[int, Any]] = []
@@ -180,14 +188,80 @@ class _Stream:
 class Commits(Protocol):
     """What saves the model in a job of explicit commits."""
 
-    def begin(self) -> None:
-        """Note that the loop has a new batch."""
+    @property
+    def unapplied(self) -> Collection[int]:
+        """Tasks with records that the loop has used, and no step has applied."""
+
+    @property
+    def ended(self) -> int:
+        """Number of batches before the last one that the loop has used."""
+
+    def resume(self) -> None:
+        """Note that the loop begins again. A batch that was left after its step is used."""
+
+    def begin(self, counts: Mapping[int, int]) -> None:
+        """Note that the loop has a new batch, with these numbers of records of tasks."""
 
     def end(self) -> None:
-        """Require that the batch was applied."""
+        """Note that the loop has used the batch."""
+
+    def skip(self, counts: Mapping[int, int]) -> None:
+        """Note records that the loop does not get: they need no step."""
+
+    def boundary(self) -> None:
+        """Begin or continue to save: the batch is consumed."""
 
     def commit(self) -> None:
         """Save and commit now."""
+
+    def finish(self, limit: float | None = None) -> None:
+        """Wait until the step that is being saved is committed."""
+
+    def settle(self) -> None:
+        """Wait until no thread of it runs."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position in the data."""
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue at a position."""
+
+
+class Agreed(NamedTuple):
+    """What the ranks of a group agree on before a step: the sums over all ranks."""
+
+    samples: int = 0
+    ranks: int = 0  # with samples
+    passes: int = 0  # of these ranks
+    commits: int = 0  # ranks that need a commit
+    ended: int = 0  # ranks whose job has ended
+    examples: int = 0  # ranks that have nothing to make a dummy of
+    stopped: int = 0  # ranks whose loop must end
+
+
+class Group(Protocol):
+    """Ranks that make each step together."""
+
+    rank: int
+    size: int
+
+    def begin(self, mine: Agreed) -> None:
+        """Begin to agree on the next step."""
+
+    def agreed(self) -> Agreed:
+        """Wait for the others, and return the sums. Repeated calls return the same."""
+
+    def settle(self) -> None:
+        """Wait for what was begun."""
+
+    def share(self, data: Any) -> Any:
+        """Return the data of the lowest rank that has some."""
+
+    def number(self, mine: int) -> int:
+        """Return the number of rank 0, when all ranks have called it."""
+
+    def any(self, mine: bool) -> bool:
+        """Return whether it is true on any rank."""
 
 
 class _Termination:
@@ -227,6 +301,9 @@ class Base:
     commits: Commits | None = None
     _has_left = False
     stopped = ""  # why the loop must end before the job does
+    group: Group | None = None
+    weight = 1.0
+    """Factor of the loss. In a group: such that the mean over the ranks is the mean over all samples; 0 for a dummy."""
 
     def __init__(
         self,
@@ -287,9 +364,20 @@ class Base:
 
     def done(self) -> None:
         """Note that the batch in hand is trained, before the loop asks for the next one."""
-        if not self._is_done:
-            self._is_done = True
-            self._consume()
+        self._consume()
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position in the data, for checkpoints of the program's own: format, job and step."""
+        return self._commits().state_dict()
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue at the position of a loaded model. It must be the last committed step of this job."""
+        self._commits().load_state_dict(state)
+
+    def _commits(self) -> Commits:
+        if self.commits is None:
+            raise errors.InvalidError("loader: expected Checkpoints of this loader, found none: they count the steps")
+        return self.commits
 
     def report(self, *, loss: float) -> None:
         """Report the loss of the batch in hand, for the status of the job."""
@@ -297,10 +385,12 @@ class Base:
 
     def close(self) -> None:
         """Report what is finished and end the session, unless the client was given."""
+        if self.commits is not None and not self.client.is_closed:
+            self.commits.finish()
         if self._owns:
-            if self.account.finished and not self.client.is_closed and not self.client.over:
+            if self._finished() and not self.client.is_closed and not self.client.over:
                 try:
-                    self.client.report_finished(self.account.finished)
+                    self.client.report_finished(self._finished())
                 except (errors.Error, TimeoutError) as e:
                     log.warning("finished tasks at the end: %s", e)
             self.client.close()
@@ -375,10 +465,10 @@ class Base:
             if not isinstance(batch, Batch):
                 account.dry()  # there is only this task
                 continue
-            failures, has_data, data = reader.read(batch.runs)
+            failures, samples, data = reader.read(batch.runs)
             if failures:
                 raise errors.DecodeError(failures[0].text)
-            if has_data:
+            if samples:
                 yield data
             account.consume()
 
@@ -390,8 +480,6 @@ class Base:
         """End the work of this trainer: the loop has used its last batch."""
         self._has_left = True
         if self.commits is not None:
-            self.client.report_finished(self.account.finished)
-            self.account.reported(self.account.finished)
             self.commits.commit()
         self._last_finishes()
         self.stopped = self.client.over = reason = self.stopped or self.client.over
@@ -417,42 +505,88 @@ class Base:
 
     def _supply(self, need: Need) -> None:
         """Get tasks for the account."""
-        finished = self.account.finished
+        finished = self._finished()
+        is_bound = need.wait and bool(self.group is not None or self._unapplied())  # it must not wait for a task
+        patience, self._patience = self._patience, 0.0
+        works: list[Work] | None = []
         try:
-            works = self.client.fetch(finished, need.want, need.wait)
+            client, want = self.client, need.want
+            works = client.fetch_soon(finished, want, patience) if is_bound else client.fetch(finished, want, need.wait)
         except errors.CommitFirstError:
             if self.commits is None:
                 raise
-            self.client.report_finished(self.account.finished)
-            self.account.reported(self.account.finished)
-            self.commits.commit()
-            return
+            if self.group is None:
+                self._require_applied()
+                self.commits.commit()
+                return
+            self._needs_commit = True
         self.account.reported(finished)  # after the reply: an exception may come at any time, and a repetition has no effect
         if works is None:
             self.account.end(self.client.over)
-        elif not works:
-            self.account.dry()
-        else:
+        elif works:
             self._give(works)
+        elif is_bound:
+            if self.group is None:
+                self._require_applied()
+            self.account.idle()
+        else:
+            self.account.dry()
+
+    def _unapplied(self) -> Collection[int]:
+        return () if self.commits is None else self.commits.unapplied
+
+    def _finished(self) -> tuple[int, ...]:
+        """Tasks that are finished and not reported. A step must have applied all their records."""
+        unapplied = self._unapplied()
+        return tuple(t for t in self.account.finished if t not in unapplied)
+
+    def _require_applied(self) -> None:
+        if self._unapplied():
+            raise errors.InvalidError(
+                "checkpoints: expected optimizer.step() before the end of the pass, found batches without it: "
+                "call it for each batch, or after several batches and if loader.is_last; or call applied() of the checkpoints"
+            )
+
+    def report_applied(self) -> None:
+        """Report finished tasks whose records are applied, before a step is saved."""
+        finished = self._finished()
+        if finished:
+            self.client.note("finish", finished=list(finished))
 
     def _give(self, works: list[Work]) -> None:
         self.account.give(works)
         self.client.taken(works[-1].id)
 
     def _consume(self) -> None:
-        batch = self.account.head
-        if self.commits is not None and batch.runs:
+        """Consume the batch in hand. An exception may come at any time, and a repetition has no effect."""
+        if self.commits is not None:
             self.commits.end()
+        if self._at == self.account.consumed and self.account.flight:  # otherwise it is consumed, or its task was dropped
+            self._use()
+        if self.commits is not None and not self.client.is_lost:
+            self.commits.boundary()
+
+    def _use(self) -> None:
+        batch = self.account.head
         self.client.consumed(self.account.used(batch), self.account.ends(batch))
         if self.client.is_lost:
             return
         self.account.consume()
-        self.client.boundary(self.account.finished)
+        self.client.boundary(self._finished())
         self._trained += batch.records
         now = time.monotonic()
         if self._trained and now - self._told >= _PROGRESS:
             trained, self._trained, self._told = self._trained, 0, now
             self.client.progress(trained, self._loss)
+
+    def _pass_over(self) -> None:
+        """Consume a batch that the loop does not get: a marker, or records that were skipped."""
+        if not self.account.flight:
+            return
+        counts = self.account.head.counts()
+        if self.commits is not None and counts:
+            self.commits.skip(counts)
+        self._use()
 
     def _failed(self, failures: Sequence[Failure]) -> None:
         for f in failures:
@@ -466,7 +600,7 @@ class Base:
         self.account.reset()
         self.client.restart()
 
-    def _read(self) -> Iterator[tuple[tuple[Failure, ...], bool, Any]]:
+    def _read(self) -> Iterator[Result]:
         """Iterate over what the reader has made of the drawn batches, in order."""
         raise NotImplementedError
 
@@ -480,42 +614,152 @@ class Base:
 
     def _until_end(self) -> Iterator[tuple[int, Any]]:
         self._turn = turn = self._turn + 1
+        if self.commits is not None:
+            self.commits.resume()
+            if self.commits.ended == self.account.consumed and self.account.flight:
+                self._use()  # the model has it
+        if self.group is not None:
+            self.group.settle()
         self.account.redraw()  # what an earlier loop was given and did not ask past
-        results = self._read()
-        while not self._obey():
-            try:
-                if self.client.is_lost:
-                    raise errors.SessionLostError("the session has ended")
-                failures, has_data, data = next(results, ((), None, None))
-                self._failed(failures)
-            except self.client.lost:
-                self._restart()
-                results = self._read()
-                continue
-            if has_data is None:
-                break
-            batch = self.account.head
-            self._is_done = False
-            if self.commits is not None and batch.runs:
-                self.commits.begin()
-            if has_data and batch.runs:
-                self.client.in_hand = batch.records
-                yield batch.pass_, data
-                if turn != self._turn:
-                    raise RuntimeError("loader: expected one loop at a time, found a newer one: end the first loop before the second")
-            if not self._is_done:
-                self._consume()
-        del results  # ends the workers
+        self._results, self._after = self._read(), None
+        yield from self._alone(turn) if self.group is None else self._together(turn, self.group)
+        self._results = iter(())  # ends the workers
         if not self._has_left and ((self.stopped and not self.client.over) or self.client.over == DRAINED):
             self._leave()
         self._last_finishes()
 
+    def _result(self) -> Result:
+        while True:
+            try:
+                if self.client.is_lost:
+                    raise errors.SessionLostError("the session has ended")
+                return next(self._results, _END)
+            except self.client.lost:
+                self._restart()
+                self._results, self._ahead = self._read(), 0
+
+    def _hand(self, pass_: int, data: Any, session: int, turn: int) -> Iterator[tuple[int, Any]]:
+        """Give the loop a batch, and consume it."""
+        is_current = session == self.client.session and bool(self.account.flight)
+        counts = self.account.head.counts() if is_current else {}
+        self.client.in_hand, self._at = sum(counts.values()), self.account.consumed if is_current else -1
+        if self.commits is not None:
+            self.commits.begin(counts)
+        yield pass_, data
+        if turn != self._turn:
+            raise RuntimeError("loader: expected one loop at a time, found a newer one: end the first loop before the second")
+        self._consume()
+
+    def _alone(self, turn: int) -> Iterator[tuple[int, Any]]:
+        while not self._obey():
+            after, self._after = self._after, None
+            self._ahead = 0
+            try:
+                failures, samples, data = self._result() if after is None or self.client.is_lost else after
+                self._failed(failures)
+            except self.client.lost:
+                self.client.is_lost = True
+                continue
+            if samples < 0:
+                return
+            batch = self.account.head
+            if samples and batch.runs:
+                yield from self._hand(batch.pass_, data, self.client.session, turn)
+            else:
+                self._pass_over()
+
+    def _together(self, turn: int, group: Group) -> Iterator[tuple[int, Any]]:
+        """Give each rank of the group as many batches, with a dummy for a rank that has no records.
+
+        What the ranks agree on for the next step is begun before the loop gets the batch, so that it is there when the loop asks for the next one.
+        """
+        now = self._announce(group)
+        while (agreed := group.agreed()).ended < group.size:
+            if agreed.stopped:
+                self.stopped = self.stopped or "another rank was stopped"
+                return
+            if agreed.commits and self.commits is not None:
+                self._require_applied()
+                self.commits.commit()
+                self._needs_commit = False
+                self.client.ask_again()
+            if not agreed.samples:
+                self._require_applied()
+                if now.session == self.client.session:
+                    self._pass_over()
+                self._patience = _PATIENCE
+                now = self._announce(group)
+                continue
+            if agreed.examples:
+                example = group.share(now.data if now.samples else None)
+                self._example = example if self._example is None else self._example
+            if now.samples and self._example is None:
+                self._example = copy.deepcopy(now.data)  # the loop may change its batch
+            data = now.data if now.samples else copy.deepcopy(self._example)
+            after = self._announce(group, now)
+            self.weight = group.size * now.samples / agreed.samples
+            yield from self._hand(agreed.passes // agreed.ranks, data, now.session, turn)
+            now = after
+
+    def _announce(self, group: Group, before: _Announced | None = None) -> _Announced:
+        """Read the next batch, which is in flight after another one, and begin to agree on it."""
+        self._ahead = int(before is not None and before.session == self.client.session)
+        failures, samples, data = self._result()
+        try:
+            self._failed(failures)
+        except self.client.lost:
+            self.client.is_lost = True
+        flight = self.account.flight[self._ahead :]
+        if samples > 0 and not flight[0].runs:
+            samples = 0  # its task has failed
+        group.begin(
+            Agreed(
+                max(0, samples),
+                int(samples > 0),
+                flight[0].pass_ if samples > 0 else 0,
+                int(self._needs_commit),
+                int(samples < 0),
+                int(samples <= 0 and self._example is None),
+                int(self._obey()),
+            )
+        )
+        return _Announced(max(0, samples), data, self.client.session)
+
     def _last_finishes(self) -> None:
-        if self.account.finished and not self.client.over:
-            self.client.report_finished(self.account.finished)
+        finished = self._finished()
+        if finished and not self.client.over:
+            self.client.report_finished(finished)
         self.account.reported(self.account.finished)
 
-    _is_done = True
+    @property
+    def is_last(self) -> bool:
+        """Whether there may be a wait, a commit or the end after the batch in hand: a loop that accumulates gradients must make a step."""
+        if self.group is not None:
+            agreed = self.group.agreed()
+            return not agreed.samples or agreed.commits > 0
+        if self._after is None and not self.client.is_lost:
+            self._ahead = int(self._at == self.account.consumed)
+            try:
+                self._after = next(self._results, _END)
+            except self.client.lost:
+                self.client.is_lost = True
+        return self._after is None or self._after[1] <= 0
+
+    _results: Iterator[Result] = iter(())
+    _after: Result | None = None  # read ahead of the loop
+    _ahead = 0  # batches in flight that were read before the one that is being read
+    _example: Any = None  # a batch, for dummies
+    _needs_commit = False
+    _patience = 0.0  # seconds for which the next request may wait for a task
+    _at = -1  # number of batches before the batch in hand; -1: it is not in flight
+
+
+class _Announced(NamedTuple):
+    """A batch on which the group agrees."""
+
+    samples: int
+    data: Any
+    session: int
 
 
 class Loader(Base):
@@ -563,7 +807,7 @@ class Loader(Base):
     def _reader(self) -> Reader:
         return Reader(self.client.path, *self._functions, self._keep)
 
-    def _read(self) -> Iterator[tuple[tuple[Failure, ...], bool, Any]]:
+    def _read(self) -> Iterator[Result]:
         reader = self._reader()
         while (batch := self._draw()) is not None:
             yield reader.read(batch.runs)

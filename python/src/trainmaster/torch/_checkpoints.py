@@ -2,30 +2,45 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
+import json
+import logging
 import os
 import pathlib
-from collections.abc import Callable
+import shutil
+import threading
+import weakref
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from .. import errors
 from ..loader import Base
 
+log = logging.getLogger("trainmaster")
+
 _FORMAT = 1
 _KEPT = 2  # files of committed steps
+_LATEST = "latest.json"
+_ENDED = "the job has ended"
+_EXIT = 60.0  # seconds: at the end of a process, the other ranks may be gone
 
 
 class Checkpoints:
     """Saves a model so that each record is applied exactly once per pass to the model that is loaded, whatever is killed.
 
-    The master must have `--explicit-commit`. Call `restore` before the loop. Each `optimizer.step()` is a step: it must follow each batch
-    once. A step is saved every `every` steps, at the end of a pass, and when the master requires it. The order is: temporary file, fsync,
-    rename, flush, commit. After a crash between any two of them, `restore` loads the last committed step, and the records after it are
-    dispatched again.
+    The master must have `--explicit-commit`. Call `restore` before the loop. A batch with one `optimizer.step()` or several is a step. Batches
+    without it accumulate: they belong to the next step, which must come no later than the batch for which `loader.is_last` is true.
 
-    `save(path)` and `load(path)` replace the state of `model` and `optimizer`. One trainer: the ring of a job with several is not supported.
+    A step is saved every `every` steps, at the end of a pass, and when the master requires it. The order is: temporary file, fsync, rename,
+    flush, commit, publish. After a crash between any two of them, `restore` loads the last committed step, and the records after it are
+    dispatched again. The file is written in the background from a copy of the state; at most one step is being saved.
+
+    `save(path)` and `load(path)` replace the state of `model` and `optimizer`. They run in the foreground, on each rank of the group of the
+    loader, and `path` is a file or a directory. Without them, rank 0 saves and each rank loads.
     """
 
     def __init__(
@@ -34,7 +49,7 @@ class Checkpoints:
         loader: Base,
         *,
         model: torch.nn.Module | None = None,
-        optimizer: torch.optim.Optimizer,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
         every: int = 200,
         save: Callable[[str], None] | None = None,
         load: Callable[[str], None] | None = None,
@@ -44,97 +59,446 @@ class Checkpoints:
             raise ValueError(f"every: expected at least 1 step, found {every}")
         if (save is None) != (load is None) or (save is None) == (model is None):
             raise ValueError("expected either model, or both save and load")
-        if not loader.client.explicit:
+        if not loader.client.explicit and not loader.client.over:
             raise errors.InvalidError("checkpoints: expected a job of explicit commits, found another: start its master with --explicit-commit")
         self.directory, self.loader, self.every = pathlib.Path(directory), loader, every
-        self._model, self._optimizer, self._save, self._load = model, optimizer, save, load
+        self._model = model.module if isinstance(model, DistributedDataParallel) else model
+        self._optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+        self._is_single = isinstance(optimizer, torch.optim.Optimizer)
+        self._save, self._load = save, load
         self.step = self.committed = 0
-        self._is_applied = True
-        self._is_restored = False
-        optimizer.register_step_post_hook(self._after_step)
+        self._in_hand: Mapping[int, int] | None = None  # records of the batch in hand
+        self._steps = 0  # that the optimizers have made with it
+        self._open: dict[int, int] = {}  # records of tasks that are used and not applied
+        self._ended = -1
+        self._is_due = self._is_restored = self._is_between = False
+        self._saving: _Saving | None = None
+        self._committed: list[str] = []  # names of the last files that this job has committed
+        for o in self._optimizers:
+            o.register_step_pre_hook(self._before_step)
+            o.register_step_post_hook(self._after_step)
         loader.commits = self
+        this = weakref.ref(self)
+        atexit.register(_at_exit, this)
 
     def restore(self) -> int:
-        """Load the last committed step, and return its number: 0 for a new model. The data continues after it."""
-        client = self.loader.client
-        step = client.last_step()
+        """Load the last committed step, and return its number: 0 for a new model. The data continues after it.
+
+        In a group, each rank calls it.
+        """
+        step = -1 if self._is_over() else self._number(self._last_step)
+        if step < 0:
+            return self._restore_ended()
         if step:
             self._read(step)
-        client.rollback(step)  # the incarnation of this trainer is the generation: unique and growing
-        self.step = self.committed = step
-        self._is_applied = self._is_restored = True
+        self._begin_at(step)
         return step
 
     def commit(self) -> None:
-        """Save and commit now. Without a new step since the last commit, finished tasks count with a step of their own."""
-        if self.step == self.committed:
+        """Save and commit now. Without a new step since the last commit, finished tasks count with a step of their own.
+
+        In a group, each rank calls it at the same step.
+        """
+        has_stepped = self._steps > 0
+        if has_stepped:
+            self.loader.done()
+        self.finish()
+        if self.committed == self.step:
+            if has_stepped:
+                return
             self.step += 1
-        client, step = self.loader.client, self.step
-        self._write(step)
-        client.flushed(step)
-        client.commit(step)
-        self.committed = step
-        for old in sorted(self.directory.glob("step-*.pt"))[:-_KEPT]:
-            old.unlink(missing_ok=True)
+        self._begin_save()
+        self.finish()
+
+    def applied(self) -> None:
+        """Note that a step has applied the batch in hand. Each step of the optimizer calls it; call it for a batch that needs no step."""
+        if self._in_hand is not None:
+            self._steps += 1
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the position in the data at this step, which belongs to the state of the model: format, job and step."""
+        if self._steps:
+            self.loader.done()
+        return {"format": _FORMAT, "job": self.loader.client.job_id, "step": self.step}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue after the step of a model that was loaded. It must be the last committed step of this job.
+
+        In a group, each rank calls it, unless `load` of `restore` does.
+        """
+        is_restoring = self._restoring is not None
+        step = self._number(self._last_step) if self._restoring is None else self._restoring
+        self._check(state, step, "state of the loader")
+        if not is_restoring:
+            self._begin_at(step)
+
+    _restoring: int | None = None  # the step that restore loads
 
     # What the loader calls.
 
-    def begin(self) -> None:
-        """Note that the loop has a new batch."""
+    @property
+    def unapplied(self) -> Collection[int]:
+        """Tasks with records that the loop has used, and no step has applied."""
+        return self._open.keys()
+
+    @property
+    def ended(self) -> int:
+        """Number of batches before the last one that the loop has used."""
+        return self._ended
+
+    def resume(self) -> None:
+        """Note that the loop begins again. A batch that was left after its step is used."""
+        if self._steps:
+            self.end()
+
+    def begin(self, counts: Mapping[int, int]) -> None:
+        """Note that the loop has a new batch, with these numbers of records of tasks."""
         if not self._is_restored:
             raise errors.InvalidError("checkpoints: expected restore() before the loop, found none: call it")
-        self._is_applied = False
+        self._require_whole()
+        self._in_hand, self._steps = counts, 0
 
     def end(self) -> None:
-        """Require that the batch was applied."""
-        if not self._is_applied:
-            raise errors.InvalidError("checkpoints: expected optimizer.step() once for each batch, found none: accumulate within a batch")
+        """Note that the loop has used the batch."""
+        self._require_whole()
+        if self._in_hand is None:
+            return
+        self._is_between = True
+        for task, n in self._in_hand.items():
+            self._open[task] = self._open.get(task, 0) + n
+        if self._steps:
+            self.step += 1
+            self._report(self._open, self.step)
+            self._open = {}
+            self._is_due = self.step % self.every == 0
+        self._in_hand, self._steps, self._ended = None, 0, self.loader.account.consumed
+        self._is_between = False
+
+    def skip(self, counts: Mapping[int, int]) -> None:
+        """Note records that the loop does not get: they need no step."""
+        self._require_whole()
+        self._is_between = True
+        if self._open:  # the records of a task are applied in order
+            for task, n in counts.items():
+                self._open[task] = self._open.get(task, 0) + n
+        else:
+            self._report(counts, max(1, self.step))
+        self._ended = self.loader.account.consumed
+        self._is_between = False
+
+    def _require_whole(self) -> None:
+        """Refuse to continue after an exception in the middle of a step: what the model has is not known."""
+        if self._is_between:
+            raise errors.RolledBackError("checkpoints: an exception has interrupted a step: start the script again from the last committed step")
+
+    def boundary(self) -> None:
+        """Begin or continue to save: the batch is consumed."""
+        try:
+            if self._is_due:
+                self._is_due = False
+                self.finish()
+                self._begin_save()
+            elif self._saving is not None:
+                self._continue(self._saving)
+        except self.loader.client.lost:
+            self.loader.client.is_lost = True  # the loop ends with its error
+
+    def settle(self) -> None:
+        """Wait until the file is written."""
+        if self._saving is not None and self._saving.thread is not None:
+            self._saving.thread.join()
+
+    def finish(self, limit: float | None = None) -> None:
+        """Wait until the step that is being saved is committed."""
+        s = self._saving
+        if s is None:
+            return
+        s.written()
+        client = self.loader.client
+        if s.request is not None:
+            client.link.give_up(s.request)
+        before = client.timeout
+        client.timeout = min(before, before if limit is None else limit)
+        try:
+            with contextlib.suppress(errors.OverError):  # the job has ended with this step
+                client.flushed(s.step)
+                client.commit(s.step)
+        finally:
+            client.timeout = before
+        self._commit_is_done(s)
+
+    def _before_step(self, *_: Any) -> None:
+        self._require_whole()
+        self._is_between = self._in_hand is not None
 
     def _after_step(self, *_: Any) -> None:
-        if self._is_applied:
-            return  # a step outside of the loop
-        self.step += 1
-        for task, n in self.loader.account.head.counts().items():
-            self.loader.client.applied(task, self.step, n)
-        self._is_applied = True
-        if self.step % self.every == 0:
-            self.commit()
+        self.applied()
+        self._is_between = False
+
+    def _last_step(self) -> int:
+        try:
+            return self.loader.client.last_step()
+        except errors.OverError:
+            return -1
+
+    def _number(self, of_rank_0: Callable[[], int]) -> int:
+        """Return a number of rank 0 on each rank."""
+        group = self.loader.group
+        if group is None:
+            return of_rank_0()
+        return group.number(of_rank_0() if group.rank == 0 else 0)
+
+    def _barrier(self) -> None:
+        self._number(lambda: 0)
+
+    def _writes(self) -> bool:
+        return self.loader.group is None or self.loader.group.rank == 0
+
+    def _begin_at(self, step: int) -> None:
+        """Begin a generation of the ring at a step that all ranks have loaded."""
+        client = self.loader.client
+        self._barrier()
+        if self._writes():
+            self._claim(step)
+            try:
+                client.rollback(step)  # the incarnation of this trainer is the generation: unique and growing
+            except errors.OverError:
+                client.over = client.over or _ENDED
+        self._barrier()
+        if not self._writes():
+            found = self._last_step()
+            if found < 0:
+                client.over = client.over or _ENDED
+            elif found != step:
+                raise errors.RolledBackError(f"checkpoints: expected step {step}, with which rank 0 began, found {found}: start all ranks again")
+        self.step = self.committed = step
+        self._in_hand, self._steps, self._open = None, 0, {}
+        self._is_restored, self._is_due = True, False
+
+    def _is_over(self) -> bool:
+        """Whether the job has ended, on any rank."""
+        group = self.loader.group
+        is_over = bool(self.loader.client.over)
+        return is_over if group is None else group.any(is_over)
+
+    def _restore_ended(self) -> int:
+        """Load the published step of a job that has ended."""
+        client = self.loader.client
+        client.over = client.over or _ENDED
+        self._is_restored = True
+        published = self._published()
+        if published.get("step"):
+            self._read(published["step"], published["job"])
+            self.step = self.committed = published["step"]
+        return self.step
+
+    def _published(self) -> dict[str, Any]:
+        try:
+            return dict(json.loads((self.directory / _LATEST).read_text()))
+        except (FileNotFoundError, json.JSONDecodeError):
+            return {}
+
+    def _claim(self, step: int) -> None:
+        """Require that the directory has no checkpoints of another job, and note that it is the directory of this one."""
+        job, published = self.loader.client.job_id, self._published()
+        if step == 0 and published.get("job") != job and (files := self._files()):
+            raise errors.InvalidError(
+                f"{self.directory}: expected no checkpoints, since job {job} has no committed step, found {files[-1].name} "
+                f"of job {published.get('job', 'unknown')}: use a directory of its own for each job"
+            )
+        self._committed = list(published.get("files", ())) if published.get("job") == job else []
+        self._publish(step)
+
+    def _publish(self, step: int) -> None:
+        """Name the last committed step, and remove the files of earlier ones."""
+        names = [n for n in self._committed if n != self._path(step).name] + [self._path(step).name] * (step > 0)
+        self._committed = names[-_KEPT:]
+        state = {"format": _FORMAT, "job": self.loader.client.job_id, "step": step, "files": self._committed}
+        self.directory.mkdir(parents=True, exist_ok=True)
+        temporary = self.directory / f".{_LATEST}.tmp"
+        temporary.write_text(json.dumps(state) + "\n")
+        _sync(temporary)
+        os.replace(temporary, self.directory / _LATEST)
+        for name in names[:-_KEPT]:
+            _remove(self.directory / name)
+
+    def _report(self, counts: Mapping[int, int], step: int) -> None:
+        for task, n in counts.items():
+            self.loader.client.note("applied", task=task, step=step, n=n)
+
+    def _begin_save(self) -> None:
+        """Begin to save the step: what follows is in another one."""
+        self.loader.report_applied()
+        self._saving = s = _Saving(self.step)
+        path = self._path(s.step)
+        if self._save is not None:
+            self._save_with(self._save, path)
+        elif self._writes():
+            assert self._model is not None
+            optimizers = [_copy(o.state_dict()) for o in self._optimizers]
+            state = {
+                **self.state_dict(),
+                "model": _copy(self._model.state_dict()),
+                "optimizer": optimizers[0] if self._is_single else optimizers,
+            }
+            s.start(lambda: _store(path, lambda temporary: torch.save(state, temporary)))
+
+    def _save_with(self, save: Callable[[str], None], path: pathlib.Path) -> None:
+        """Save with the function of the program, on each rank, into one path."""
+        temporary = path.with_suffix(".tmp")
+        if self._writes():
+            self.directory.mkdir(parents=True, exist_ok=True)
+            _remove(temporary)
+        self._barrier()
+        save(str(temporary))
+        _sync_all(temporary)
+        self._barrier()
+        if self._writes():
+            if not temporary.exists():
+                raise errors.NotFoundError(f"save: expected it to write {temporary}, found nothing: write to the path that it is given")
+            _remove(path)
+            os.replace(temporary, path)
+            _sync(self.directory)
+
+    def _continue(self, s: _Saving) -> None:
+        """Go on if the file is written, or the master has answered."""
+        client = self.loader.client
+        if s.is_writing():
+            return
+        try:
+            if s.request is not None:
+                if not client.poll(s.request):
+                    return
+                s.request, s.is_flushed, is_done = None, True, s.is_flushed
+                if is_done:
+                    self._commit_is_done(s)
+                    return
+        except errors.MasterTimeoutError:  # the request is not undone: repeat it
+            s.request = None
+        s.request = client.begin("commit" if s.is_flushed else "flushed", step=s.step)
+
+    def _commit_is_done(self, s: _Saving) -> None:
+        self._saving = None
+        self.committed = s.step
+        if self._writes():
+            self._publish(s.step)
 
     def _path(self, step: int) -> pathlib.Path:
         return self.directory / f"step-{step:012d}.pt"
 
-    def _write(self, step: int) -> None:
-        self.directory.mkdir(parents=True, exist_ok=True)
-        path = self._path(step)
-        temporary = path.with_suffix(".tmp")
-        if self._save is not None:
-            self._save(str(temporary))
-        else:
-            assert self._model is not None
-            state = {"format": _FORMAT, "job": self.loader.client.job_id, "step": step}
-            torch.save({**state, "model": self._model.state_dict(), "optimizer": self._optimizer.state_dict()}, temporary)
-        with contextlib.suppress(IsADirectoryError):
-            _sync(temporary)
-        os.replace(temporary, path)
-        _sync(self.directory)
+    def _files(self) -> list[pathlib.Path]:
+        return sorted(self.directory.glob("step-*.pt"))
 
-    def _read(self, step: int) -> None:
-        path = self._path(step)
+    def _read(self, step: int, job: str = "") -> None:
+        path, job = self._path(step), job or self.loader.client.job_id
         if not path.exists():
-            found = ", ".join(p.name for p in sorted(self.directory.glob("step-*.pt"))) or "no files"
-            raise errors.NotFoundError(f"{self.directory}: expected {path.name}, the last committed step of the job, found {found}")
+            found = ", ".join(p.name for p in self._files()) or "no files"
+            raise errors.NotFoundError(
+                f"{self.directory}: expected {path.name}, the last committed step of job {job}, found {found}: use the directory of this job"
+            )
         if self._load is not None:
-            self._load(str(path))
+            self._restoring = step
+            try:
+                self._load(str(path))
+            finally:
+                self._restoring = None
             return
         assert self._model is not None
-        state = torch.load(path, weights_only=True)
-        if (state["format"], state["job"], state["step"]) != (_FORMAT, self.loader.client.job_id, step):
-            raise errors.InvalidError(
-                f"{path}: expected format {_FORMAT}, step {step} of job {self.loader.client.job_id}, "
-                f"found format {state['format']}, step {state['step']} of job {state['job']}: use another directory for each job"
-            )
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        self._check(state, step, str(path), job)
         self._model.load_state_dict(state["model"])
-        self._optimizer.load_state_dict(state["optimizer"])
+        for o, s in zip(self._optimizers, [state["optimizer"]] if self._is_single else state["optimizer"]):
+            o.load_state_dict(s)
+
+    def _check(self, state: Mapping[str, Any], step: int, what: str, job: str = "") -> None:
+        job = job or self.loader.client.job_id
+        found = f"format {state.get('format')}, step {state.get('step')} of job {state.get('job')}"
+        if state.get("format") == _FORMAT and state.get("job") == job and state.get("step") == step:
+            return
+        if not step:
+            raise errors.InvalidError(f"{what}: expected none, since job {job} has no committed step, found {found}: begin with a new model")
+        raise errors.InvalidError(f"{what}: expected format {_FORMAT}, step {step} of job {job}, found {found}: load the checkpoint of step {step}")
+
+
+class _Saving:
+    """A step that is being saved."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+        self.thread: threading.Thread | None = None
+        self.error: BaseException | None = None
+        self.request: int | None = None  # to the agent
+        self.is_flushed = False
+
+    def start(self, write: Callable[[], None]) -> None:
+        """Write the file in a thread. The process waits for it at its end."""
+
+        def run() -> None:
+            try:
+                write()
+            except BaseException as e:  # noqa: BLE001 the training loop raises it
+                self.error = e
+
+        self.thread = threading.Thread(target=run, name="trainmaster-save")
+        self.thread.start()
+
+    def is_writing(self) -> bool:
+        """Whether the file is not written. It raises the error of the thread."""
+        if self.thread is not None and not self.thread.is_alive():
+            self.written()
+        return self.thread is not None
+
+    def written(self) -> None:
+        """Wait until the file is written."""
+        if self.thread is not None:
+            self.thread.join()
+            self.thread = None
+        if self.error is not None:
+            raise self.error
+
+
+def _at_exit(this: weakref.ref[Checkpoints]) -> None:
+    checkpoints = this()
+    if checkpoints is None or checkpoints.loader.client.is_closed:
+        return
+    try:
+        checkpoints.finish(_EXIT)
+    except (errors.Error, OSError) as e:
+        log.warning("the step that was being saved is not committed: %s", e)
+
+
+def _copy(state: Any) -> Any:
+    """Copy the tensors of a state into memory of this process: the next step changes them."""
+    if isinstance(state, torch.Tensor):
+        return state.detach().to("cpu", copy=True)
+    if isinstance(state, Mapping):
+        return {k: _copy(v) for k, v in state.items()}
+    if isinstance(state, (list, tuple)):
+        return type(state)([_copy(v) for v in state])
+    return state
+
+
+def _store(path: pathlib.Path, write: Callable[[pathlib.Path], None]) -> None:
+    """Write a file so that it has its name only when it is complete."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_suffix(".tmp")
+    write(temporary)
+    _sync(temporary)
+    os.replace(temporary, path)
+    _sync(path.parent)
+
+
+def _remove(path: pathlib.Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _sync_all(path: pathlib.Path) -> None:
+    """Sync a file, or a directory with all that is in it."""
+    for p in [path, *path.rglob("*")] if path.is_dir() else [path] * path.exists():
+        _sync(p)
 
 
 def _sync(path: pathlib.Path) -> None:

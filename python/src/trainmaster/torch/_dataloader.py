@@ -19,13 +19,12 @@ from torch.utils.data._utils import signal_handling
 from .. import errors
 from ..account import Run
 from ..client import WINDOW, Client
-from ..loader import Base, Decode, Failure, Paths, Reader, check_decode, chunks_to_keep
+from ..loader import Base, Decode, Paths, Reader, Result, check_decode, chunks_to_keep
+from ._group import Group
 
 _RETRIES = 3  # of the same batch, after workers that died
 _END_OF_WORKER = 0.5  # seconds: the sockets of a worker close before it counts as dead
 _AGAIN = 0.2  # seconds between signals to a main thread that has not noticed
-
-Result = tuple[tuple[Failure, ...], bool, Any]
 
 
 class WorkerDiedError(RuntimeError):
@@ -135,6 +134,9 @@ class DataLoader(Base):
     `num_workers` worker processes. Other arguments, such as `multiprocessing_context`, `prefetch_factor` and `pin_memory`, are those of torch's
     DataLoader.
 
+    `group` is a process group of torch.distributed whose ranks make each step together. All of them get as many batches: a rank without
+    records gets a batch again with `weight` 0. The gradient of `loss * loader.weight` in DDP is that of the mean over all records.
+
     The loop runs to the end of the job. The length is not known. A batch may be shorter than `batch_size`: at the end of a pass, and
     while other trainers have all remaining tasks.
     """
@@ -156,6 +158,7 @@ class DataLoader(Base):
         job: str | None = None,
         timeout: float = 600,
         window: int = WINDOW,
+        group: Any = None,
         **torch_arguments: Any,
     ) -> None:
         """See the class."""
@@ -181,6 +184,8 @@ class DataLoader(Base):
             timeout=timeout,
             window=window,
         )
+        if group is not None:
+            self.group = Group(group)
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
@@ -210,6 +215,8 @@ class DataLoader(Base):
                 ) from None
 
     def _build(self) -> Any:
+        if self.commits is not None:
+            self.commits.settle()  # workers are not forked beside a thread
         generator = torch.Generator()  # so that the random numbers of the script do not depend on the workers
         loader: TorchLoader[Any] = TorchLoader(
             self.dataset,  # type: ignore[arg-type]
@@ -249,7 +256,7 @@ class DataLoader(Base):
                     ) from e
                 self.rebuilt += 1
                 iterator = None
-                self.account.redraw()
+                self.account.redraw(self._ahead)
                 iterator = self._build()
                 continue
             if result is None:
