@@ -12,15 +12,16 @@ def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_figures_as_json() -> None:
-    done = bench("--only", "records", "--only", "killed", "--only", "loader", "--runs", "1", "-o", "json")
+    done = bench("--only", "records", "--only", "killed", "--only", "loader", "--only", "agreement", "--runs", "1", "-o", "json")
     assert done.returncode == 0, done.stderr
     figures = {f["name"]: f for f in json.loads(done.stdout)["figures"]}
     assert set(figures) == {
         "1 KB records", "memory of the agent, reading", "killed trainer to its task with another, p99", "DataLoader, records/s",
+        "agreement of 3 ranks behind a step, p50",
     }  # fmt: skip
     for f in figures.values():
         assert f["value"] > 0
-        assert f["meets_limit"] == (f["value"] <= f["limit"] if f["unit"] in {"MB", "ms"} else f["value"] >= f["limit"])
+        assert f["meets_limit"] == (f["value"] <= f["limit"] if f["unit"] in {"MB", "ms", "us"} else f["value"] >= f["limit"])
     assert set(figures["1 KB records"]["detail"]["cpu_ms"]) == {"python", "agent", "master"}
 
 

@@ -6,6 +6,7 @@ import json
 import math
 import os
 import pathlib
+import socket
 import statistics
 import struct
 import subprocess
@@ -323,10 +324,34 @@ class _Trainer:
             self.process.stdout.close()
 
 
+def agreement(directory: str, runs: int) -> list[Figure]:  # noqa: ARG001 it writes nothing
+    """Agree on the next step on 3 ranks, behind a step of 2 ms."""
+    size = 3
+    with socket.socket() as s:
+        s.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{s.getsockname()[1]}"
+    command = [sys.executable, "-m", f"{__package__}.rank", address]
+    steps = str(max(300, 100 * runs))
+    environment = {"GLOO_SOCKET_IFNAME": "lo", **os.environ}
+    ranks = [subprocess.Popen([*command, str(r), str(size), steps], stdout=subprocess.PIPE, text=True, env=environment) for r in range(size)]
+    try:
+        said = ranks[0].communicate(timeout=_PATIENCE)[0]
+    finally:
+        for rank in ranks[1:] if ranks[0].poll() == 0 else ():
+            rank.wait(_PATIENCE)
+        for rank in ranks:
+            rank.kill()
+            rank.communicate()
+    times = json.loads(said)
+    detail = {"n": len(times["hidden"]), "p99": round(_percentile(times["hidden"], 99)), "alone_p50": round(_median(times["alone"]))}
+    return [Figure("agreement of 3 ranks behind a step, p50", _median(times["hidden"]), "us", 300, 150, True, detail)]
+
+
 MEASUREMENTS: dict[str, Callable[[str, int], list[Figure]]] = {
     "records": records,
     "loader": loader,
     "parameters": parameters,
     "agent": agent,
     "killed": killed,
+    "agreement": agreement,
 }
