@@ -210,6 +210,7 @@ func measureTwoMasters(t *testing.T, c *Env, f *figures) {
 	former.await(t, "three trainers with tasks", func() bool { return len(former.holders(t)) == 3 })
 	before := former.done(t)
 	former.await(t, "ten tasks", func() bool { return former.done(t) > before+10 })
+	w.awaitRest(t) // the kubelet looks at a pod that has just changed before it ends it
 	c.Kubectl(t, "-n", ns, "delete", "pod", leader, "--wait=false")
 	dispatched := standby.dispatches(t)
 	f.add("master deleted to the next task, ha", "s", "1", dispatched.Sub(w.deletionOf(t, leader)).Seconds())
@@ -311,6 +312,7 @@ type podWatch struct {
 	pods      pods
 	ends      map[string]time.Time // when the end of a pod was observed
 	deletions map[string]time.Time // when the API showed that a pod is being deleted
+	newest    time.Time            // of the last event
 }
 
 func watchPods(t *testing.T, c *Env, ns string) *podWatch {
@@ -375,6 +377,7 @@ type podEvent struct {
 func (w *podWatch) event(e podEvent) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.newest = time.Now()
 	name, labels := e.Object.Metadata.Name, e.Object.Metadata.Labels
 	s := podState{role: labels["trainmaster.io/role"], attempt: labels["trainmaster.io/attempt"], phase: e.Object.Status.Phase, ip: e.Object.Status.PodIP}
 	s.ended = e.Type == "DELETED"
@@ -403,6 +406,12 @@ func (w *podWatch) await(t *testing.T, limit time.Duration, is func(pods) bool) 
 	}
 	t.Fatalf("after %v the pods are not as expected: %d pods, %d running workers", limit, len(w.pods), w.pods.count("worker", "Running"))
 	return time.Time{}
+}
+
+// awaitRest waits until no pod has changed for 3 seconds.
+func (w *podWatch) awaitRest(t *testing.T) {
+	t.Helper()
+	w.await(t, time.Minute, func(pods) bool { return time.Since(w.newest) > 3*time.Second })
 }
 
 // endOf returns when the end of a pod was observed.
