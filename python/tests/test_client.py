@@ -7,6 +7,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import sysconfig
 import textwrap
 import time
 from collections import Counter
@@ -167,6 +168,11 @@ def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path, monkeypat
         tm.Client(j.addr, window=65)
     monkeypatch.setenv("TRAINMASTER_BIN", str(tmp_path / "none"))
     with pytest.raises(tm.Error, match="TRAINMASTER_BIN: expected a program, found"):
+        tm.Client(j.addr)
+    monkeypatch.delenv("TRAINMASTER_BIN")
+    monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
+    monkeypatch.setattr(sysconfig, "get_path", lambda *_: str(tmp_path))
+    with pytest.raises(tm.Error, match=f"trainmaster: expected the program in {tmp_path}, found none: install the package with pip"):
         tm.Client(j.addr)
 
 
