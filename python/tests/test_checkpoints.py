@@ -356,6 +356,23 @@ def test_state_of_the_loader_is_in_files_of_the_program(job: StartJob, tmp_path:
     empty.die()
 
 
+def skips_the_last(record: memoryview) -> Any:
+    number = number_of(record)
+    return tm.SKIP if number >= 190 else number
+
+
+def test_pass_that_ends_with_skipped_records_is_committed(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """Its last step is committed before: the rest of the pass counts with a step of its own."""
+    j = job("--explicit-commit", "--chunks-per-task", "1")
+    t = Trainer(j, numbers(tmp_path, 200, shards=1, per_chunk=10), tmp_path / "saved", every=1)
+    t.loader._functions = skips_the_last, *t.loader._functions[1:]
+    t.checkpoints.restore()
+    t.train()
+    assert t.counts() == {0: 10, 1: 190}
+    assert t.checkpoints.committed == t.checkpoints.step > 19
+    assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0)]
+
+
 def test_script_that_starts_after_the_end_loads_the_last_step(job: StartJob, tmp_path: pathlib.Path) -> None:
     data = numbers(tmp_path, 200, per_chunk=10)
     j = job("--explicit-commit")
