@@ -158,7 +158,7 @@ func (j *job) seal(s *ledger.Sealer) error {
 	defer cancel()
 	done := make(chan error, 1)
 	go func() { done <- s.Run(ctx, lock, jobID, j.progress) }()
-	deadline := time.After(30 * time.Second)
+	deadline := time.After(5 * time.Minute) // a busy machine seals slowly
 	for {
 		select {
 		case err := <-done:

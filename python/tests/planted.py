@@ -149,6 +149,15 @@ BUGS = [
         "test_group.py::test_gradient_is_that_of_the_mean_over_all_records",
     ),
     Bug(
+        "F451", "a group ends with the agent of a rank", "loader.py", "                self._restart()\n                self._results, self._ahead", "                raise\n                self._results, self._ahead",
+        "test_group.py::test_gradient_is_that_of_the_mean_over_all_records[agent killed]",
+    ),
+    Bug(
+        "F459", "the end of a job is an error", "torch/_checkpoints.py", "            except errors.OverError:\n                client.over =",
+        "            except ZeroDivisionError:\n                client.over =",
+        "test_checkpoints.py::test_script_that_starts_after_the_end_loads_the_last_step",
+    ),
+    Bug(
         "F452", "the batch in hand is read again", "torch/_dataloader.py", "self.account.redraw(self._ahead)", "self.account.redraw()",
         "test_torch.py::test_worker_that_is_killed_while_the_loop_looks_ahead",
     ),

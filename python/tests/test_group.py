@@ -157,7 +157,7 @@ dist.destroy_process_group()
 
 
 def test_torchrun_from_1_to_3_to_2_with_kills(tmp_path: pathlib.Path) -> None:
-    """F453: ranks, workers, agents and the master are killed, nodes come and go. The model has each record once per pass."""
+    """F400: ranks, workers, agents and the master are killed, nodes come and go. The model has each record once per pass."""
     data = lab.numbers(tmp_path, RECORDS, per_chunk=10)
     flags = ["--ring", "1:3", "--explicit-commit", "--passes", str(PASSES), "--chunks-per-task", "2", "--session-ttl", "60s"]
     job = lab.Job(tmp_path / "master", *flags)
