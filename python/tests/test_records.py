@@ -67,5 +67,5 @@ def test_read_records(tmp_path: pathlib.Path) -> None:
     pathlib.Path(path).write_bytes(content)
     with pytest.raises(tm.errors.DamagedError, match="checksum"):
         list(tm.read_records(path))
-    with pytest.raises(tm.errors.DamagedError, match="no such file"):
+    with pytest.raises(tm.errors.NotFoundError, match="expected files with this name, found none"):
         list(tm.read_records(tmp_path / "y-*"))
