@@ -210,7 +210,7 @@ func measureTwoMasters(t *testing.T, c *Env, f *figures) {
 	former.await(t, "three trainers with tasks", func() bool { return len(former.holders(t)) == 3 })
 	before := former.done(t)
 	former.await(t, "ten tasks", func() bool { return former.done(t) > before+10 })
-	w.awaitRest(t) // the kubelet looks at a pod that has just changed before it ends it
+	w.awaitRest(t) // so that the figure has nothing of the start of the pods
 	c.Kubectl(t, "-n", ns, "delete", "pod", leader, "--wait=false")
 	dispatched := standby.dispatches(t)
 	f.add("master deleted to the next task, ha", "s", "1", dispatched.Sub(w.deletionOf(t, leader)).Seconds())

@@ -249,7 +249,7 @@ BUGS = [
         "test_commands.py::test_trainer_that_is_stopped_finishes_its_batch_and_leaves[drain-Loader]",
     ),
     Bug(
-        "F461", "an evaluation that fails ends the training", "loader.py", 'return {"error": f"{type(e).__name__}: {e}"[:_ERROR_BYTES]}', "raise",
+        "F461", "an evaluation that fails ends the training", "loader.py", 'return {"error": shortened(f"{type(e).__name__}: {e}")}', "raise",
         "test_commands.py::test_model_is_evaluated_on_command[fails]",
     ),
     Bug(

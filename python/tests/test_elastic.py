@@ -144,7 +144,7 @@ def test_nodes_come_and_go_and_the_master_is_killed(tmp_path: pathlib.Path) -> N
 
 
 def test_generation_is_replaced_while_a_node_stops_its_program(tmp_path: pathlib.Path) -> None:
-    """F485: a node joins, and is killed before another node has stopped its program. The third node waits in a generation that nobody completes."""
+    """F485: a node joins, and is killed before another node has stopped its program. The third node waits in a generation that stays incomplete."""
     job = lab.Job(tmp_path / "master", "--ring", "1:3")
     nodes = Nodes(tmp_path, job.addr)
     (tmp_path / "a-is-slow").touch()

@@ -155,11 +155,13 @@ class Link:
 
     def _send(self, fields: Mapping[str, Any]) -> None:
         try:
-            bodies = [json.dumps(fields, allow_nan=False).encode()]
+            body = json.dumps(fields, allow_nan=False).encode()
         except ValueError:
             raise errors.InvalidError(f"{fields['op']}: expected finite numbers, found {_not_finite(fields)}") from None
+        bodies = []
         while self._freed:
-            bodies.insert(0, json.dumps({"op": "free", "key": self._freed.popleft()}).encode())
+            bodies.append(json.dumps({"op": "free", "key": self._freed.popleft()}).encode())
+        bodies.append(body)
         data = b"".join(_LENGTH.pack(len(body)) + body for body in bodies)
         before, sent = self._out
         self._out = _Outbound(before[sum(sent) :] + data, collections.deque())

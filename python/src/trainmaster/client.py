@@ -249,7 +249,7 @@ class Client:
 
     def fail_work(self, number: int, text: str) -> None:
         """Do the same with the number of a task."""
-        self.call("fail", task=number, error=text.encode()[:_ERROR_BYTES].decode(errors="ignore"))
+        self.call("fail", task=number, error=shortened(text))
 
     def progress(self, records: int, loss: float | None = None) -> None:
         """Report trained records. It extends the deadlines of the tasks in hand. A loss that is not finite is left out."""
@@ -536,6 +536,11 @@ def shared() -> Client:
 def waiting() -> Client | None:
     """Return and forget the client that `shared` has made."""
     return _waiting.pop() if _waiting and not _waiting[-1].is_closed else None
+
+
+def shortened(text: str) -> str:
+    """Return the part of an error that the master keeps."""
+    return text.encode()[:_ERROR_BYTES].decode(errors="ignore")
 
 
 def _absolute(name: str) -> str:

@@ -22,14 +22,13 @@ from typing import Any, NamedTuple, Protocol
 from . import errors
 from ._agent import Chunks
 from .account import Account, Batch, Need, Over, Run, Work
-from .client import DRAINED, WINDOW, Client, waiting
+from .client import DRAINED, WINDOW, Client, shortened, waiting
 
 log = logging.getLogger("trainmaster")
 
 _PROGRESS = 1.0  # seconds between reports of progress
 _COMMANDS = 1.0  # seconds between looks for commands of the master
 _PATIENCE = 0.1  # seconds that a rank waits for a task when no rank has one
-_ERROR_BYTES = 256
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 Decode = Callable[[memoryview], Any]
 Fail = Callable[..., None]
@@ -439,7 +438,7 @@ class Base:
             self.client.call("evaluated", task=task, **result)
         except errors.InvalidError as e:
             log.error("the result of the evaluation is refused: %s", e)  # noqa: TRY400 it is the user's value
-            self.client.call("evaluated", task=task, error=str(e)[:_ERROR_BYTES])
+            self.client.call("evaluated", task=task, error=shortened(str(e)))
 
     def _measured(self, work: Work) -> dict[str, Any]:
         """Evaluate the model on a task, and return the fields of the result. An error is for the operator: the training goes on."""
@@ -456,7 +455,7 @@ class Base:
             raise
         except Exception as e:
             log.exception("the evaluation of the model failed")
-            return {"error": f"{type(e).__name__}: {e}"[:_ERROR_BYTES]}
+            return {"error": shortened(f"{type(e).__name__}: {e}")}
 
     def _held_out(self, account: Account) -> Iterator[Any]:
         reader = self._reader()

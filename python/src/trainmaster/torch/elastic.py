@@ -229,7 +229,10 @@ class Handler(RendezvousHandler):
             if now["generation"] > self._generation or now["ended"] or now["state"] == "closed":
                 return False
             if time.monotonic() >= end:
-                raise RendezvousTimeoutError(f"generation {self._generation}: expected all nodes within {self._timeout:.0f} s")
+                missing = ", ".join(m["id"] for m, key in zip(state["members"], keys) if store._read([key], 0) is None)
+                raise RendezvousTimeoutError(
+                    f"generation {self._generation}: expected all nodes within {self._timeout:.0f} s, found none of {missing}: look at its log"
+                )
         return True
 
     def _check_size(self, state: dict[str, Any]) -> None:
