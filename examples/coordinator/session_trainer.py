@@ -24,7 +24,8 @@ MESSAGE = 1 << 20  # largest content of a message of GetModel
 
 
 def say(event, *words):
-    print(f"{event:10}", *words, flush=True)
+    # In one piece: the threads of the control service print, too.
+    print(" ".join([f"{event:10}", *map(str, words)]) + "\n", end="", flush=True)
 
 
 class Session:
