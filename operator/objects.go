@@ -247,6 +247,9 @@ func probe(path string, period, failures int32) *corev1.Probe {
 	}
 }
 
+// groupSize returns the number of pods of each worker.
+func groupSize(t *v1alpha1.TrainingJob) int { return max(1, int(t.Spec.GroupSize)) }
+
 // samplePrefix is the prefix of the files of a sample.
 func samplePrefix(t *v1alpha1.TrainingJob) string {
 	return path.Join(directory(t), "data", t.Spec.Data.Sample)
@@ -290,6 +293,7 @@ func masterArgs(t *v1alpha1.TrainingJob) []string {
 		"--annotate-job",
 		"--passes=" + strconv.Itoa(int(s.Passes)),
 		fmt.Sprintf("--workers=%d:%d", low, high), fmt.Sprintf("--initial-workers=%d", s.Workers),
+		"--group-size=" + strconv.Itoa(groupSize(t)),
 		"--worker-command=" + workerCommand(t),
 		"--worker-template=" + path.Join(settings, "worker.yaml"),
 	}

@@ -64,7 +64,7 @@ func TestMasterHasTheFlagsOfTheSpec(t *testing.T) {
 	job, _ := jobOf(t, of)
 	args := job.Spec.Template.Spec.Containers[0].Args
 	for _, want := range []string{
-		"--annotate-job", "--passes=30", "--workers=2:5", "--initial-workers=3", "--ps=2", "--checkpoint-every=10s", "--etcd-advertise=digits-master:2379", "--data-dir=/job/digits/etcd",
+		"--annotate-job", "--passes=30", "--workers=2:5", "--initial-workers=3", "--group-size=1", "--ps=2", "--checkpoint-every=10s", "--etcd-advertise=digits-master:2379", "--data-dir=/job/digits/etcd",
 		"--worker-command=master trainer --data=/job/digits/data/digits --model=mlp --save-model=/job/digits/model.safetensors",
 		"--evaluation-data=/job/digits/data/digits-test-0*", "--best-metric=accuracy:max",
 	} {
@@ -90,6 +90,18 @@ func TestMasterHasTheFlagsOfTheSpec(t *testing.T) {
 	}
 	if text := strings.Join(args, " "); strings.Contains(text, "--ps") || strings.Contains(text, "--evaluation-data") {
 		t.Errorf("a job without servers and held-out files: found %s", text)
+	}
+}
+
+func TestGroupSizeIsAFlagOfTheMaster(t *testing.T) {
+	of := digits()
+	of.Spec.GroupSize, of.Spec.Worker = 4, &v1alpha1.Pods{Command: []string{"/group"}}
+	job, _ := jobOf(t, of)
+	if args := job.Spec.Template.Spec.Containers[0].Args; !slices.Contains(args, "--group-size=4") {
+		t.Errorf("expected --group-size=4 in %q", args)
+	}
+	if s := statusOf(of, observation{job: job}); s.Selector != "trainmaster.io/job=digits,trainmaster.io/role=worker,trainmaster.io/rank=0" {
+		t.Errorf("expected a selector of one pod for each worker, found %s", s.Selector)
 	}
 }
 

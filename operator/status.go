@@ -51,6 +51,9 @@ func statusOf(t *v1alpha1.TrainingJob, o observation) v1alpha1.TrainingJobStatus
 	s := *o.previous.DeepCopy()
 	s.ObservedGeneration = t.Generation
 	s.Selector = fmt.Sprintf("%s=%s,%s=%s", kubernetes.JobLabel, t.Name, kubernetes.RoleLabel, podmanager.Worker)
+	if groupSize(t) > 1 { // one pod for each worker: an autoscaler divides by their number
+		s.Selector += fmt.Sprintf(",%s=0", kubernetes.RankLabel)
+	}
 	set := func(kind string, is bool, reason, message string) {
 		status := metav1.ConditionFalse
 		if is {

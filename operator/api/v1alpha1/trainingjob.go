@@ -45,6 +45,8 @@ type TrainingJobList struct {
 // +kubebuilder:validation:XValidation:rule="!has(self.maxWorkers) || self.workers <= self.maxWorkers",message="workers: expected at most maxWorkers",fieldPath=".workers"
 // +kubebuilder:validation:XValidation:rule="has(self.maxWorkers) || self.workers == oldSelf.workers",message="workers: expected no change, because the job has no maxWorkers",fieldPath=".workers"
 // +kubebuilder:validation:XValidation:rule="has(self.data) || has(self.worker) && has(self.worker.command)",message="data: expected it, or worker.command: the default command of the workers trains on data",fieldPath=".data"
+// +kubebuilder:validation:XValidation:rule="self.groupSize == 1 || has(self.worker) && has(self.worker.command)",message="groupSize: expected worker.command with a program that trains in groups: the default command trains in one pod",fieldPath=".groupSize"
+// +kubebuilder:validation:XValidation:rule="(has(self.maxWorkers) ? self.maxWorkers : self.workers) * self.groupSize + self.parameterServers <= 2000",message="groupSize: expected at most 2000 pods: maxWorkers (workers) times groupSize, and parameterServers",fieldPath=".groupSize"
 // +kubebuilder:validation:XValidation:rule="has(self.data) == has(oldSelf.data) && has(self.evaluation) == has(oldSelf.evaluation) && has(self.worker) == has(oldSelf.worker) && has(self.server) == has(oldSelf.server) && has(self.master) == has(oldSelf.master) && has(self.minWorkers) == has(oldSelf.minWorkers) && has(self.maxWorkers) == has(oldSelf.maxWorkers) && has(self.env) == has(oldSelf.env) && has(self.model) == has(oldSelf.model) && has(self.checkpointEvery) == has(oldSelf.checkpointEvery)",message="only suspend, ttlSecondsAfterFinished and workers can be changed: delete the job and create another"
 type TrainingJobSpec struct {
 	// Image of trainmaster, for the master and, without an image of their own, for the workers and the parameter servers.
@@ -112,6 +114,14 @@ type TrainingJobSpec struct {
 	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="immutable"
 	// +optional
 	MinWorkers *int32 `json:"minWorkers,omitempty"`
+
+	// Number of pods of each worker. The pods of a group are created, replaced and given up together, and the pod of rank 0 is the trainer. With
+	// more than 1, worker.command is required.
+	// +kubebuilder:validation:Minimum=1
+	// +kubebuilder:validation:Maximum=1000
+	// +kubebuilder:default=1
+	// +kubebuilder:validation:XValidation:rule="self == oldSelf",message="immutable"
+	GroupSize int32 `json:"groupSize,omitempty"`
 
 	// Number of parameter servers.
 	// +kubebuilder:validation:Minimum=0
@@ -296,7 +306,7 @@ type TrainingJobStatus struct {
 	// +optional
 	Progress *Progress `json:"progress,omitempty"`
 
-	// Workers is the number of running workers.
+	// Workers is the number of running workers: pods, or groups of pods.
 	// +optional
 	Workers int32 `json:"workers"`
 
