@@ -57,18 +57,16 @@ class Nodes:
         (info / "METADATA").write_text("Metadata-Version: 2.1\nName: trainmaster\nVersion: 0\n")
 
     def start(self, node: str, nnodes: str = "1:3") -> None:
-        """Start a node."""
+        """Start a node with the program."""
+        options = [f"--nnodes={nnodes}", "--nproc-per-node=1", "--rdzv-backend=trainmaster", f"--rdzv-endpoint={self.addr}", "--max-restarts=100"]
+        self.launch(node, *options, "--monitor-interval=0.1", str(self.directory / "program.py"), str(self.directory))
+
+    def launch(self, node: str, *arguments: str) -> None:
+        """Start torchrun with arguments as a node."""
         environment = {k: v for k, v in os.environ.items() if not k.startswith("TRAINMASTER_") or k == "TRAINMASTER_BIN"}
         environment["PYTHONPATH"] = f"{self.directory / 'site'}:{environment['PYTHONPATH']}:{self.modules}"
         environment |= {"NODE": node, "TRAINMASTER_ID": node, "OMP_NUM_THREADS": "1", "LOGLEVEL": "INFO", "GLOO_SOCKET_IFNAME": "lo"}
-        command = [sys.executable, "-m", "torch.distributed.run", f"--nnodes={nnodes}", "--nproc-per-node=1", "--rdzv-backend=trainmaster"]
-        command += [
-            f"--rdzv-endpoint={self.addr}",
-            "--max-restarts=100",
-            "--monitor-interval=0.1",
-            str(self.directory / "program.py"),
-            str(self.directory),
-        ]
+        command = [sys.executable, "-m", "torch.distributed.run", *arguments]
         with (self.directory / f"{node}.log").open("wb") as out:
             self.nodes[node] = subprocess.Popen(command, env=environment, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True)
 
@@ -85,7 +83,7 @@ class Nodes:
         """Process ids of the programs of a node."""
         pid = self.nodes[node].pid
         children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return [int(p) for p in children if "program.py" in pathlib.Path(f"/proc/{p}/cmdline").read_text()]
+        return [int(p) for p in children if pathlib.Path(f"/proc/{p}/environ").read_bytes().find(b"LOCAL_RANK=") >= 0]
 
     def await_steps(self, *names: str, steps: int = 5) -> float:
         """Wait for steps of exactly these nodes from now on, and return the time of the first."""
@@ -119,6 +117,18 @@ class Nodes:
         for node in list(self.nodes):
             if self.nodes[node].poll() is None:
                 self.kill(node)
+
+
+def test_address_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+
+    import trainmaster as tm
+    from trainmaster.torch import elastic
+
+    for name in ("TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(tm.errors.InvalidError, match=r"rdzv-endpoint: expected host:port of the master, found none"):
+        elastic.Handler(RendezvousParameters("trainmaster", "", "none", 1, 1))
 
 
 def test_nodes_come_and_go_and_the_master_is_killed(tmp_path: pathlib.Path) -> None:

@@ -33,6 +33,7 @@ from ..client import _location
 
 log = logging.getLogger("trainmaster")
 
+_EXIT = "torchelastic/agent/terminal_state"  # in the keys of torchrun's barrier at its end
 _SLICE = 2.0  # seconds of one request that waits
 _JOIN_TIMEOUT = 600
 _STORE_TIMEOUT = 300.0
@@ -48,7 +49,13 @@ class MemberStore(Store):
         self._handler, self._generation, self._timeout = handler, generation, _STORE_TIMEOUT
 
     def _call(self, op: str, **fields: Any) -> dict[str, Any]:
-        return self._handler.call(op, generation=self._generation, **fields)
+        try:
+            return self._handler.call(op, generation=self._generation, **fields)
+        except errors.ClosedError:
+            # At its end, torchrun keeps a node until the others end, since they may need a store on it. This store is not on a node.
+            if not any(_EXIT in key for key in [fields.get("key", ""), *fields.get("keys", [])]):
+                raise
+            return {"found": True, "number": 0, "values": [""]}
 
     def _read(self, keys: Sequence[str], wait: float) -> list[bytes] | None:
         end = time.monotonic() + wait
@@ -124,6 +131,13 @@ class Handler(RendezvousHandler):
     def __init__(self, parameters: RendezvousParameters) -> None:
         """Join the ring."""
         self._parameters = parameters
+        named = [v for v in ("TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS") if os.environ.get(v)]
+        if not parameters.endpoint and not named:
+            raise errors.InvalidError("rdzv-endpoint: expected host:port of the master, found none: set it, or TRAINMASTER_ADDR")
+        if not named:  # torchrun gives its environment to the programs, whose loaders find the master so
+            os.environ["TRAINMASTER_ADDR"] = parameters.endpoint
+        if parameters.run_id not in ("", "none"):
+            os.environ.setdefault("TRAINMASTER_JOB", parameters.run_id)
         where, environment, self._where = _location(parameters.endpoint or None, None)
         self._environment = {**environment, "TRAINMASTER_LOG_LEVEL": environment.get("TRAINMASTER_LOG_LEVEL", "warning")}
         self._member = parameters.get("id") or os.environ.get("TRAINMASTER_ID") or f"{socket.gethostname()}-{os.getpid()}"
