@@ -18,8 +18,9 @@ import (
 // takes its tasks by another process. A goroutine makes the requests, one at a time. The methods note outcomes for its next request, and
 // may be called concurrently.
 //
-// As many tasks are requested ahead as were taken in the last 50 ms, at least one. A fast trainer does not wait, and a slow trainer
-// leaves the tasks to others.
+// As many tasks are requested ahead as were taken in the last 50 ms, at least one, when less than half of them are left. A fast trainer does not
+// wait, and a slow trainer leaves the tasks to others. A request reports the finished tasks. Without a need for tasks, it waits up to 10 ms for more
+// of them: each request is a commit of the master.
 type Window struct {
 	client *Client
 	size   int // tasks that may be held
@@ -45,6 +46,8 @@ type Window struct {
 	refused  bool              // the last answer to a request for tasks had none.
 	pollAt   time.Time         // time of the next request after a refusal, while tasks are held.
 	paused   int               // calls in progress during which no request is sent.
+	urgent   int               // calls of Reported in progress.
+	reportBy time.Time         // time of the request that reports the tasks that were finished since the last request.
 	entered  bool              // see Client.enter.
 	draining bool              // prefetched tasks are dropped.
 	err      error             // set: no further request is made.
@@ -58,6 +61,7 @@ const (
 
 const (
 	aheadSpan = 50 * time.Millisecond  // the tasks that were taken within are requested ahead
+	mostDelay = 10 * time.Millisecond  // of a finish
 	pollPause = 100 * time.Millisecond // between requests of a trainer that holds tasks and waits for more
 	freshWait = 100 * time.Millisecond // for the answer to a new request, if the caller does not wait longer
 )
@@ -117,6 +121,7 @@ func (w *Window) run() {
 		c.mu.Unlock()
 		w.sent++
 		w.flying = true
+		w.reportBy = time.Time{}
 		w.mu.Unlock()
 		reply, err := call[wire.NextReply](w.ctx, c.link, "Next", request)
 		if w.ctx.Err() != nil {
@@ -142,12 +147,18 @@ func (w *Window) due(now time.Time) (want int, send bool, wake time.Time) {
 		return 0, false, wake
 	}
 	unsaid, held := s.Unsaid(), s.Unfinished()
-	want = max(0, min(max(w.wanted, w.ahead(now))-len(w.ready), w.size-held))
+	//guard:window-asks-for-several
+	if target := max(w.wanted, w.ahead(now)); 2*len(w.ready) < target {
+		want = max(0, min(target-len(w.ready), w.size-held))
+	}
 	w.dropIfDraining()
 	switch {
 	//guard:window-reports-before-it-waits
 	case unsaid && held == 0:
 		return 0, true, wake // a request for a task could wait for 10 s, and its finishes with it
+	//guard:window-collects-finishes
+	case unsaid && want == 0 && w.urgent == 0 && now.Before(w.reportBy):
+		return 0, false, w.reportBy
 	case unsaid:
 		return want, true, wake
 	case want == 0:
@@ -400,6 +411,9 @@ func (w *Window) report(reason string, tasks ...*taskqueue.Task) {
 		c.session.Report(taskqueue.Result{Token: task.Token, Error: reason, Step: c.explicit.Finish(task.Token)})
 		c.held.end(task.Token)
 		c.forget(task.Token)
+		if w.reportBy.IsZero() {
+			w.reportBy = time.Now().Add(mostDelay)
+		}
 	}
 	c.run(slices.Clone(w.handed)...)
 	w.changedLocked()
@@ -409,6 +423,9 @@ func (w *Window) report(reason string, tasks ...*taskqueue.Task) {
 func (w *Window) Reported(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.urgent++
+	defer func() { w.urgent-- }()
+	w.changedLocked()
 	for w.client.session.Unsaid() {
 		if errors.Is(w.err, io.EOF) {
 			return nil

@@ -1,0 +1,64 @@
+package trainer
+
+import (
+	"testing"
+	"time"
+
+	"trainmaster/master/netrpc/wire"
+	"trainmaster/taskqueue"
+	"trainmaster/trainer/session"
+)
+
+// F383: a fast trainer makes one request for several tasks and finishes. A finish that nothing else needs a request for waits 10 ms at most.
+func TestRequestsOfAWindow(t *testing.T) {
+	now := time.Now()
+	task := func(i int) taskqueue.Task {
+		return taskqueue.Task{Index: i, Token: taskqueue.Token{Position: i, Attempt: 1}, Chunks: make([]taskqueue.Chunk, 1)}
+	}
+	type state struct {
+		taken, ready, handed int // tasks
+		finishes             int
+		by                   time.Duration // until reportBy
+		wanted, urgent       int
+	}
+	for name, c := range map[string]struct {
+		state
+		want int
+		send bool
+		wake time.Duration
+	}{
+		"half of the tasks are left":            {state: state{taken: 20, ready: 10, handed: 1}},
+		"less than half are left":               {state: state{taken: 20, ready: 9, handed: 1}, want: 11, send: true},
+		"slow trainer with a task ahead":        {state: state{taken: 1, ready: 1, handed: 1}},
+		"slow trainer without a task ahead":     {state: state{taken: 1, ready: 0, handed: 1}, want: 1, send: true},
+		"finishes, and half are left":           {state: state{taken: 20, ready: 10, handed: 1, finishes: 3, by: 8 * time.Millisecond}, wake: 8 * time.Millisecond},
+		"finishes, and less than half are left": {state: state{taken: 20, ready: 9, handed: 1, finishes: 3, by: 8 * time.Millisecond}, want: 11, send: true},
+		"finishes after 10 ms":                  {state: state{taken: 20, ready: 10, handed: 1, finishes: 3, by: 0}, send: true},
+		"finishes that a caller waits for":      {state: state{taken: 20, ready: 10, handed: 1, finishes: 3, by: 8 * time.Millisecond, urgent: 1}, send: true},
+		"last finish":                           {state: state{taken: 20, finishes: 1, by: 8 * time.Millisecond, wanted: 1}, send: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s := session.New(&wire.JoinReply{})
+			w := &Window{client: &Client{session: s}, size: MaxWindow, wanted: c.wanted, urgent: c.urgent, reportBy: now.Add(c.by)}
+			for i := range c.ready + c.handed + c.finishes {
+				one := task(i)
+				s.Answered(&wire.NextReply{Task: one})
+				switch {
+				case i < c.ready:
+					w.ready = append(w.ready, &one)
+				case i < c.ready+c.handed:
+					w.handed = append(w.handed, one.Token)
+				default:
+					s.Report(taskqueue.Result{Token: one.Token})
+				}
+			}
+			for range c.taken {
+				w.taken = append(w.taken, now)
+			}
+			want, send, wake := w.due(now)
+			if want != c.want && send || send != c.send || !send && wake.IsZero() != (c.wake == 0) || c.wake > 0 && !wake.Equal(now.Add(c.wake)) {
+				t.Errorf("expected %d tasks, %v, in %v; found %d, %v, %v", c.want, c.send, c.wake, want, send, wake.Sub(now))
+			}
+		})
+	}
+}
