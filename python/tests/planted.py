@@ -129,6 +129,11 @@ BUGS = [
         "test_elastic.py::test_generation_is_replaced_while_a_node_stops_its_program",
     ),
     Bug(
+        "F489", "each rank renames the directory of a step", "torch/_checkpoints.py",
+        "        if self._writes():\n            if not temporary.exists():", "        if True:\n            if not temporary.exists():",
+        "test_fsdp.py::test_sharded_model_has_each_record_once_per_pass",
+    ),
+    Bug(
         "F397", "memory is freed while records are in use", "_link.py", "weakref.finalize(memory, self._free, reply[\"key\"], os.getpid()).atexit = False",
         'self._free(reply["key"], os.getpid())', "test_link.py::test_freed_chunk_is_reported_with_the_next_request",
     ),
