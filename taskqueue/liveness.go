@@ -364,6 +364,10 @@ func (q *Queue) passDeadline(e *entry, limit int) bool {
 			return true
 		}
 		q.retryOrSetAside(e)
+		//guard:lost-window-waits-once
+		if h.trainer.gone { // losses are ignored: this timeout is that of all its tasks
+			q.giveBack(h.trainer, false, nil)
+		}
 	}
 	return true
 }

@@ -367,6 +367,9 @@ func (n *naive) tick() {
 			holder.late = holder.late[max(0, len(holder.late)-16):]
 			n.take(at, h.trainer, true)
 			n.setAsideIfFailed(at)
+			if holder.gone { // losses are ignored
+				n.end(holder, false)
+			}
 		}
 	}
 	n.forgetGone()

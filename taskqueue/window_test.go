@@ -94,6 +94,35 @@ func TestLostWindowWritesFewKeys(t *testing.T) {
 	}
 }
 
+// With losses ignored, one timeout returns the window of a lost trainer, and is charged to the running task alone.
+func TestLostWindowWaitsForOneTimeout(t *testing.T) {
+	q, s := windowed(t, 100, 64, Options{Passes: 1, LossesIgnored: true})
+	var held []Token
+	for seq := uint64(1); len(held) < 64; seq++ {
+		held = append(held, want(q, s, seq, 64, held...)...)
+	}
+	q.Apply(q.Clock().Add(time.Minute), &Tick{})
+	tasks := q.PendingTasks()
+	if len(tasks) != 64 || len(tasks[0].Holders) != 1 {
+		t.Fatalf("expected 64 tasks of the lost trainer before the timeout, found %+v", tasks)
+	}
+	q.Ready()
+	q.Apply(q.Clock().Add(10*time.Minute), &Tick{})
+	if n := len(q.Ready().Writes); n > 2 {
+		t.Errorf("expected at most 2 keys, found %d", n)
+	}
+	failures, retries := 0, 0
+	for _, p := range q.PendingTasks() {
+		failures += p.Failures
+		if len(p.Holders) == 0 {
+			retries++
+		}
+	}
+	if failures != 1 || retries != 64 {
+		t.Errorf("expected 64 returned tasks with one failure, found %d with %d", retries, failures)
+	}
+}
+
 // After a failover, the tasks of a window are in the order of their requests: the clock of the earliest request runs next.
 func TestRestoredWindowHasTheOrderOfItsRequests(t *testing.T) {
 	q, s := windowed(t, 20, 10, Options{Passes: 1})
