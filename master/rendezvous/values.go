@@ -21,6 +21,8 @@ const (
 	MaxValues     = 4096
 	MaxValueBytes = 16 << 20 // of all values
 
+	MaxValueInstances = 4 * MaxMembers // that change one value
+
 	KeptGenerations = 4 // with values, the current one included
 )
 
@@ -41,12 +43,13 @@ type Value struct {
 	Last    map[string]Change `json:"last,omitempty"`   // by instance
 }
 
-// Change is a change and its reply.
+// Change is a change and its reply. It has no content: thousands of instances can change a value, which etcd limits to 1.5 MiB.
 type Change struct {
 	Sequence uint64 `json:"sequence"`
-	Found    bool   `json:"found,omitempty"`
-	Content  []byte `json:"value,omitempty"`
-	Number   int64  `json:"number,omitempty"`
+	Found    bool   `json:"found,omitempty"` // of a compare-and-set: the value is the desired one
+	//guard:ring-change-without-content
+	Content []byte `json:"-"`
+	Number  int64  `json:"number,omitempty"`
 }
 
 // DecodeValue decodes a stored value.
@@ -100,9 +103,16 @@ func (v Value) Apply(instance string, sequence uint64, op Operation) (next Value
 		if sequence < last.Sequence {
 			return v, reply, false, fmt.Errorf("%w: sequence: expected more than %d, the last change of this member, found %d", ErrBadValue, last.Sequence, sequence)
 		}
+		if o, ok := op.(CompareSetValue); ok {
+			last.Content = o.content(v, last.Found)
+		}
 		return v, last, false, nil
 	}
-	exists := v.Last != nil && !v.Absent
+	//guard:ring-value-instances
+	if len(v.Last) >= MaxValueInstances && v.Last[instance].Sequence == 0 {
+		return v, reply, false, fmt.Errorf("%w: expected changes of at most %d members and their restarts, found %d", ErrTooManyValues, MaxValueInstances, len(v.Last))
+	}
+	exists := v.exists()
 	next = Value{Format: ValuesVersion, Content: v.Content, Absent: v.Absent, Last: map[string]Change{}}
 	for k, c := range v.Last {
 		next.Last[k] = c
@@ -117,6 +127,8 @@ func (v Value) Apply(instance string, sequence uint64, op Operation) (next Value
 	next.Last[instance] = reply
 	return next, reply, true, nil
 }
+
+func (v Value) exists() bool { return v.Last != nil && !v.Absent }
 
 // Operation is a change of a value.
 type Operation interface {
@@ -152,13 +164,23 @@ func (o AddValue) change(next *Value, exists bool) (c Change, err error) {
 type CompareSetValue struct{ Expected, Desired []byte }
 
 func (o CompareSetValue) change(next *Value, exists bool) (Change, error) {
-	switch {
-	case exists && bytes.Equal(next.Content, o.Expected), !exists && len(o.Expected) == 0:
+	isDesired := exists && bytes.Equal(next.Content, o.Expected) || !exists && len(o.Expected) == 0
+	if isDesired {
 		next.Content, next.Absent = o.Desired, false
-	case !exists:
-		return Change{Content: o.Expected}, nil
 	}
-	return Change{Content: next.Content}, nil
+	return Change{Found: isDesired, Content: o.content(*next, isDesired)}, nil
+}
+
+// content returns the content of the reply. A repetition without effect has the present value, which can be newer than that of the lost reply.
+func (o CompareSetValue) content(v Value, isDesired bool) []byte {
+	switch {
+	//guard:repeated-compare-and-set-had-effect
+	case isDesired:
+		return o.Desired
+	case v.exists():
+		return v.Content
+	}
+	return o.Expected
 }
 
 // DeleteValue removes a value.

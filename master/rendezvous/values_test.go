@@ -2,6 +2,7 @@ package rendezvous
 
 import (
 	"errors"
+	"fmt"
 	"math"
 	"strings"
 	"testing"
@@ -63,6 +64,44 @@ func TestRepeatedChangeOfAValueHasNoEffect(t *testing.T) {
 	}
 	if _, _, _, err := v.Apply("a", 6, AddValue{Amount: 1}); !errors.Is(err, ErrBadValue) {
 		t.Errorf("an earlier change: expected an error, found %v", err)
+	}
+}
+
+// F430: the reply to a compare-and-set is lost, and another member changes the value before the repetition.
+func TestRepeatedCompareAndSet(t *testing.T) {
+	swap := func(expected, desired string) CompareSetValue {
+		return CompareSetValue{Expected: []byte(expected), Desired: []byte(desired)}
+	}
+	v, _ := change(t, Value{}, "a", 1, swap("", "mine"))
+	v, _ = change(t, v, "b", 1, SetValue{Content: []byte("newer")})
+	v, _ = change(t, v, "c", 1, swap("other", "never"))
+	v, _ = change(t, v, "d", 1, swap("newer", "newest"))
+	for instance, c := range map[string]struct {
+		op   CompareSetValue
+		want string
+	}{"a": {swap("", "mine"), "mine"}, "c": {swap("other", "never"), "newest"}, "d": {swap("newer", "newest"), "newest"}} {
+		next, reply, isNew, err := v.Apply(instance, 1, c.op)
+		if err != nil || isNew || string(reply.Content) != c.want || string(next.Content) != "newest" {
+			t.Errorf("%s: expected the reply %q and the value newest, found %q, %q, new %v, %v", instance, c.want, reply.Content, next.Content, isNew, err)
+		}
+	}
+	v, _ = change(t, v, "b", 2, DeleteValue{})
+	if _, reply, _, _ := v.Apply("c", 1, swap("other", "never")); string(reply.Content) != "other" {
+		t.Errorf("no value: expected the expected one, found %q", reply.Content)
+	}
+}
+
+// F436: thousands of members change a value of the largest size. etcd accepts at most 1.5 MiB.
+func TestValueThatManyMembersChangeIsBounded(t *testing.T) {
+	v, reply, _, _ := Value{}.Apply(fmt.Sprintf("%064d", 0), math.MaxUint64, CompareSetValue{Desired: make([]byte, MaxValue)})
+	for i := range MaxValueInstances {
+		v.Last[fmt.Sprintf("%064d", i)] = reply
+	}
+	if n := len(v.Encode()); n > 1<<20 || len(v.Last) != MaxValueInstances {
+		t.Errorf("expected the changes of %d instances in at most 1 MiB, found %d in %d bytes", MaxValueInstances, len(v.Last), n)
+	}
+	if _, _, _, err := v.Apply("another", 1, SetValue{}); !errors.Is(err, ErrTooManyValues) {
+		t.Errorf("another instance: expected an error, found %v", err)
 	}
 }
 

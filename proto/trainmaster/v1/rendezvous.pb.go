@@ -1363,7 +1363,7 @@ func (x *RingDelete) GetKey() string {
 
 type RingStoreReply struct {
 	state protoimpl.MessageState `protogen:"open.v1"`
-	// get: all keys have values. delete: there was a value.
+	// get: all keys have values. delete: there was a value. compare_set: the value became `desired`.
 	Found bool `protobuf:"varint,1,opt,name=found,proto3" json:"found,omitempty"`
 	// get: the values in the order of the keys, if all were found. compare_set: the value after the call, or `expected` if there is none.
 	Values [][]byte `protobuf:"bytes,2,rep,name=values,proto3" json:"values,omitempty"`
