@@ -4,12 +4,13 @@ import (
 	"bytes"
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math"
 	"net"
 	"sync"
 	"time"
+
+	"github.com/sirupsen/logrus"
 
 	"trainmaster/dataset"
 	"trainmaster/recordio"
@@ -126,32 +127,33 @@ func seconds(s float64) time.Duration {
 	return time.Duration(min(max(s, 0), most) * float64(time.Second))
 }
 
-// serve serves a connection until it ends. main is the connection of the training process, which alone can make requests other than chunk and free.
-func (a *agent) serve(conn *net.UnixConn, main bool) error {
-	ctx, cancel := context.WithCancel(a.ctx)
+// incoming is a request whose first part has taken effect.
+type incoming struct {
+	id   uint64 // 0: it gets no reply
+	op   string
+	wait *float64 // limit of work
+	work work     // the rest; nil: there is none, and no reply
+	sent func()   // nil, or called after the reply
+}
+
+// serve serves a connection until it ends. begin reads a request and does the part that takes effect before the next request.
+func serve(ctx context.Context, conn *net.UnixConn, log *logrus.Entry, begin func(body []byte) (incoming, error)) error {
+	ctx, cancel := context.WithCancel(ctx)
 	s := newStream(conn)
-	held := &holder{}
 	var running sync.WaitGroup
-	defer func() {
-		cancel()
-		running.Wait()
-		a.chunks.freeAll(held)
-	}()
+	defer running.Wait()
+	defer cancel()
 	unanswered := make(chan struct{}, maxUnanswered)
 	for {
 		body, err := s.read()
 		if err != nil {
 			return err
 		}
-		r := &request{}
-		if err := json.Unmarshal(body, r); err != nil {
-			return errors.Join(errFrame, err)
+		r, err := begin(body)
+		if err != nil {
+			return fmt.Errorf("%w: %w", errFrame, err)
 		}
-		if isArena[r.Op] {
-			r.body = bytes.Clone(body)
-		}
-		work := a.begin(r, main, held)
-		if work == nil {
+		if r.work == nil {
 			continue
 		}
 		select {
@@ -162,27 +164,48 @@ func (a *agent) serve(conn *net.UnixConn, main bool) error {
 		//guard:requests-wait-for-no-other
 		running.Go(func() {
 			defer func() { <-unanswered }()
-			limit, release := limited(ctx, r.Wait)
+			limit, release := limited(ctx, r.wait)
 			defer release()
-			out, err := work(limit)
+			out, err := r.work(limit)
 			if err != nil {
 				out = reply{content: errorReply{failureOf(err)}}
 			}
-			if r.ID == 0 {
+			if r.id == 0 {
 				if err != nil && ctx.Err() == nil {
-					a.log.WithError(err).WithField("op", r.Op).Warn("request without a reply failed")
+					log.WithError(err).WithField("op", r.op).Warn("request without a reply failed")
 				}
 				return
 			}
-			if err := s.write(r.ID, out); err != nil && ctx.Err() == nil {
-				a.log.WithError(err).WithField("op", r.Op).Debug("reply not sent")
+			if err := s.write(r.id, out); err != nil && ctx.Err() == nil {
+				log.WithError(err).WithField("op", r.op).Debug("reply not sent")
 				conn.Close() // the peer cannot find the next frame
 			}
-			if r.Op == "close" && main {
-				a.closeOnce.Do(func() { close(a.closing) })
+			if r.sent != nil {
+				r.sent()
 			}
 		})
 	}
+}
+
+// serve serves a connection until it ends. main is the connection of the training process, which alone can make requests other than chunk and free.
+func (a *agent) serve(conn *net.UnixConn, main bool) error {
+	held := &holder{}
+	defer a.chunks.freeAll(held)
+	return serve(a.ctx, conn, a.log, func(body []byte) (incoming, error) {
+		r := &request{}
+		if err := json.Unmarshal(body, r); err != nil {
+			return incoming{}, err
+		}
+		if isArena[r.Op] {
+			r.body = bytes.Clone(body)
+		}
+		in := incoming{id: r.ID, op: r.Op, work: a.begin(r, main, held)}
+		in.wait = r.Wait // begin can remove it
+		if r.Op == "close" && main {
+			in.sent = func() { a.closeOnce.Do(func() { close(a.closing) }) }
+		}
+		return in, nil
+	})
 }
 
 // work is the part of a request that may wait.

@@ -136,40 +136,19 @@ func RunMember(ctx context.Context, config MemberConfig) error {
 
 // serve serves the main connection until it ends.
 func (m *member) serve(conn *net.UnixConn) error {
-	ctx, cancel := context.WithCancel(m.ctx)
-	s := newStream(conn)
-	var running sync.WaitGroup
-	defer running.Wait()
-	defer cancel()
-	unanswered := make(chan struct{}, maxUnanswered)
-	for {
-		body, err := s.read()
-		if err != nil {
-			return err
-		}
+	return serve(m.ctx, conn, m.config.Log, func(body []byte) (incoming, error) {
 		r := &memberRequest{}
 		if err := json.Unmarshal(body, r); err != nil {
-			return errors.Join(errFrame, err)
+			return incoming{}, err
 		}
 		if r.ID == 0 {
-			return fmt.Errorf("%w: id: expected a number above 0, found 0", errFrame)
+			return incoming{}, errors.New("id: expected a number above 0, found 0")
 		}
-		select {
-		case unanswered <- struct{}{}:
-		case <-ctx.Done():
-			return context.Cause(ctx)
-		}
-		running.Go(func() {
-			defer func() { <-unanswered }()
-			out, err := m.answer(ctx, r)
-			if err != nil {
-				out = errorReply{failureOf(err)}
-			}
-			if err := s.write(r.ID, reply{content: out}); err != nil {
-				conn.Close() // the peer cannot find the next frame
-			}
-		})
-	}
+		return incoming{id: r.ID, op: r.Op, work: func(ctx context.Context) (reply, error) {
+			content, err := m.answer(ctx, r)
+			return reply{content: content}, err
+		}}, nil
+	})
 }
 
 // answer returns the content of a reply.
