@@ -195,6 +195,14 @@ BUGS = [
         "test_checkpoints.py::test_state_of_the_loader_is_in_files_of_the_program",
     ),
     Bug(
+        "F386", "directories of killed trainers stay", "_agent.py", "                    _remove(path)\n", "                    pass\n",
+        "test_client.py::test_directory_of_killed_processes_is_removed",
+    ),
+    Bug(
+        "F386", "the directory of a running trainer is removed", "_agent.py", "fcntl.flock(self._lock, fcntl.LOCK_EX)", "pass",
+        "test_client.py::test_directory_of_killed_processes_is_removed",
+    ),
+    Bug(
         "F398", "a program of another version is accepted", "_agent.py", "if MASTER and found != MASTER:", "if False:",
         "test_client.py::test_another_version_is_refused",
     ),

@@ -17,6 +17,7 @@ import pytest
 from lab import Job, ends, kill, number_of, numbers, once_per_pass
 
 import trainmaster as tm
+from trainmaster._agent import Directory
 
 StartJob = Callable[..., Job]
 
@@ -81,6 +82,32 @@ def test_agent_that_is_killed_is_started_again(job: StartJob, tmp_path: pathlib.
     j.verify()
 
 
+def test_directory_of_killed_processes_is_removed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the next trainer. A running trainer, or a fork of it, keeps its directory, and other files stay."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    others = ["trainmaster-agent-of-all-users", "trainmaster-agent-of_users"]
+    for name in others:
+        (tmp_path / name).mkdir()
+    (tmp_path / others[1] / "file").touch()
+    script = "import sys, tempfile; tempfile.tempdir = sys.argv[1]; from trainmaster._agent import Directory; d = Directory()\n"
+    script += "open(d.socket, 'w'); print(d.path, flush=True); input()"
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in "ab"]
+    killed, running = (pathlib.Path(p.stdout.readline().strip()) for p in processes if p.stdout is not None)
+    kill(processes[0].pid)
+    processes[0].wait()
+    assert killed.exists()
+    directory = Directory()
+    assert not killed.exists()
+    assert running.exists()
+    assert {p.name for p in tmp_path.iterdir()} == {running.name, pathlib.Path(directory.path).name, *others}
+    directory.remove()
+    directory.remove()
+    assert not os.path.exists(directory.path)
+    kill(processes[1].pid)
+    processes[1].wait()
+
+
 def test_killed_master_costs_no_record(job: StartJob, tmp_path: pathlib.Path) -> None:
     data, j, seen = numbers(tmp_path, 400), job("--chunks-per-task", "1"), Counter[int]()
     with tm.Client(j.addr) as client:
@@ -102,6 +129,7 @@ def test_agent_ends_with_a_killed_trainer(job: StartJob, tmp_path: pathlib.Path)
             f"""
             import os, time
             import trainmaster as tm
+from trainmaster._agent import Directory
             client = tm.Client({j.addr!r}, id="victim")
             client.report_dataset({data!r})
             for task in client.tasks():
@@ -205,6 +233,7 @@ def test_local_master(tmp_path: pathlib.Path) -> None:
     data = numbers(tmp_path, 100)
     script = f"""
 import trainmaster as tm
+from trainmaster._agent import Directory
 with tm.Client() as client:
     client.report_dataset({data!r})
     print(sum(len(task) for task in client.tasks()))

@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -148,8 +149,12 @@ func (a *agent) hasJoined() *trainer.Window {
 	}
 }
 
-// abandon ends the session of a process that has died.
+// abandon ends the session of a process that has died, and removes the directory that the process has made for the socket.
 func (a *agent) abandon() error {
+	if a.config.Socket != "" {
+		//guard:directory-of-a-dead-trainer-removed
+		_ = errors.Join(os.Remove(a.config.Socket), os.Remove(filepath.Dir(a.config.Socket))) // it can have other files
+	}
 	if w := a.hasJoined(); w != nil {
 		//guard:dead-trainer-leaves-at-once
 		return w.Abandon()

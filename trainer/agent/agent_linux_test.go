@@ -3,7 +3,9 @@ package agent_test
 import (
 	"bufio"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
 	"net"
 	"os"
 	"os/exec"
@@ -117,8 +119,13 @@ func killTrainer(t *testing.T, forks bool, memory int) {
 	if err := m.ReportDataset(t.Context(), []string{dataset(t, recordio.WriterOptions{})}); err != nil {
 		t.Fatal(err)
 	}
+	own, err := os.MkdirTemp("", "agent") // a path of a socket has at most 107 bytes
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(own) })
 	cmd := exec.Command(os.Args[0])
-	cmd.Env = append(os.Environ(), roleEnv+"=trainer", addrEnv+"="+m.Addr, idEnv+"=victim", forksEnv+"="+strconv.FormatBool(forks), memoryEnv+"="+strconv.Itoa(memory))
+	cmd.Env = append(os.Environ(), roleEnv+"=trainer", addrEnv+"="+m.Addr, idEnv+"=victim", socketEnv+"="+filepath.Join(own, "agent"), forksEnv+"="+strconv.FormatBool(forks), memoryEnv+"="+strconv.Itoa(memory))
 	cmd.Stderr = os.Stderr
 	out, err := cmd.StdoutPipe()
 	if err != nil {
@@ -166,6 +173,10 @@ func killTrainer(t *testing.T, forks bool, memory int) {
 	if losses != 1 || len(pending) < 2 {
 		t.Errorf("expected two tasks, one of them with a loss, found %+v", pending)
 	}
+	mastertest.Eventually(t, "the directory of the dead trainer is removed", func() bool {
+		_, err := os.Stat(own)
+		return errors.Is(err, fs.ErrNotExist)
+	})
 }
 
 // The trainer closes its connection: its finishes count, and its other task is not charged.

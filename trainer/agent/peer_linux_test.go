@@ -98,7 +98,7 @@ func runTrainer() int {
 			return 1
 		}
 	}
-	p, err := startAgent(os.Getenv(addrEnv), os.Getenv(idEnv), "")
+	p, err := startAgent(os.Getenv(addrEnv), os.Getenv(idEnv), os.Getenv(socketEnv))
 	if err != nil {
 		fmt.Println(err)
 		return 1

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
+import glob
 import os
-import shutil
 import socket
 import subprocess
 import sys
@@ -18,6 +19,8 @@ from ._version import MASTER, VERSION
 
 PROTOCOL = 1
 _CLOSE_TIMEOUT = 10.0
+_PREFIX = "trainmaster-agent-"
+_SOCKET = "agent"
 
 
 def binary() -> str:
@@ -48,6 +51,48 @@ def check_version(found: str, path: str) -> None:
         )
 
 
+class Directory:
+    """A directory for the socket of an agent, with a lock that ends with this process and its forks."""
+
+    def __init__(self) -> None:
+        """Make it, and remove the directories of processes that were killed."""
+        # A path of a Unix socket has at most 107 bytes.
+        parent = tempfile.gettempdir() if len(tempfile.gettempdir()) < 74 else "/tmp"
+        for path in glob.glob(os.path.join(glob.escape(parent), _PREFIX + "????????")):
+            with contextlib.suppress(OSError):
+                lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+                try:
+                    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    _remove(path)
+                finally:
+                    os.close(lock)
+        while True:
+            self.path = tempfile.mkdtemp(prefix=_PREFIX, dir=parent)  # with mode 0700
+            with contextlib.suppress(FileNotFoundError):
+                self._lock = os.open(self.path, os.O_RDONLY)
+                with contextlib.suppress(OSError):  # no locks on this file system: then no process has one
+                    fcntl.flock(self._lock, fcntl.LOCK_EX)
+                if os.path.exists(self.path):  # otherwise another process has removed it before the lock
+                    break
+                os.close(self._lock)
+        self.socket = os.path.join(self.path, _SOCKET)
+
+    def remove(self) -> None:
+        """Remove it, if it is not removed."""
+        lock, self._lock = self._lock, -1
+        if lock >= 0:
+            with contextlib.suppress(OSError):
+                _remove(self.path)
+            os.close(lock)
+
+
+def _remove(path: str) -> None:
+    """Remove a directory that has no file but the socket."""
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(os.path.join(path, _SOCKET))
+    os.rmdir(path)
+
+
 class Agent:
     """A running agent with its main connection."""
 
@@ -55,10 +100,8 @@ class Agent:
         """Start an agent. The caller must call `hello` first."""
         self.program = binary()
         self.owner = os.getpid()
-        # The directory has mode 0700. A path of a Unix socket has at most 107 bytes.
-        parent = tempfile.gettempdir() if len(tempfile.gettempdir()) < 80 else "/tmp"
-        self.directory = tempfile.mkdtemp(prefix="trainmaster-", dir=parent)
-        self.path = os.path.join(self.directory, "agent")
+        self._directory = Directory()
+        self.path = self._directory.socket
         ours, theirs = socket.socketpair()
         try:
             self.process = subprocess.Popen(
@@ -70,7 +113,7 @@ class Agent:
             )
         except OSError as e:
             ours.close()
-            shutil.rmtree(self.directory, ignore_errors=True)
+            self._directory.remove()
             raise errors.AgentError(f"{self.program}: cannot start the agent: {e}") from e
         finally:
             theirs.close()
@@ -103,7 +146,7 @@ class Agent:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        shutil.rmtree(self.directory, ignore_errors=True)
+        self._directory.remove()
 
 
 class Chunks:
