@@ -51,7 +51,7 @@ BUGS = [
         "test_account.py::test_interrupt_at_any_instruction_loses_and_repeats_nothing",
     ),
     Bug(
-        "F392", "a left loop does not get its batch again", "account.py", "self._state = self._state._replace(sent=0)", "pass",
+        "F392", "a left loop does not get its batch again", "account.py", "self._state = self._state._replace(sent=after)", "pass",
         "test_loader.py::test_batch_in_hand_is_given_again_unless_it_is_done",
     ),
     Bug(
@@ -84,21 +84,21 @@ BUGS = [
     ),
     Bug(
         "F395", "a failure is not reported",
-        "loader.py",
+        "_sampler.py",
         "self.client.fail_work(f.task, f.text)",
         "pass",
         "test_loader.py::test_decode_error_fails_its_task",
     ),
     Bug(
-        "F395", "records of a failed task stay in its batch", "loader.py", "for task, item in items if task not in bad]", "for task, item in items]",
+        "F395", "records of a failed task stay in its batch", "_reader.py", "for task, item in items if task not in bad]", "for task, item in items]",
         "test_loader.py::test_decode_error_fails_its_task",
     ),
     Bug(
-        "F395", "a batch without records is yielded", "loader.py", "return tuple(failures), len(items), self.collate(items) if items else None",
+        "F395", "a batch without records is yielded", "_reader.py", "return tuple(failures), len(items), self.collate(items) if items else None",
         "return tuple(failures), 1, self.collate(items)", "test_loader.py::test_skipped_record_is_consumed",
     ),
     Bug(
-        "F396", "batches of a lost session go on", "loader.py", "        self.account.reset()\n", "", "test_loader.py::test_agent_that_is_killed_costs_no_count",
+        "F396", "batches of a lost session go on", "_sampler.py", "        self.account.reset()\n", "", "test_loader.py::test_agent_that_is_killed_costs_no_count",
     ),
     Bug(
         "F480", "progress finds the end of the agent", "client.py", "with contextlib.suppress(errors.AgentLostError):  # the next", "if True:  # the next",
@@ -146,15 +146,15 @@ BUGS = [
         "test_checkpoints.py::test_pass_that_ends_with_skipped_records_is_committed",
     ),
     Bug(
-        "F401", "a batch without a step is accepted", "loader.py", "        if self._unapplied():\n            raise", "        if False:\n            raise",
+        "F401", "a batch without a step is accepted", "_sampler.py", "        if self._unapplied():\n            raise", "        if False:\n            raise",
         "test_checkpoints.py::test_bad_input_is_explained",
     ),
     Bug(
-        "F450", "weights are those of equal ranks", "loader.py", "self.weight = group.size * now.samples / agreed.samples", "self.weight = float(now.samples > 0)",
+        "F450", "weights are those of equal ranks", "_group.py", "loader.weight = group.size * now.samples / agreed.samples", "loader.weight = float(now.samples > 0)",
         "test_group.py::test_gradient_is_that_of_the_mean_over_all_records",
     ),
     Bug(
-        "F451", "a group ends with the agent of a rank", "loader.py", "                self._restart()\n                self._results, self._ahead", "                raise\n                self._results, self._ahead",
+        "F451", "a group ends with the agent of a rank", "loader.py", "                self._sampler.restart()\n                self._results, self._ahead", "                raise\n                self._results, self._ahead",
         "test_group.py::test_gradient_is_that_of_the_mean_over_all_records[agent killed]",
     ),
     Bug(
@@ -167,7 +167,7 @@ BUGS = [
         "test_torch.py::test_worker_that_is_killed_while_the_loop_looks_ahead",
     ),
     Bug(
-        "F454", "an applied batch is given again", "loader.py", "if self.commits.ended == self.account.consumed and", "if False and",
+        "F454", "an applied batch is given again", "loader.py", "if self.checkpoints.ended == self.account.consumed and", "if False and",
         "test_checkpoints.py::test_loop_that_was_left_does_not_repeat_an_applied_batch",
     ),
     Bug(
@@ -179,7 +179,7 @@ BUGS = [
         "test_checkpoints.py::test_files_of_another_job_are_kept_and_refused",
     ),
     Bug(
-        "F456", "tasks with accumulated batches are finished", "loader.py", "return tuple(t for t in self.account.finished if t not in unapplied)",
+        "F456", "tasks with accumulated batches are finished", "_sampler.py", "return tuple(t for t in self.account.finished if t not in unapplied)",
         "return tuple(self.account.finished)", "test_checkpoints.py::test_accumulated_batches_and_several_steps_for_a_batch",
     ),
     Bug(
@@ -250,23 +250,23 @@ BUGS = [
         "test_client.py::test_local_master_ends_with_its_process",
     ),
     Bug(
-        "F460", "SIGTERM ends the process", "loader.py", "if threading.current_thread() is threading.main_thread() and", "if False and",
+        "F460", "SIGTERM ends the process", "_commands.py", "if threading.current_thread() is threading.main_thread() and", "if False and",
         "test_commands.py::test_trainer_that_is_stopped_finishes_its_batch_and_leaves[SIGTERM-Loader]",
     ),
     Bug(
-        "F460", "the loop goes on after the batch in hand", "loader.py", "while not self._obey():", "while not (self._obey() and self._has_left):",
+        "F460", "the loop goes on after the batch in hand", "loader.py", "while not self._commands.follow():", "while not (self._commands.follow() and self._has_left):",
         "test_commands.py::test_trainer_that_is_stopped_finishes_its_batch_and_leaves[SIGTERM-Loader]",
     ),
     Bug(
-        "F460", "the functions of on_stop are not called for a drain", "loader.py", "or self.client.over == DRAINED):", "or False) and self.stopped != DRAINED:",
+        "F460", "the functions of on_stop are not called for a drain", "loader.py", "or self.client.over == DRAINED):", "or False) and self._commands.stopped != DRAINED:",
         "test_commands.py::test_trainer_that_is_stopped_finishes_its_batch_and_leaves[drain-Loader]",
     ),
     Bug(
-        "F461", "an evaluation that fails ends the training", "loader.py", 'return {"error": shortened(f"{type(e).__name__}: {e}")}', "raise",
+        "F461", "an evaluation that fails ends the training", "_commands.py", 'return {"error": shortened(f"{type(e).__name__}: {e}")}', "raise",
         "test_commands.py::test_model_is_evaluated_on_command[fails]",
     ),
     Bug(
-        "F461", "a figure that is not finite is reported", "loader.py", "if not math.isfinite(value):", "if False:",
+        "F461", "a figure that is not finite is reported", "_commands.py", "if not math.isfinite(value):", "if False:",
         "test_commands.py::test_model_is_evaluated_on_command[not finite]",
     ),
     Bug(

@@ -123,7 +123,7 @@ class Trainer:
 
     def die(self) -> None:
         """End as a killed process: nothing is saved or committed any more."""
-        self.loader.commits = None
+        self.loader.checkpoints = None
         self.checkpoints.settle()
         self.checkpoints._saving = None
         kill(self.loader.client.agent_pid)
@@ -202,7 +202,7 @@ def test_accumulated_batches_and_several_steps_for_a_batch(job: StartJob, tmp_pa
 
     t = Trainer(j, data, tmp_path / "saved", every=2)
     optimizers = [t.optimizer, other]
-    t.loader.commits = None
+    t.loader.checkpoints = None
     t.checkpoints = tm.torch.Checkpoints(tmp_path / "saved", t.loader, model=t.model, optimizer=optimizers, every=2)
     assert t.checkpoints.restore() == 0
     accumulate(t, 3)

@@ -116,7 +116,7 @@ def test_skipped_record_is_consumed(job: StartJob, tmp_path: pathlib.Path) -> No
 
 def test_batch_of_a_lost_session_comes_again(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent dies while the loop has a batch in hand, and the loop reports progress with each batch."""
-    monkeypatch.setattr("trainmaster.loader._PROGRESS", 0.0)
+    monkeypatch.setattr("trainmaster._sampler._PROGRESS", 0.0)
     data, j, seen = numbers(tmp_path, 100, shards=1), job("--chunks-per-task", "1"), Counter[int]()
     loader = tm.Loader(data, decode=number_of, batch_size=10, addr=j.addr)
     for i, batch in enumerate(loader):
@@ -187,7 +187,7 @@ def test_agent_that_is_killed_costs_no_count(job: StartJob, tmp_path: pathlib.Pa
 
 @pytest.mark.parametrize("loss", [math.nan, math.inf])
 def test_loss_that_is_not_finite_costs_no_record(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, loss: float) -> None:
-    monkeypatch.setattr(tm.loader, "_PROGRESS", 0)
+    monkeypatch.setattr("trainmaster._sampler._PROGRESS", 0)
     data, j, seen = numbers(tmp_path, 100), job("--chunks-per-task", "1"), Counter[int]()
     loader = tm.Loader(data, decode=number_of, batch_size=10, addr=j.addr)
     for batch in loader:
@@ -203,7 +203,7 @@ def test_loss_that_is_not_finite_costs_no_record(job: StartJob, tmp_path: pathli
 
 
 def test_agent_that_is_killed_in_a_step_does_not_end_the_loop(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tm.loader, "_PROGRESS", 0)  # progress is due after each step
+    monkeypatch.setattr("trainmaster._sampler._PROGRESS", 0)  # progress is due after each step
     data, j, seen = numbers(tmp_path, 100), job("--chunks-per-task", "1"), Counter[int]()
     loader = tm.Loader(data, decode=number_of, batch_size=10, addr=j.addr)
     for n, batch in enumerate(loader):

@@ -6,10 +6,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import errors
+from ._reader import SKIP
 from ._version import VERSION as __version__  # noqa: N811
 from .client import Client, Task
 from .errors import DecodeError, Error
-from .loader import SKIP, Loader
+from .loader import Loader
 from .local import Local, local
 from .records import read_records, write_records
 

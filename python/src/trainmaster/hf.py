@@ -7,13 +7,13 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-from .loader import Base
+from .loader import Loader
 
 
 class _Notes(TrainerCallback):  # type: ignore[misc] # transformers has no types
     """Notes what is trained, when it is trained: the Trainer may end without asking for the next batch."""
 
-    def __init__(self, loader: Base) -> None:
+    def __init__(self, loader: Loader) -> None:
         self.loader = loader
 
     def on_step_end(self, *_: Any, **__: Any) -> None:
@@ -29,7 +29,7 @@ class _Notes(TrainerCallback):  # type: ignore[misc] # transformers has no types
 class _Batches:
     """The batches of the job, to its end, for the Trainer. It has no length."""
 
-    def __init__(self, loader: Base, trainer: Any) -> None:
+    def __init__(self, loader: Loader, trainer: Any) -> None:
         self.loader, self.trainer = loader, trainer
 
     def __iter__(self) -> Iterator[Any]:
@@ -45,7 +45,7 @@ class TrainerMixin:
     after `max_steps`. It must be a batch for each step: `gradient_accumulation_steps` is 1.
     """
 
-    def __init__(self, *args: Any, loader: Base, **kwargs: Any) -> None:
+    def __init__(self, *args: Any, loader: Loader, **kwargs: Any) -> None:
         """See the class."""
         self.loader = loader
         if kwargs.get("train_dataset") is not None:

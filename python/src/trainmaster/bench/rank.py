@@ -9,7 +9,7 @@ import time
 import torch
 import torch.distributed as dist
 
-from ..loader import Agreed
+from .._group import Agreed
 from ..torch._group import Group
 
 _STEP = 0.002  # seconds

@@ -18,7 +18,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from .. import errors
-from ..loader import Base
+from ..loader import Loader
 
 log = logging.getLogger("trainmaster")
 
@@ -46,7 +46,7 @@ class Checkpoints:
     def __init__(
         self,
         directory: str | os.PathLike[str],
-        loader: Base,
+        loader: Loader,
         *,
         model: torch.nn.Module | None = None,
         optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer],
@@ -77,7 +77,7 @@ class Checkpoints:
         for o in self._optimizers:
             o.register_step_pre_hook(self._before_step)
             o.register_step_post_hook(self._after_step)
-        loader.commits = self
+        loader.checkpoints = self
         this = weakref.ref(self)
         atexit.register(_at_exit, this)
 
@@ -328,7 +328,7 @@ class Checkpoints:
 
     def _begin_save(self) -> None:
         """Begin to save the step: what follows is in another one."""
-        self.loader.report_applied()
+        self.loader._sampler.report_applied()
         self._saving = s = _Saving(self.step)
         path = self._path(s.step)
         if self._save is not None:

@@ -17,9 +17,11 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils import signal_handling
 
 from .. import errors
+from .._group import GroupLoop
+from .._reader import Decode, Reader, Result
 from ..account import Run
 from ..client import WINDOW, Client
-from ..loader import Base, Decode, Paths, Reader, Result, check_decode, chunks_to_keep
+from ..loader import Loader, Paths
 from ._group import Group
 
 _RETRIES = 3  # of the same batch, after workers that died
@@ -126,19 +128,14 @@ class _Watch:
 _watch = _Watch()
 
 
-class DataLoader(Base):
+class DataLoader(Loader):
     """Batches of a job as tensors, for an existing training loop.
 
-    `paths` is the dataset: paths, globs and URLs. `decode(record)` turns a memoryview into a sample; `collate_fn` makes a batch of them
-    (default: torch's). `decode_batch(records)` makes a whole batch instead. Without both, a batch is a list of bytes. The functions run in
-    `num_workers` worker processes. Other arguments, such as `multiprocessing_context`, `prefetch_factor` and `pin_memory`, are those of torch's
-    DataLoader.
+    Arguments that are not described here are those of `trainmaster.Loader`, or of torch's DataLoader, such as `multiprocessing_context`,
+    `prefetch_factor` and `pin_memory`. The functions run in `num_workers` worker processes. `collate_fn` is torch's by default.
 
     `group` is a process group of torch.distributed whose ranks make each step together. All of them get as many batches: a rank without
     records gets a batch again with `weight` 0. The gradient of `loss * loader.weight` in DDP is that of the mean over all records.
-
-    The loop runs to the end of the job. The length is not known. A batch may be shorter than `batch_size`: at the end of a pass, and
-    while other trainers have all remaining tasks.
     """
 
     def __init__(
@@ -165,15 +162,15 @@ class DataLoader(Base):
         for name in ("dataset", "sampler", "batch_sampler", "drop_last", "in_order"):
             if name in torch_arguments:
                 raise TypeError(f"{name}: expected no such argument: the master decides which records this trainer gets, and they come in order")
-        check_decode(decode, decode_batch)
-        self._functions = decode, decode_batch, collate_fn or (list if decode is None else default_collate)
-        self._keep = chunks_to_keep(shuffle, shuffle_window)
         self.num_workers, self._arguments = num_workers, torch_arguments
         self._method = _start_method(torch_arguments.get("multiprocessing_context")) if num_workers else ""
-        self._check_functions()
+        self._check_functions(decode=decode, decode_batch=decode_batch, collate_fn=collate_fn)
         self.rebuilt = 0
         super().__init__(
             paths,
+            decode=decode,
+            decode_batch=decode_batch,
+            collate=collate_fn or (list if decode is None else default_collate),
             batch_size=batch_size,
             shuffle=shuffle,
             shuffle_window=shuffle_window,
@@ -185,7 +182,7 @@ class DataLoader(Base):
             window=window,
         )
         if group is not None:
-            self.group = Group(group)
+            self._group_loop = GroupLoop(self, Group(group))
 
     @property
     def worker_pids(self) -> tuple[int, ...]:
@@ -197,15 +194,12 @@ class DataLoader(Base):
         """What the workers read. It has no length, and no other DataLoader can read it."""
         return _Dataset(self._reader())
 
-    def _reader(self) -> Reader:
-        return Reader(self.client.path, *self._functions, self._keep)
-
     _workers: Sequence[Any] = ()
 
-    def _check_functions(self) -> None:
+    def _check_functions(self, **functions: object) -> None:
         if self._method in {"", "fork"}:
             return
-        for name, function in zip(("decode", "decode_batch", "collate_fn"), self._functions):
+        for name, function in functions.items():
             try:
                 pickle.dumps(function)
             except (pickle.PicklingError, AttributeError, TypeError) as e:
@@ -215,12 +209,12 @@ class DataLoader(Base):
                 ) from None
 
     def _build(self) -> Any:
-        if self.commits is not None:
-            self.commits.settle()  # workers are not forked beside a thread
+        if self.checkpoints is not None:
+            self.checkpoints.settle()  # workers are not forked beside a thread
         generator = torch.Generator()  # so that the random numbers of the script do not depend on the workers
         loader: TorchLoader[Any] = TorchLoader(
             self.dataset,  # type: ignore[arg-type]
-            batch_sampler=_Sampler(self._draw),  # type: ignore[arg-type]
+            batch_sampler=_Sampler(self._sampler.draw),  # type: ignore[arg-type]
             collate_fn=_same,
             num_workers=self.num_workers,
             **{"generator": generator, **self._arguments},

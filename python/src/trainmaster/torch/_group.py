@@ -7,7 +7,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..loader import Agreed
+from .._group import Agreed
 
 
 class Group:

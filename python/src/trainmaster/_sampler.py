@@ -1,0 +1,145 @@
+"""The sampler of a loader: it draws batches from the tasks of the client, and reports what the loop has used."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Collection, Sequence
+from typing import TYPE_CHECKING
+
+from . import errors
+from ._reader import Failure
+from .account import Account, Batch, Need, Over, Work
+from .client import Client
+
+if TYPE_CHECKING:
+    from .torch._checkpoints import Checkpoints
+
+log = logging.getLogger("trainmaster")
+
+_PROGRESS = 1.0  # seconds between reports of progress
+
+
+class Sampler:
+    """See the module."""
+
+    def __init__(self, client: Client, account: Account) -> None:
+        """Make it. `account` is the account of this loader, whose batches it draws."""
+        self.client, self.account = client, account
+        self.checkpoints: Checkpoints | None = None  # of a job of explicit commits
+        self.is_in_group = False  # of ranks that make each step together
+        self.needs_commit = False  # the group must commit before the next task
+        self.patience = 0.0  # seconds for which the next request of a group may wait for a task
+        self.loss: float | None = None
+        self._trained = 0  # records since the last report of progress
+        self._reported = 0.0  # time of that report
+        client.on_stopped = self._drop
+
+    def draw(self) -> Batch | None:
+        """Return the next batch of addresses, None at the end of the job."""
+        while True:
+            drawn = self.account.draw()
+            if isinstance(drawn, Batch):
+                return drawn
+            if isinstance(drawn, Over):
+                return None
+            self._supply(drawn)
+
+    def _supply(self, need: Need) -> None:
+        """Get tasks for the account."""
+        finished = self.finished()
+        is_bound = need.wait and bool(self.is_in_group or self._unapplied())  # it must not wait for a task
+        patience, self.patience = self.patience, 0.0
+        works: list[Work] | None = []
+        try:
+            client, want = self.client, need.want
+            works = client.fetch_soon(finished, want, patience) if is_bound else client.fetch(finished, want, need.wait)
+        except errors.CommitFirstError:
+            if self.checkpoints is None:
+                raise
+            if not self.is_in_group:
+                self.require_applied()
+                self.checkpoints.commit()
+                return
+            self.needs_commit = True
+        self.account.reported(finished)  # after the reply: an exception may come at any time, and a repetition has no effect
+        if works is None:
+            self.account.end(self.client.over)
+        elif works:
+            self.account.give(works)
+            self.client.taken(works[-1].id)
+        elif is_bound:
+            if not self.is_in_group:
+                self.require_applied()
+            self.account.idle()
+        else:
+            self.account.dry()
+
+    def _unapplied(self) -> Collection[int]:
+        return () if self.checkpoints is None else self.checkpoints.unapplied
+
+    def finished(self) -> tuple[int, ...]:
+        """Return tasks that are finished and not reported. A step must have applied all their records."""
+        unapplied = self._unapplied()
+        return tuple(t for t in self.account.finished if t not in unapplied)
+
+    def require_applied(self) -> None:
+        """Refuse to continue if the loop has used records that no step has applied."""
+        if self._unapplied():
+            raise errors.InvalidError(
+                "checkpoints: expected optimizer.step() before the end of the pass, found batches without it: "
+                "call it for each batch, or after several batches and if loader.is_last; or call applied() of the checkpoints"
+            )
+
+    def report_applied(self) -> None:
+        """Report finished tasks whose records are applied, before a step is saved."""
+        finished = self.finished()
+        if finished:
+            self.client.note("finish", finished=list(finished))
+
+    def report_last(self) -> None:
+        """Report finished tasks at the end of the loop, and wait until they are stored."""
+        finished = self.finished()
+        if finished and not self.client.over:
+            self.client.report_finished(finished)
+        self.account.reported(self.account.finished)
+
+    def use(self) -> None:
+        """Note that the loop has used the oldest batch."""
+        batch = self.account.head
+        self.client.consumed(self.account.used(batch), self.account.ends(batch))
+        if self.client.is_lost:
+            return
+        self.account.consume()
+        self.client.boundary(self.finished())
+        self._trained += batch.records
+        now = time.monotonic()
+        if self._trained and now - self._reported >= _PROGRESS:
+            trained, self._trained, self._reported = self._trained, 0, now
+            self.client.progress(trained, self.loss)
+
+    def pass_over(self) -> None:
+        """Consume a batch that the loop does not get: a marker, or records that were skipped."""
+        if not self.account.flight:
+            return
+        counts = self.account.head.counts()
+        if self.checkpoints is not None and counts:
+            self.checkpoints.skip(counts)
+        self.use()
+
+    def fail(self, failures: Sequence[Failure]) -> None:
+        """Return tasks that failed in a reader to the queue."""
+        for f in failures:
+            if self.account.fail(f.task):
+                log.error("a task failed and returns to the queue: %s", "\n".join(filter(None, (f.text, f.trace))))
+                self.client.fail_work(f.task, f.text)
+
+    def _drop(self, tasks: Sequence[int]) -> None:
+        for task in tasks:
+            self.account.fail(task)
+
+    def restart(self) -> None:
+        """Begin a new session: all tasks and batches are dropped, since they are dispatched again."""
+        self.client.is_lost = True  # after an exception between these lines, the next loop begins another session
+        self.account.reset()
+        self.client.restart()
