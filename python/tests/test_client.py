@@ -270,7 +270,7 @@ def test_finishes_are_reported_after_an_interrupt(job: StartJob, tmp_path: pathl
         def fetch(finished: list[int]) -> list[int] | None:
             works = client.fetch(finished, 1, wait=True)
             if works is not None:
-                client.taken(works[-1].id)
+                client.forget(works[-1].id)
             return None if works is None else [w.id for w in works]
 
         def interrupt(*_: object) -> None:

@@ -70,10 +70,10 @@ def test_trainer_that_is_stopped_finishes_its_batch_and_leaves(job: StartJob, tm
             break
         batches += 1
         time.sleep(0.1)  # the length of a step: a heartbeat has the command
-    _, said = trainer.communicate(timeout=LIMIT)
-    assert trainer.returncode == 0, said
+    _, output = trainer.communicate(timeout=LIMIT)
+    assert trainer.returncode == 0, output
     reason = "an operator drains this trainer" if how == "drain" else "SIGTERM"
-    assert said.splitlines()[-2:] == [f"stop {reason}", "the loop has ended"], said
+    assert output.splitlines()[-2:] == [f"stop {reason}", "the loop has ended"], output
     assert how == "drain" or batches == 1, "the loop goes on after the batch in hand"
     seen = Counter[int]()
     with tm.Client(j.addr) as client:

@@ -58,7 +58,7 @@ def test_reply_of_another_request_is_not_taken() -> None:
     link, _ = pair()
     number = link._last = 1
     link._send({"id": number, "op": "x", "text": "late"})
-    link._give_up(number)
+    link.give_up(number)
     assert link.call("x", text="now")["echo"] == "now"
     assert [t["id"] for t in link.tasks] == [1, 2]  # the tasks of both
     link.forget(1)

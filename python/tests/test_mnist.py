@@ -66,15 +66,15 @@ def test_example_survives_drills(tmp_path: pathlib.Path) -> None:
     with output.open("wb") as f:
         job = subprocess.Popen(words, cwd=tmp_path, stdout=f, stderr=f, env={**os.environ, "PYTHONPATH": os.environ.get("PYTHONPATH", "")})
 
-    def said() -> list[str]:
+    def logs() -> list[str]:
         return [p.read_text() for p in sorted(tmp_path.glob("trainmaster-run/001/logs/trainer-*.log"))]
 
     def explain() -> str:
-        return "\n".join([output.read_text(), *said()])
+        return "\n".join([output.read_text(), *logs()])
 
     def wait_for_batches(n: int) -> None:
         end = time.monotonic() + 150
-        while sum(t.count(FIRST) for t in said()) < n:
+        while sum(t.count(FIRST) for t in logs()) < n:
             assert job.poll() is None, explain()
             assert time.monotonic() < end, explain()
             time.sleep(0.1)  # the logs are files: there is nothing to wait on

@@ -92,17 +92,19 @@ class Link:
                 raise errors.AgentLostError("the agent has ended")
             return None
         reply, _ = self._in.replies[number]
-        return self._taken(number, reply)
+        return self._pop(number, reply)
 
     def give_up(self, number: int) -> None:
-        """Ignore the reply to a request of `begin`."""
-        self._give_up(number)
+        """Ignore the reply to a request, and free what it brings, now or later."""
+        self._unwanted.add(number)
+        replies = dict(self._in.replies)
+        if number in replies:
+            self._drop(*replies.pop(number))
+            self._in = self._in._replace(replies=replies)
 
     def chunk(self, chunk: Mapping[str, Any]) -> list[memoryview]:
         """Return the records of a chunk: views of memory that is valid as long as one of them exists."""
-        reply, descriptor = self._call("chunk", None, dict(chunk))
-        if descriptor is None:
-            raise errors.AgentError("agent: expected a file descriptor with the reply to chunk, found none: install the package again")
+        reply, descriptor = self.open("chunk", **chunk)
         return self._records(descriptor, reply)
 
     def open(self, op: str, **fields: Any) -> tuple[dict[str, Any], int]:
@@ -123,28 +125,20 @@ class Link:
             self._send({"id": number, "op": op, **fields})
             reply, descriptor = self._wait(number, timeout)
         except BaseException:
-            self._give_up(number)
+            self.give_up(number)
             raise
-        return self._taken(number, reply), descriptor
+        return self._pop(number, reply), descriptor
 
     def _check_owner(self, op: str) -> None:
         if self.pid != os.getpid():
             raise errors.AgentError(f"{op}: expected the process {self.pid} that made the client, found {os.getpid()}: make a client in each process")
 
-    def _taken(self, number: int, reply: dict[str, Any]) -> dict[str, Any]:
-        """Forget a reply, and raise its error."""
+    def _pop(self, number: int, reply: dict[str, Any]) -> dict[str, Any]:
+        """Return a reply that nothing needs any longer, or raise its error."""
         self._in = self._in._replace(replies={k: v for k, v in self._in.replies.items() if k != number})
         if error := reply.get("error"):
             raise errors.of_kind(error.get("kind", "other"), error.get("text", ""))
         return reply
-
-    def _give_up(self, number: int) -> None:
-        """Free what the reply to a request brings, now or later."""
-        self._unwanted.add(number)
-        replies = dict(self._in.replies)
-        if number in replies:
-            self._drop(*replies.pop(number))
-            self._in = self._in._replace(replies=replies)
 
     def _drop(self, reply: Mapping[str, Any], descriptor: int | None) -> None:
         self._unwanted.discard(reply["id"])

@@ -67,7 +67,7 @@ class Sampler:
             self.account.end(self.client.over)
         elif works:
             self.account.give(works)
-            self.client.taken(works[-1].id)
+            self.client.forget(works[-1].id)
         elif is_bound:
             if not self.is_in_group:
                 self.require_applied()
@@ -95,7 +95,7 @@ class Sampler:
         """Report finished tasks whose records are applied, before a step is saved."""
         finished = self.finished()
         if finished:
-            self.client.note("finish", finished=list(finished))
+            self.client.post("finish", finished=list(finished))
 
     def report_last(self) -> None:
         """Report finished tasks at the end of the loop, and wait until they are stored."""

@@ -46,7 +46,7 @@ _waiting: list[Client] = []  # made by `shared`, for the next loader
 _numbers = itertools.count(1)
 
 
-class _Hand(NamedTuple):
+class _Held(NamedTuple):
     """Tasks of `tasks`. It changes in one step, so that an exception between two bytecodes loses no task."""
 
     open: dict[int, Work] = {}  # noqa: RUF012 it is replaced, never changed
@@ -119,16 +119,16 @@ class Client:
         self._where = where
         self._arguments += ["--job", self.job, "--id", self.id, "--window", str(max(window, _MIN_WINDOW))]
         self._environment.setdefault("TRAINMASTER_LOG_LEVEL", "warning")
-        self._hand = _Hand()
+        self._held = _Held()
         self.on_stopped: Callable[[Sequence[int]], None] = self._drop  # with tasks that the master has taken back; loaders replace it
         self._chunks: Chunks
         self.is_lost = False  # the session has ended: the next request for a task begins another one
-        self.in_hand: int | None = None  # records of the batch in hand of a loader
+        self.records_in_hand: int | None = None  # of the batch of a loader, or of a task
         self.on_restart: list[Callable[[], None]] = []  # called in each further session
         self.before_finish: Callable[[], None] | None = None  # called before tasks finish
         self.while_waiting: Callable[[], bool] | None = None  # called while there is no task; true ends the work of this trainer
         self._warned = 0.0
-        self._asked: int | None = None  # a request for tasks that is not answered
+        self._request: int | None = None  # a request for tasks that is not answered
         self.session = 0
         self.restarts = 0
         self.is_closed = False
@@ -162,7 +162,7 @@ class Client:
             agent.close(in_order=False)
             raise
         self.session += 1
-        self._asked = None
+        self._request = None
         self._chunks = Chunks(agent.path)
         return agent
 
@@ -232,14 +232,14 @@ class Client:
                 continue
             if task is None:
                 return
-            self.in_hand = len(task)
+            self.records_in_hand = len(task)
             yield task
             self.consumed({task.work.id: sum(int(c["records"]) for c in task.work.chunks)}, ends=True)
             if self.is_lost:
                 self.restart()
                 continue
             self._finish(task)
-            self.boundary(self._hand.finished)
+            self.boundary(self._held.finished)
 
     def fail(self, task: Task, error: BaseException | str) -> None:
         """Return a task to the queue with a failure. After 3 failures it is set aside."""
@@ -286,9 +286,9 @@ class Client:
         """Report finished tasks, return the others without a charge, and end the session."""
         if self.is_closed or os.getpid() != self._agent.owner:
             return
-        if self._hand.finished and self._agent.is_alive() and not self.over:
+        if self._held.finished and self._agent.is_alive() and not self.over:
             try:
-                self._agent.link.call("finish", timeout=_SLICE, wait=_SLICE, finished=list(self._hand.finished))
+                self._agent.link.call("finish", timeout=_SLICE, wait=_SLICE, finished=list(self._held.finished))
             except (errors.Error, TimeoutError) as e:
                 log.warning("finished tasks at the end: %s", e)
         self.is_closed = True
@@ -322,7 +322,7 @@ class Client:
     def fetch(self, finished: Sequence[int], want: int, wait: bool) -> list[Work] | None:
         """Return tasks, and report the finished ones. Without `wait`: none, if there is none now. None: the job has ended.
 
-        The caller must call `taken` with the largest id of the tasks. Until then, the next call returns the same tasks.
+        The caller must call `forget` with the largest id of the tasks. Until then, the next call returns the same tasks.
         """
         if self.over:
             return None
@@ -340,7 +340,7 @@ class Client:
                 return None
             if reply.get("tasks"):
                 break
-            self._heed(reply, wait)
+            self._check_wait(reply, wait)
             if not wait or (self.while_waiting is not None and self.while_waiting()):
                 return None if wait else []
         self.restarts = 0
@@ -354,26 +354,26 @@ class Client:
             raise errors.SessionLostError("the session has ended")
         link = self._agent.link
         if not link.tasks:
-            if self._asked is None:
-                self._asked = link.begin("next", finished=list(finished), want=want, wait=_SLICE)
+            if self._request is None:
+                self._request = link.begin("next", finished=list(finished), want=want, wait=_SLICE)
             elif finished:
                 link.post("finish", finished=list(finished))
-            number = self._asked
+            number = self._request
             reply = self._next(lambda: link.poll(number, limit))
             if self.over:
                 return None
             if reply is not None:
-                self._asked = None
+                self._request = None
                 if not reply.get("tasks"):
-                    self._heed(reply, wait=True)
+                    self._check_wait(reply, wait=True)
         self.restarts = 0
         return [Work.parse(t) for t in link.tasks]
 
     def ask_again(self) -> None:
-        """Forget the reason of the request of `fetch_soon`: it is of the time before a commit."""
-        if self._asked is not None:
-            self._agent.link.give_up(self._asked)
-        self._asked = None
+        """Give up the request of `fetch_soon`: its reply would be of the time before a commit."""
+        if self._request is not None:
+            self._agent.link.give_up(self._request)
+        self._request = None
 
     def _next(self, request: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
         """Return the reply to a request for tasks, and note what it says besides."""
@@ -392,7 +392,8 @@ class Client:
                 self.on_stopped(stopped)
         return reply
 
-    def _heed(self, reply: dict[str, Any], wait: bool) -> None:
+    def _check_wait(self, reply: dict[str, Any], wait: bool) -> None:
+        """Raise the error for the reason why a reply has no tasks, or warn if no master answers."""
         reason, silent = reply.get("wait"), float(reply.get("silent") or 0)
         if reason == "commit" and wait:
             raise errors.CommitFirstError("no further task before a commit: save the model and call commit")
@@ -414,8 +415,8 @@ class Client:
         return bool(reply["stop"]), [Work.parse(t) for t in reply["evaluate"]]
 
     def _drop(self, tasks: Sequence[int]) -> None:
-        h = self._hand
-        self._hand = h._replace(open={k: w for k, w in h.open.items() if k not in tasks})
+        h = self._held
+        self._held = h._replace(open={k: w for k, w in h.open.items() if k not in tasks})
 
     def consumed(self, used: dict[int, int], ends: bool) -> None:
         """Note how many records of tasks are trained, from the beginning of each. `ends`: tasks finish by it."""
@@ -448,12 +449,12 @@ class Client:
         """Whether the reply to a request of `begin` has come. MasterTimeoutError: send it again."""
         return self._agent.link.poll(number) is not None
 
-    def note(self, op: str, **fields: Any) -> None:
+    def post(self, op: str, **fields: Any) -> None:
         """Send a request without a reply. It takes effect before the next request."""
         self._agent.link.post(op, **fields)
 
-    def taken(self, last: int) -> None:
-        """Note that the caller has the tasks up to this id."""
+    def forget(self, last: int) -> None:
+        """Drop the tasks up to this id from the next `fetch`: the caller has them."""
         self._agent.link.forget(last)
 
     def read(self, chunk: Any) -> list[memoryview]:
@@ -462,14 +463,14 @@ class Client:
 
     def report_finished(self, tasks: Sequence[int] = ()) -> None:
         """Report finished tasks, and wait until they are stored."""
-        finished = [*self._hand.finished, *tasks]
+        finished = [*self._held.finished, *tasks]
         if finished:
             self.call("finish", finished=finished)
             self._reported(finished)
 
     def _reported(self, tasks: Sequence[int]) -> None:
-        h = self._hand
-        self._hand = h._replace(finished=tuple(t for t in h.finished if t not in tasks))
+        h = self._held
+        self._held = h._replace(finished=tuple(t for t in h.finished if t not in tasks))
 
     def restart(self) -> None:
         """Start another agent with a new session, after the agent or the session was lost. All tasks are dropped."""
@@ -485,7 +486,7 @@ class Client:
         self.is_lost = True  # until its end: after an exception in it, another session begins
         log.warning("the agent or its session was lost: starting another one")
         self._agent.close(in_order=False)
-        self._hand = _Hand()
+        self._held = _Held()
         self._agent = self._start()
         try:
             for f in self.on_restart:
@@ -495,26 +496,26 @@ class Client:
         self.is_lost = False
 
     def _forget_tasks(self) -> None:
-        self._hand = _Hand(last=self._hand.last)
+        self._held = _Held(last=self._held.last)
 
     def _is_current(self, task: Task) -> bool:
-        return task._session == self.session and task.work.id in self._hand.open
+        return task._session == self.session and task.work.id in self._held.open
 
     def _take(self) -> Task | None:
-        if not self._hand.open:
-            self.taken(self._hand.last)
-            finished = self._hand.finished
+        if not self._held.open:
+            self.forget(self._held.last)
+            finished = self._held.finished
             works = self.fetch(finished, 1, wait=True)
             self._reported(finished)
             if works is None:
                 return None
-            self._hand = self._hand._replace(open={w.id: w for w in works}, last=works[-1].id)
-        return Task(self, next(iter(self._hand.open.values())), self.session)
+            self._held = self._held._replace(open={w.id: w for w in works}, last=works[-1].id)
+        return Task(self, next(iter(self._held.open.values())), self.session)
 
     def _finish(self, task: Task) -> None:
         if self._is_current(task):
-            h, number = self._hand, task.work.id
-            self._hand = h._replace(open={k: w for k, w in h.open.items() if k != number}, finished=(*h.finished, number))
+            h, number = self._held, task.work.id
+            self._held = h._replace(open={k: w for k, w in h.open.items() if k != number}, finished=(*h.finished, number))
 
 
 def _close(client: weakref.ref[Client]) -> None:

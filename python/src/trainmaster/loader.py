@@ -294,7 +294,7 @@ class Loader:
         """Give the loop a batch, and consume it."""
         is_current = session == self.client.session and bool(self.account.flight)
         counts = self.account.head.counts() if is_current else {}
-        self.client.in_hand, self._at = sum(counts.values()), self.account.consumed if is_current else -1
+        self.client.records_in_hand, self._at = sum(counts.values()), self.account.consumed if is_current else -1
         if self.checkpoints is not None:
             self.checkpoints.begin(counts)
         yield pass_, data

@@ -335,14 +335,14 @@ def agreement(directory: str, runs: int) -> list[Figure]:  # noqa: ARG001 it wri
     environment = {"GLOO_SOCKET_IFNAME": "lo", **os.environ}
     ranks = [subprocess.Popen([*command, str(r), str(size), steps], stdout=subprocess.PIPE, text=True, env=environment) for r in range(size)]
     try:
-        said = ranks[0].communicate(timeout=_PATIENCE)[0]
+        output = ranks[0].communicate(timeout=_PATIENCE)[0]
     finally:
         for rank in ranks[1:] if ranks[0].poll() == 0 else ():
             rank.wait(_PATIENCE)
         for rank in ranks:
             rank.kill()
             rank.communicate()
-    times = json.loads(said)
+    times = json.loads(output)
     detail = {"n": len(times["hidden"]), "p99": round(_percentile(times["hidden"], 99)), "alone_p50": round(_median(times["alone"]))}
     return [Figure("agreement of 3 ranks behind a step, p50", _median(times["hidden"]), "us", 300, 150, True, detail)]
 

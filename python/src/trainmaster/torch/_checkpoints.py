@@ -324,7 +324,7 @@ class Checkpoints:
 
     def _report(self, counts: Mapping[int, int], step: int) -> None:
         for task, n in counts.items():
-            self.loader.client.note("applied", task=task, step=step, n=n)
+            self.loader.client.post("applied", task=task, step=step, n=n)
 
     def _begin_save(self) -> None:
         """Begin to save the step: what follows is in another one."""

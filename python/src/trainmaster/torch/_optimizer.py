@@ -101,7 +101,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *, records: int | None = None) -> Any:
         """Apply the gradients of the batch in hand. `records` is its size; by default as the loader has it."""
-        records = self.ps.job.in_hand if records is None else records
+        records = self.ps.job.records_in_hand if records is None else records
         if self.ps.mode == "sync":
             return self._step_together(closure, records)
         loss = self._loss(closure)

@@ -157,7 +157,7 @@ class Handler(RendezvousHandler):
             while True:
                 if self._agent is None:
                     self._agent = Agent(self._arguments, self._environment)
-                    self._greet(self._agent)
+                    self._await_join(self._agent)
                 try:
                     return self._agent.link.call(op, **fields)
                 except errors.AgentLostError:
@@ -165,7 +165,7 @@ class Handler(RendezvousHandler):
                     self._agent.close(in_order=False)
                     self._agent = None
 
-    def _greet(self, agent: Agent) -> None:
+    def _await_join(self, agent: Agent) -> None:
         end = time.monotonic() + self._timeout
         while True:
             try:
@@ -219,7 +219,7 @@ class Handler(RendezvousHandler):
 
     def _next(self, state: dict[str, Any], end: float) -> dict[str, Any]:
         """Wait for a generation with this node that it has not run yet."""
-        said = ""
+        warned = ""
         while not (state["state"] == "member" and state["generation"] > self._generation and not state["ended"] and state["rank"] >= 0):
             if state["state"] == "closed":
                 raise RendezvousClosedError(state["reason"])
@@ -228,9 +228,9 @@ class Handler(RendezvousHandler):
                 raise RendezvousTimeoutError(
                     f"ring at {self._where}: expected a generation with {self._member} within {self._timeout:.0f} s: {state['reason']}"
                 )
-            if state["reason"] not in ("", said) and left < self._timeout - 5:
-                said = state["reason"]
-                log.warning("waiting for the ring: %s", said)
+            if state["reason"] not in ("", warned) and left < self._timeout - 5:
+                warned = state["reason"]
+                log.warning("waiting for the ring: %s", warned)
             state = self._ring(state["update"], min(_SLICE, left))
         return state
 
