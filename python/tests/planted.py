@@ -285,6 +285,10 @@ BUGS = [
         "F463", "batches that are not trained count", "hf.py", "if settings.gradient_accumulation_steps != 1:", "if False:",
         "test_frameworks.py::test_bad_settings_of_transformers_are_explained",
     ),
+    Bug(
+        "F498", "the Trainer of transformers takes a group", "hf.py", "if loader.group is not None:", "if False:",
+        "test_frameworks.py::test_bad_settings_of_transformers_are_explained",
+    ),
 ]  # fmt: skip
 
 

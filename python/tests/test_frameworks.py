@@ -10,12 +10,14 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 from lab import MASTER, Job, number_of, numbers, once_per_pass
 
 import trainmaster as tm
+from trainmaster._group import GroupLoop
 
 ROOT = pathlib.Path(__file__).parents[2]
 StartJob = Callable[..., Job]
@@ -101,4 +103,7 @@ def test_bad_settings_of_transformers_are_explained(job: StartJob, tmp_path: pat
         small_trainer(loader, tmp_path, print, gradient_accumulation_steps=2)
     with pytest.raises(ValueError, match="max_steps: expected the number of steps of the schedule, found -1"):
         small_trainer(loader, tmp_path, print, max_steps=-1)
+    loader._group_loop = GroupLoop(loader, cast("Any", SimpleNamespace(size=2)))
+    with pytest.raises(ValueError, match="loader: expected a loader without group=, found a group of 2 ranks"):
+        small_trainer(loader, tmp_path, print)
     loader.close()

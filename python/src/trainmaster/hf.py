@@ -50,6 +50,11 @@ class TrainerMixin:
         self.loader = loader
         if kwargs.get("train_dataset") is not None:
             raise TypeError("train_dataset: expected no such argument: the loader has the records")
+        if loader.group is not None:
+            raise ValueError(
+                f"loader: expected a loader without group=, found a group of {loader.group.size} ranks: the Trainer does not multiply the loss by "
+                "loader.weight. Train in one process, or in a loop of your own"
+            )
         super().__init__(*args, **kwargs)
         settings = self.args  # type: ignore[attr-defined]
         if settings.gradient_accumulation_steps != 1:
