@@ -286,6 +286,10 @@ BUGS = [
         "test_frameworks.py::test_bad_settings_of_transformers_are_explained",
     ),
     Bug(
+        "F495", "skipped records have a weight", "loader.py", "self._at = samples, self", "self._at = sum(counts.values()), self",
+        "test_loader.py::test_skipped_records_have_no_weight",
+    ),
+    Bug(
         "F498", "the Trainer of transformers takes a group", "hf.py", "if loader.group is not None:", "if False:",
         "test_frameworks.py::test_bad_settings_of_transformers_are_explained",
     ),

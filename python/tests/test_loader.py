@@ -114,6 +114,30 @@ def test_skipped_record_is_consumed(job: StartJob, tmp_path: pathlib.Path) -> No
     assert j.verify()[0]["missing"] == 0
 
 
+def test_skipped_records_have_no_weight(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F495: what the optimizer of parameter servers multiplies the mean of a batch by."""
+    data, j = numbers(tmp_path, 100), job("--chunks-per-task", "1")
+    loader = tm.Loader(data, decode=lambda r: number_of(r) if number_of(r) % 10 == 0 else tm.SKIP, batch_size=40, addr=j.addr)
+    sizes = [(len(batch), loader.client.records_in_hand) for batch in loader]
+    loader.close()
+    assert sum(n for n, _ in sizes) == 10
+    assert all(n == in_hand for n, in_hand in sizes), sizes
+    j.verify()
+
+
+def test_loop_over_a_closed_loader_is_refused(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F499: before the loop, and in it."""
+    data, j = numbers(tmp_path, 100), job("--chunks-per-task", "1")
+    for closed_in_loop in (False, True):
+        loader = tm.Loader(data, decode=number_of, batch_size=10, addr=j.addr)
+        iterator = iter(loader)
+        if closed_in_loop:
+            next(iterator)
+        loader.close()
+        with pytest.raises(tm.errors.InvalidError, match="loop: expected an open client, found a closed one"):
+            next(iterator)
+
+
 def test_batch_of_a_lost_session_comes_again(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The agent dies while the loop has a batch in hand, and the loop reports progress with each batch."""
     monkeypatch.setattr("trainmaster._sampler._PROGRESS", 0.0)

@@ -74,7 +74,7 @@ class GroupLoop:
             data = now.data if now.samples else copy.deepcopy(self._example)
             after = self._announce(now)
             loader.weight = group.size * now.samples / agreed.samples
-            yield from loader._give(agreed.passes // agreed.ranks, data, now.session, loop)
+            yield from loader._give(agreed.passes // agreed.ranks, now.samples, data, now.session, loop)
             now = after
 
     def _announce(self, before: _Announced | None = None) -> _Announced:

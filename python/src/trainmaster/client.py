@@ -123,7 +123,7 @@ class Client:
         self.on_stopped: Callable[[Sequence[int]], None] = self._drop  # with tasks that the master has taken back; loaders replace it
         self._chunks: Chunks
         self.is_lost = False  # the session has ended: the next request for a task begins another one
-        self.records_in_hand: int | None = None  # of the batch of a loader, or of a task
+        self.records_in_hand: int | None = None  # of the batch of a loader, without those that are skipped, or of a task
         self.on_restart: list[Callable[[], None]] = []  # called in each further session
         self.before_finish: Callable[[], None] | None = None  # called before tasks finish
         self.while_waiting: Callable[[], bool] | None = None  # called while there is no task; true ends the work of this trainer

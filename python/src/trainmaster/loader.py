@@ -286,15 +286,15 @@ class Loader:
                 return
             batch = self.account.head
             if samples and batch.runs:
-                yield from self._give(batch.pass_, data, self.client.session, loop)
+                yield from self._give(batch.pass_, samples, data, self.client.session, loop)
             else:
                 self._sampler.pass_over()
 
-    def _give(self, pass_: int, data: Any, session: int, loop: int) -> Iterator[tuple[int, Any]]:
+    def _give(self, pass_: int, samples: int, data: Any, session: int, loop: int) -> Iterator[tuple[int, Any]]:
         """Give the loop a batch, and consume it."""
         is_current = session == self.client.session and bool(self.account.flight)
         counts = self.account.head.counts() if is_current else {}
-        self.client.records_in_hand, self._at = sum(counts.values()), self.account.consumed if is_current else -1
+        self.client.records_in_hand, self._at = samples, self.account.consumed if is_current else -1
         if self.checkpoints is not None:
             self.checkpoints.begin(counts)
         yield pass_, data
