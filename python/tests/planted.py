@@ -293,6 +293,14 @@ BUGS = [
         "F498", "the Trainer of transformers takes a group", "hf.py", "if loader.group is not None:", "if False:",
         "test_frameworks.py::test_bad_settings_of_transformers_are_explained",
     ),
+    Bug(
+        "F499", "a closed loader can be iterated over", "loader.py", "        self.client.require_open(\"loop\")\n        termination.begin", "        termination.begin",
+        "test_loader.py::test_loop_over_a_closed_loader_is_refused",
+    ),
+    Bug(
+        "F499", "a loop goes on after the close", "loader.py", "        self.client.require_open(\"loop\")\n        if loop != ", "        if loop != ",
+        "test_loader.py::test_loop_over_a_closed_loader_is_refused",
+    ),
 ]  # fmt: skip
 
 

@@ -305,10 +305,14 @@ class Client:
 
     # What follows is for loaders.
 
-    def call(self, op: str, **fields: Any) -> dict[str, Any]:
-        """Send a request to the agent and return its reply. It fails if no master has answered within the timeout."""
+    def require_open(self, op: str) -> None:
+        """Refuse to continue if the client is closed."""
         if self.is_closed:
             raise errors.InvalidError(f"{op}: expected an open client, found a closed one")
+
+    def call(self, op: str, **fields: Any) -> dict[str, Any]:
+        """Send a request to the agent and return its reply. It fails if no master has answered within the timeout."""
+        self.require_open(op)
         end = time.monotonic() + self.timeout
         while True:
             try:
@@ -332,8 +336,7 @@ class Client:
         if link.tasks and finished:  # of a reply that was given up: no request for tasks reports the finished ones
             link.post("finish", finished=list(finished))
         while not link.tasks:
-            if self.is_closed:
-                raise errors.InvalidError("next: expected an open client, found a closed one")
+            self.require_open("next")
             more: dict[str, Any] = {"wait": _PAUSE} if wait else {"wait": 1, "now": True}
             reply = self._next(lambda: link.call("next", finished=list(finished), want=want, **more))  # noqa: B023 it is called here
             if self.over or reply is None:

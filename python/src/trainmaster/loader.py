@@ -250,6 +250,7 @@ class Loader:
 
     def _batches(self) -> Iterator[tuple[int, Any]]:
         """Iterate over (pass, data) of the batches with data, to the end of the job or of the work of this trainer."""
+        self.client.require_open("loop")
         termination.begin(self._commands)
         try:
             yield from self._until_end()
@@ -298,6 +299,7 @@ class Loader:
         if self.checkpoints is not None:
             self.checkpoints.begin(counts)
         yield pass_, data
+        self.client.require_open("loop")
         if loop != self._loop:
             raise RuntimeError("loader: expected one loop at a time, found a newer one: end the first loop before the second")
         self.done()
