@@ -44,7 +44,7 @@ def main() -> None:
     step = checkpoints.restore()
     print(f"rank {rank} of {ranks} begins after step {step}, process {os.getpid()}", flush=True)
 
-    loader.on_stop(sys.exit)  # torchrun stops the ranks when a node joins, and starts them again
+    loader.on_stop(sys.exit)  # torchrun stops the ranks when a node joins or leaves. The other ranks end with RankStoppedError, and start again
     for x, y in loader:
         loss = torch.nn.functional.cross_entropy(ddp(x.to(device)), y.to(device))
         optimizer.zero_grad()

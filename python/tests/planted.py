@@ -258,7 +258,7 @@ BUGS = [
         "test_commands.py::test_trainer_that_is_stopped_finishes_its_batch_and_leaves[SIGTERM-Loader]",
     ),
     Bug(
-        "F460", "the functions of on_stop are not called for a drain", "loader.py", "or self.client.over == DRAINED):", "or False) and self._commands.stopped != DRAINED:",
+        "F460", "the functions of on_stop are not called for a drain", "loader.py", " or self.client.over == DRAINED", " and self._commands.stopped != DRAINED",
         "test_commands.py::test_trainer_that_is_stopped_finishes_its_batch_and_leaves[drain-Loader]",
     ),
     Bug(
@@ -288,6 +288,22 @@ BUGS = [
     Bug(
         "F495", "skipped records have a weight", "loader.py", "self._at = samples, self", "self._at = sum(counts.values()), self",
         "test_loader.py::test_skipped_records_have_no_weight",
+    ),
+    Bug(
+        "F496", "the agent ends a loop that was stopped", "loader.py", "        except self.client.lost as e:\n            if self.client.explicit:", "        except ZeroDivisionError as e:\n            if self.client.explicit:",
+        "test_commands.py::test_stop_and_the_end_of_the_agent_in_one_batch",
+    ),
+    Bug(
+        "F497", "a stop of one rank stops all ranks in order", "loader.py", "            if self.client.over:\n                return\n            raise errors.RankStoppedError(", "            return\n            raise errors.RankStoppedError(",
+        "test_group.py::test_ranks_end_with_an_error_if_another_rank_is_stopped[stop]",
+    ),
+    Bug(
+        "F497", "the other ranks do not commit the step", "loader.py", "        self._store()\n        if not self._is_stopped:", "        if self._is_stopped:\n            self._store()\n        if not self._is_stopped:",
+        "test_group.py::test_ranks_end_with_an_error_if_another_rank_is_stopped[stop]",
+    ),
+    Bug(
+        "F497", "a drained rank takes part without records", "_group.py", "stopped=int(loader._is_stopped),", "stopped=int(bool(loader._commands.stopped)),",
+        "test_group.py::test_ranks_end_with_an_error_if_another_rank_is_stopped[drain]",
     ),
     Bug(
         "F498", "the Trainer of transformers takes a group", "hf.py", "if loader.group is not None:", "if False:",

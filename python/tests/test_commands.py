@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from lab import MASTER, Job, number_of, numbers, once_per_pass
+from lab import MASTER, Job, end, number_of, numbers, once_per_pass
 
 import trainmaster as tm
 
@@ -81,6 +81,28 @@ def test_trainer_that_is_stopped_finishes_its_batch_and_leaves(job: StartJob, tm
             seen.update(number_of(r) for r in task)
     assert set(seen.values()) == {1}
     assert charges(j) == []
+    assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0)]
+
+
+def test_stop_and_the_end_of_the_agent_in_one_batch(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F496: the functions of on_stop are called, and the records of the lost session are given to another trainer."""
+    data, j = numbers(tmp_path, 100, shards=1), job("--chunks-per-task", "1")
+    loader = tm.Loader(data, decode=number_of, batch_size=10, addr=j.addr)
+    called, seen = list[str](), Counter[int]()
+    loader.on_stop(lambda: called.append(loader.over))
+    for i, batch in enumerate(loader):
+        seen.update(batch.tolist())
+        if i == 3:  # the first task is finished
+            end(loader.client.agent_pid)
+            loader.stop()
+    assert called == ["stop() was called"]
+    assert list(loader) == []
+    assert len(called) == 1
+    loader.close()
+    with tm.Client(j.addr) as client:
+        for task in client.tasks():
+            seen.update(number_of(r) for r in task)
+    assert set(seen) == set(range(100))
     assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0)]
 
 

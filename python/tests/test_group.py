@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import concurrent.futures
 import json
 import os
 import pathlib
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -16,7 +18,12 @@ import pytest
 import torch
 from test_elastic import Nodes
 
+import trainmaster as tm
+from trainmaster._group import Agreed, GroupLoop
+from trainmaster.client import DRAINED
+
 StartJob = Callable[..., lab.Job]
+LIMIT = 90.0  # seconds
 
 RANK = """
 import json, os, pathlib, sys
@@ -109,6 +116,114 @@ def test_gradient_is_that_of_the_mean_over_all_records(job: StartJob, tmp_path: 
     else:  # what was in flight is dispatched again, and counts once
         assert set(seen) == {i for i in range(n) if i % 10 != 3}
     assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0)] * passes
+
+
+class ThreadRank:
+    """A rank of a group that is a thread, instead of a process of torch.distributed."""
+
+    def __init__(self, rank: int, slots: list[Any], barrier: threading.Barrier) -> None:
+        self.rank, self.size = rank, len(slots)
+        self._slots, self._barrier = slots, barrier
+        self._begun: Agreed | None = None
+        self._agreed = Agreed()
+
+    def _exchange(self, mine: Any) -> list[Any]:
+        self._slots[self.rank] = mine
+        self._barrier.wait()
+        found = list(self._slots)
+        self._barrier.wait()
+        return found
+
+    def begin(self, mine: Agreed) -> None:
+        self.settle()
+        self._begun = mine
+
+    def agreed(self) -> Agreed:
+        self.settle()
+        return self._agreed
+
+    def settle(self) -> None:
+        if self._begun is not None:
+            self._agreed, self._begun = Agreed(*map(sum, zip(*self._exchange(self._begun)))), None
+
+    def share(self, data: Any) -> Any:
+        return next(d for d in self._exchange(data) if d is not None)
+
+    def number(self, mine: int) -> int:
+        self.settle()
+        return int(self._exchange(mine)[0])
+
+    def any(self, mine: bool) -> bool:
+        self.settle()
+        return any(self._exchange(mine))
+
+
+class Script:
+    """A training script. Each batch has a step, which the model does not need."""
+
+    def __init__(self, j: lab.Job, data: str, saved: pathlib.Path, group: Any = None) -> None:
+        self.loader = tm.Loader(data, decode=lab.number_of, batch_size=10, addr=j.addr, timeout=LIMIT)
+        if group is not None:
+            self.loader._group_loop = GroupLoop(self.loader, group)
+        model = torch.nn.Linear(1, 1)
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.0)
+        self.checkpoints = tm.torch.Checkpoints(saved, self.loader, model=model, optimizer=self.optimizer, every=1000)
+        self.seen = Counter[int]()
+        self.stopped = list[str]()
+        self.error: BaseException | None = None
+        self.loader.on_stop(lambda: self.stopped.append(self.loader.over))
+
+    def run(self, at_step: Callable[[int], None] = lambda _: None) -> None:
+        self.checkpoints.restore()
+        try:
+            for i, batch in enumerate(self.loader):
+                if self.loader.weight:
+                    self.seen.update(batch.tolist())
+                self.optimizer.step()
+                at_step(i)
+        except tm.errors.RankStoppedError as e:
+            self.error = e
+
+
+@pytest.mark.parametrize("how", ["stop", "drain"])
+def test_ranks_end_with_an_error_if_another_rank_is_stopped(job: StartJob, tmp_path: pathlib.Path, how: str) -> None:
+    """F497: the rank that is stopped leaves. The step is committed, so the others begin again after it."""
+    data = lab.numbers(tmp_path, 400, per_chunk=10)
+    j = job("--ring", "1:2", "--explicit-commit", "--chunks-per-task", "1")
+    slots, barrier = [None, None], threading.Barrier(2, timeout=LIMIT)
+    scripts = [Script(j, data, tmp_path / "saved", ThreadRank(r, slots, barrier)) for r in range(2)]
+
+    def stop_at_4(i: int) -> None:
+        loader = scripts[1].loader
+        if i == 4 and how == "stop":
+            loader.stop()
+        elif i == 4:
+            loader.client.over = DRAINED  # as a request for tasks sets it
+
+    def run(script: Script) -> None:
+        try:
+            script.run(stop_at_4 if script is scripts[1] else lambda _: None)
+        finally:
+            if sys.exc_info()[0] is not None:
+                barrier.abort()
+
+    with concurrent.futures.ThreadPoolExecutor(2) as threads:
+        for running in [threads.submit(run, script) for script in scripts]:
+            running.result(LIMIT)
+    goes_on, stopped = scripts
+    assert "another rank was stopped" in str(goes_on.error)
+    assert (goes_on.stopped, goes_on.loader.over) == ([], "")
+    reason = "stop() was called" if how == "stop" else DRAINED
+    assert (stopped.error, stopped.stopped, list(stopped.loader)) == (None, [reason], [])
+    assert goes_on.checkpoints.committed == stopped.checkpoints.committed == goes_on.checkpoints.step >= 5
+    for script in scripts:
+        script.loader.close()
+    alone = Script(j, data, tmp_path / "saved")
+    alone.run()
+    assert alone.seen, "the ranks have trained all records before the stop"
+    alone.loader.close()
+    lab.once_per_pass(goes_on.seen + stopped.seen + alone.seen, 400, 1)
+    j.verify()
 
 
 RECORDS, PASSES = 600, 3

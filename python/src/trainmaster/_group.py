@@ -42,6 +42,7 @@ class GroupLoop:
     def __init__(self, loader: Loader, group: Group) -> None:
         """Make it for the loops of a loader."""
         self.group = group
+        self.is_stopped = False  # a rank must end its loop, so all of them must
         self._loader = loader
         self._example: Any = None  # a batch, for dummies
         loader._sampler.is_in_group = True
@@ -52,7 +53,7 @@ class GroupLoop:
         now = self._announce()
         while (agreed := group.agreed()).ended < group.size:
             if agreed.stopped:
-                loader._commands.stopped = loader._commands.stopped or "another rank was stopped"
+                self.is_stopped = True
                 return
             if agreed.commits and sampler.checkpoints is not None:
                 sampler.require_applied()
@@ -89,6 +90,7 @@ class GroupLoop:
         flight = sampler.account.flight[loader._ahead :]
         if samples > 0 and not flight[0].runs:
             samples = 0  # its task has failed
+        loader._commands.follow()
         self.group.begin(
             Agreed(
                 samples=max(0, samples),
@@ -97,7 +99,7 @@ class GroupLoop:
                 commits=int(sampler.needs_commit),
                 ended=int(samples < 0),
                 examples=int(samples <= 0 and self._example is None),
-                stopped=int(loader._commands.follow()),
+                stopped=int(loader._is_stopped),
             )
         )
         return _Announced(max(0, samples), data, loader.client.session)

@@ -39,6 +39,10 @@ class SessionLostError(Error):
     """The session of this trainer has ended. Its tasks were returned to the queue."""
 
 
+class RankStoppedError(Error):
+    """Another rank of the group was stopped. This rank has committed its last step, and cannot make another one alone."""
+
+
 class DrainedError(Error):
     """An operator ended the work of this trainer."""
 

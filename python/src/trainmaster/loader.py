@@ -187,7 +187,8 @@ class Loader:
     def on_stop(self, function: Callable[[], None]) -> Callable[[], None]:
         """Call a function when this trainer must end before the job does: an operator drains it, or the process receives SIGTERM.
 
-        The loop finishes the batch in hand, calls the function, and ends. Unfinished tasks return to the queue without a charge.
+        The loop finishes the batch in hand, calls the function, and ends. Unfinished tasks return to the queue without a charge. The other ranks
+        of a group end with RankStoppedError.
         """
         self._at_stop.append(function)
         return function
@@ -201,7 +202,7 @@ class Loader:
         return function
 
     def stop(self) -> None:
-        """End the loop after the batch in hand, as a command of the master does."""
+        """End the loop after the batch in hand, as a command of the master does. To end a group in order, call it on each rank in the same batch."""
         self._commands.stopped = self._commands.stopped or "stop() was called"
 
     @property
@@ -209,7 +210,7 @@ class Loader:
         """Whether there may be a wait, a commit or the end after the batch in hand: a loop that accumulates gradients must make a step."""
         if self.group is not None:
             agreed = self.group.agreed()
-            return not agreed.samples or agreed.commits > 0
+            return not agreed.samples or agreed.commits > 0 or agreed.stopped > 0
         if self._after is None and not self.client.is_lost:
             self._ahead = int(self._at == self.account.consumed)
             try:
@@ -226,6 +227,11 @@ class Loader:
     _after: Result | None = None  # read ahead of the loop
     _ahead = 0  # batches in flight that were read before the one that is being read
     _at = -1  # number of batches before the batch in hand; -1: it is not in flight
+
+    @property
+    def _is_stopped(self) -> bool:
+        """Whether this trainer must end before the job does."""
+        return bool(self._commands.stopped and not self.client.over) or self.client.over == DRAINED
 
     def _reader(self) -> Reader:
         """Return a reader with the functions of this loader."""
@@ -259,6 +265,8 @@ class Loader:
 
     def _until_end(self) -> Iterator[tuple[int, Any]]:
         self._loop = loop = self._loop + 1
+        if self._has_left:
+            return
         if self.checkpoints is not None:
             self.checkpoints.resume()
             if self.checkpoints.ended == self.account.consumed and self.account.flight:
@@ -269,7 +277,7 @@ class Loader:
         self._results, self._after = self._read(), None
         yield from self._alone(loop) if self._group_loop is None else self._group_loop.batches(loop)
         self._results = iter(())  # ends the workers
-        if not self._has_left and ((self._commands.stopped and not self.client.over) or self.client.over == DRAINED):
+        if self._is_stopped if self._group_loop is None else self._group_loop.is_stopped:
             self._leave()
         self._sampler.report_last()
 
@@ -306,16 +314,31 @@ class Loader:
 
     def _leave(self) -> None:
         """End the work of this trainer: the loop has used its last batch."""
+        self._store()
+        if not self._is_stopped:  # another rank of the group is
+            if self.client.over:
+                return
+            raise errors.RankStoppedError(
+                "group: another rank was stopped, and this rank cannot make a step without it: start the ranks again, as torchrun does"
+            )
         self._has_left = True
-        if self.checkpoints is not None:
-            self.checkpoints.commit()
-        self._sampler.report_last()
         self._commands.stopped = self.client.over = reason = self._commands.stopped or self.client.over
         self.account.reset()
         self.account.end(reason)
         log.warning("%s: the loop ends before the job. Unfinished tasks return to the queue without a charge", reason)
         for function in self._at_stop:
             function()
+
+    def _store(self) -> None:
+        """Commit the last step, and report finished tasks."""
+        try:
+            if self.checkpoints is not None:
+                self.checkpoints.commit()
+            self._sampler.report_last()
+        except self.client.lost as e:
+            if self.client.explicit:
+                raise errors.RolledBackError("the session of this member was lost: begin again from the last step") from e
+            log.warning("the agent or its session was lost: finished tasks that were not reported return to the queue, too")
 
 
 def _chunks_to_keep(shuffle: bool, window: int) -> int:
