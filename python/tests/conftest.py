@@ -13,6 +13,12 @@ for name in [n for n in os.environ if n.startswith("TRAINMASTER_") and n != "TRA
     del os.environ[name]
 
 
+@pytest.fixture(autouse=True)
+def _batches_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tests count batches: a master that is slow to answer must not make one shorter."""
+    monkeypatch.setattr("trainmaster.client._ANSWER", 60.0)
+
+
 @pytest.fixture
 def job(tmp_path: pathlib.Path) -> Iterator[Callable[..., Job]]:
     """Start a master: job(*flags)."""

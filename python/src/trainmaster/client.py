@@ -28,6 +28,7 @@ DRAINED = "an operator drains this trainer"
 _MIN_WINDOW = 2  # of a session: one task is requested while another one is trained
 _SLICE = 10.0  # seconds between messages while no master answers
 _PAUSE = 1.0  # seconds between looks for commands, while there is no task
+_ANSWER = 1.0  # seconds to wait for the answer that there is no task now
 _ERROR_BYTES = 256  # of the text with which a task fails
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _RESTARTS = 5  # of the agent, without a task between them
@@ -337,7 +338,7 @@ class Client:
             link.post("finish", finished=list(finished))
         while not link.tasks:
             self.require_open("next")
-            more: dict[str, Any] = {"wait": _PAUSE} if wait else {"wait": 1, "now": True}
+            more: dict[str, Any] = {"wait": _PAUSE} if wait else {"wait": _ANSWER, "now": True}
             reply = self._next(lambda: link.call("next", finished=list(finished), want=want, **more))  # noqa: B023 it is called here
             if self.over or reply is None:
                 return None
