@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pathlib
+import random
 import re
 import select
 import signal
@@ -15,7 +16,7 @@ import subprocess
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import trainmaster as tm
@@ -23,11 +24,25 @@ import trainmaster as tm
 MASTER = os.environ["TRAINMASTER_BIN"]
 
 
+def _free_ports() -> Iterator[int]:
+    low = int(pathlib.Path("/proc/sys/net/ipv4/ip_local_port_range").read_text().split()[0])
+    ports = range(12_000, low if low > 12_000 else 32_768)
+    begin = random.randrange(len(ports))
+    for port in (*ports[begin:], *ports[:begin]):
+        try:
+            with socket.socket() as s:
+                s.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        yield port
+
+
+_ports = _free_ports()
+
+
 def free_port() -> int:
-    """A port that nothing uses now."""
-    with socket.socket() as s:
-        s.bind(("127.0.0.1", 0))
-        return int(s.getsockname()[1])
+    """A port that nothing uses now, each one once. It is below the ephemeral ports, which the kernel gives to other sockets at any time."""
+    return next(_ports)
 
 
 class Job:
