@@ -82,13 +82,22 @@ class Nodes:
     def programs(self, node: str) -> list[int]:
         """Process ids of the programs of a node."""
         pid = self.nodes[node].pid
-        children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-        return [int(p) for p in children if pathlib.Path(f"/proc/{p}/environ").read_bytes().find(b"LOCAL_RANK=") >= 0]
+        found = []
+        for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split():
+            with contextlib.suppress(OSError):  # it has ended
+                if pathlib.Path(f"/proc/{child}/environ").read_bytes().find(b"LOCAL_RANK=") >= 0:
+                    found.append(int(child))
+        return found
 
-    def await_steps(self, *names: str, steps: int = 5) -> float:
-        """Wait for steps of exactly these nodes from now on, and return the time of the first."""
+    def position(self) -> int:
+        """Return the end of the log of the steps."""
         log = self.directory / "log"
-        begin = log.stat().st_size if log.exists() else 0
+        return log.stat().st_size if log.exists() else 0
+
+    def await_steps(self, *names: str, steps: int = 5, begin: int | None = None) -> float:
+        """Wait for steps of exactly these nodes from now on, or from a position on, and return the time of the first."""
+        log = self.directory / "log"
+        begin = self.position() if begin is None else begin
         end = time.monotonic() + 400
         while time.monotonic() < end:
             time.sleep(0.05)  # the log is a file: there is nothing to wait on
@@ -110,7 +119,7 @@ class Nodes:
     def end(self) -> dict[str, int]:
         """Let the programs end, and return the exit codes of the nodes."""
         (self.directory / "stop").touch()
-        return {name: node.wait(120) for name, node in self.nodes.items()}
+        return {name: node.wait(240) for name, node in self.nodes.items()}
 
     def stop(self) -> None:
         """Kill what is left."""
@@ -147,7 +156,7 @@ def test_nodes_come_and_go_and_the_master_is_killed(tmp_path: pathlib.Path) -> N
         nodes.start("d")
         nodes.await_steps("b", "c", "d")
         assert nodes.end() == {"b": 0, "c": 0, "d": 0}, nodes.logs()
-        assert job.process.wait(60) == 0, job.log.read_text()
+        assert job.process.wait(240) == 0, job.log.read_text()
     finally:
         nodes.stop()
         job.stop()
@@ -200,7 +209,7 @@ def test_number_of_nodes_must_agree(tmp_path: pathlib.Path) -> None:
     nodes = Nodes(tmp_path, job.addr)
     try:
         nodes.start("a", "2:3")
-        assert nodes.nodes["a"].wait(120) != 0
+        assert nodes.nodes["a"].wait(240) != 0
         assert "--nnodes: expected 1:3 as --ring of the master has, found 2:3 and a ring of 1" in nodes.logs()
     finally:
         nodes.stop()

@@ -187,7 +187,8 @@ def test_ctrl_c_loses_and_repeats_nothing(job: StartJob, tmp_path: pathlib.Path)
         textwrap.dedent(
             f"""
             import collections, os, signal, threading, time, trainmaster as tm
-            # An interrupt outside of the loop would end the script: the handler raises once for each begin of the loop.
+            # An interrupt outside of the loop would end the script: the handler raises once for each begin of the loop, and again if Python has
+            # ignored the exception, as in a handler of a fork, and the loop has gone on.
             is_in_loop = False
             def interrupt(*_):
                 global is_in_loop
@@ -198,17 +199,21 @@ def test_ctrl_c_loses_and_repeats_nothing(job: StartJob, tmp_path: pathlib.Path)
             def parse(r): return int.from_bytes(r[:8], "little")
             loader = tm.torch.DataLoader({data!r}, decode=parse, batch_size=16, num_workers=2, multiprocessing_context="fork", addr={j.addr!r})
             seen, interrupts = collections.Counter(), 0
+            is_over = threading.Event()
             def press():
-                for _ in range(20):
-                    time.sleep(.03)
+                while interrupts < 10 and not is_over.wait(.03):
                     os.killpg(0, signal.SIGINT)
-            threading.Thread(target=press, daemon=True).start()
+            presses = threading.Thread(target=press, daemon=True)
+            presses.start()
             while True:
                 try:
                     is_in_loop = True
                     for batch in loader:
                         seen.update(batch.tolist())
+                        is_in_loop = True
                     is_in_loop = False
+                    is_over.set()
+                    presses.join()
                     break
                 except KeyboardInterrupt:
                     interrupts += 1
