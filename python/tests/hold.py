@@ -15,7 +15,8 @@ from typing import Any
 import trainmaster as tm
 
 FIRST = "first batch in hand"
-PAUSE = 0.5  # seconds for each batch
+PAUSE, LATER = 0.5, 2.0  # seconds for each batch: after the first ones, the job must last for as long as the test may take on a slow machine
+FIRST_ONES = 150
 
 
 def main() -> None:
@@ -28,7 +29,7 @@ def main() -> None:
             if i == 0:
                 print(FIRST, flush=True)
             if not released.exists():
-                time.sleep(PAUSE)  # it makes the job long enough, on a machine of any speed
+                time.sleep(PAUSE if i < FIRST_ONES else LATER)  # it makes the job long enough, on a machine of any speed
             yield batch
 
     tm.torch.DataLoader.__iter__ = held  # type: ignore[method-assign]

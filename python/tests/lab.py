@@ -68,7 +68,7 @@ class Job:
                 stderr=f,
                 env=environment,
             )
-        end = time.monotonic() + 60
+        end = time.monotonic() + 240
         while self.log.read_text().count("msg=leading") == had:
             assert self.process.poll() is None, self.log.read_text()
             assert time.monotonic() < end, self.log.read_text()
@@ -95,7 +95,7 @@ class Job:
     def verify(self) -> list[dict[str, Any]]:
         """Wait for the end of the master, and return what `verify` says of each pass; it must exit with 0."""
         try:
-            self.process.wait(60)
+            self.process.wait(240)
         finally:
             self.stop()
         command = [MASTER, "verify", "--data-dir", str(self.directory / "etcd"), "-o", "json"]
@@ -144,7 +144,7 @@ def is_running(pid: int) -> bool:
 
 def ends(pid: int) -> None:
     """Require that a process of another process ends."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 240
     while is_running(pid):
         assert time.monotonic() < end, f"process {pid} runs"
         time.sleep(0.02)  # it is no child: there is nothing to wait on
@@ -162,14 +162,14 @@ def end(pid: int) -> None:
         kill(pid)
         poll = select.poll()
         poll.register(descriptor, select.POLLIN)
-        assert poll.poll(60_000)
+        assert poll.poll(240_000)
     finally:
         os.close(descriptor)
 
 
 def await_text(file: pathlib.Path, words: str, times: int) -> None:
     """Wait until a file has words so many times."""
-    end = time.monotonic() + 120
+    end = time.monotonic() + 240
     while (text := file.read_text(errors="replace")).count(words) < times:
         assert time.monotonic() < end, f"expected {words!r} {times} times, found {text[-2000:]}"
         time.sleep(0.02)  # a file: there is nothing to wait on

@@ -86,7 +86,7 @@ def test_model_has_each_record_once_per_pass(job: StartJob, tmp_path: pathlib.Pa
                 trainer.kill()
             if kills == KILLS:
                 (tmp_path / "released").touch()
-        out, _ = trainer.communicate(timeout=120)
+        out, _ = trainer.communicate(timeout=300)
         over = "over" in out
     assert kills == KILLS
     state = torch.load(sorted((tmp_path / "saved").glob("step-*.pt"))[-1], weights_only=True)

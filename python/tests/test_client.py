@@ -122,7 +122,7 @@ def test_killed_master_costs_no_record(job: StartJob, tmp_path: pathlib.Path) ->
 
 
 def test_agent_ends_with_a_killed_trainer(job: StartJob, tmp_path: pathlib.Path) -> None:
-    data, j = numbers(tmp_path, 200), job("--chunks-per-task", "1", "--session-ttl", "30s")
+    data, j = numbers(tmp_path, 200), job("--chunks-per-task", "1", "--session-ttl", "10m")
     script = tmp_path / "trainer.py"
     script.write_text(
         textwrap.dedent(
@@ -133,9 +133,9 @@ from trainmaster._agent import Directory
             client = tm.Client({j.addr!r}, id="victim")
             client.report_dataset({data!r})
             for task in client.tasks():
-                if os.fork() == 0: time.sleep(60); os._exit(0)  # it keeps the sockets open
+                if os.fork() == 0: time.sleep(600); os._exit(0)  # it keeps the sockets open
                 print("agent", client.agent_pid, flush=True)
-                time.sleep(60)
+                time.sleep(600)
             """
         )
     )
@@ -149,7 +149,7 @@ from trainmaster._agent import Directory
             seen = Counter[int]()
             for task in client.tasks():
                 seen.update(number_of(r) for r in task)
-            assert time.monotonic() - begun < 20  # much less than the TTL of its session
+            assert time.monotonic() - begun < 300  # much less than the TTL of its session
         once_per_pass(seen, 200, 1)
         ends(agent)  # after its session
         j.verify()
@@ -159,14 +159,14 @@ from trainmaster._agent import Directory
 
 
 def test_session_outlives_a_held_gil(job: StartJob, tmp_path: pathlib.Path) -> None:
-    data, j = numbers(tmp_path, 100), job("--chunks-per-task", "1", "--session-ttl", "2s")
+    data, j = numbers(tmp_path, 100), job("--chunks-per-task", "1", "--session-ttl", "4s")
     script = f"""
 import ctypes, trainmaster as tm
 with tm.Client({j.addr!r}) as client:
     client.report_dataset({data!r})
     for n, task in enumerate(client.tasks()):
         list(task)
-        if n == 1: ctypes.PyDLL(None).sleep(8)
+        if n == 1: ctypes.PyDLL(None).sleep(11)
     print("session", client.session)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
@@ -189,7 +189,7 @@ def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path, monkeypat
     with pytest.raises(tm.errors.InvalidError, match="expected an open client, found a closed one"):
         client.report_dataset(data)
     with pytest.raises(tm.Error, match="other"):
-        tm.Client(j.addr, job="other", timeout=5)
+        tm.Client(j.addr, job="other", timeout=120)
     with pytest.raises(ValueError, match="timeout: expected more than 0"):
         tm.Client(j.addr, timeout=0)
     with pytest.raises(ValueError, match="window: expected 1 to 64 tasks, found 65"):
@@ -217,7 +217,7 @@ def test_no_master_is_a_timeout() -> None:
     begun = time.monotonic()
     with pytest.raises(TimeoutError, match="expected an answer within 2 s, found none"):
         tm.Client("127.0.0.1:1", timeout=2)
-    assert time.monotonic() - begun < 15
+    assert time.monotonic() - begun < 120  # less than the default
 
 
 def test_another_version_is_refused(job: StartJob, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -257,7 +257,7 @@ with tm.local() as master:
 os.kill(fork, 9)
 print("ended")
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=240)
     assert done.stdout == "ended\n"
 
 

@@ -73,7 +73,7 @@ def test_example_survives_drills(tmp_path: pathlib.Path) -> None:
         return "\n".join([output.read_text(), *logs()])
 
     def wait_for_batches(n: int) -> None:
-        end = time.monotonic() + 150
+        end = time.monotonic() + 300
         while sum(t.count(FIRST) for t in logs()) < n:
             assert job.poll() is None, explain()
             assert time.monotonic() < end, explain()

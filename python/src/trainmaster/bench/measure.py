@@ -22,7 +22,7 @@ from ..records import write_records
 from .processes import Clock, Master, Spent, memory
 
 _RECORD = 1024  # bytes
-_PATIENCE = 120.0  # seconds
+_PATIENCE = 600.0  # seconds: more than a measurement takes on a slow machine
 _IDLE = 1.0  # seconds after the start of an agent, for its memory
 
 
