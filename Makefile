@@ -82,6 +82,10 @@ setup-k8s: ## install what the tests on Kubernetes need (containerd and other De
 test-k8s: setup setup-k8s ## the tests on a real Kubernetes cluster, which they start on this machine: make test-k8s [RUN=TestX]
 	$(TEST) -tags k8s -vet=off -count=1 -timeout 40m -run '$(RUN)' ./e2e/k8s
 
+.PHONY: bench-peers
+bench-peers: setup build ## how often each record is in a model after kills, with this and three other loaders: make bench-peers [SYSTEMS="trainmaster torchdata dlrover streaming"]
+	scripts/python.sh peers $(SYSTEMS)
+
 .PHONY: bench-k8s
 bench-k8s: setup-k8s ## figures of pods on a real Kubernetes cluster, as JSON in bin/figures-k8s.json: make bench-k8s [RUNS=20], about 3 min a run
 	@mkdir -p bin

@@ -32,6 +32,7 @@ cache_inputs() {
 		python3 -c 'import sys; print(sys.version, sys.base_prefix)' &&
 			cat "$cache_checkout/python/requirements-test.txt" "$cache_checkout/scripts/python/cuda_stubs.py"
 		;;
+	python-peers) cache_inputs python-sdk && cat "$cache_checkout/scripts/python/peers/requirements.txt" ;;
 	s3) uname -sm && cat "$cache_checkout/scripts/tools/s3/go.mod" "$cache_checkout/scripts/tools/s3/go.sum" ;;
 	gcs) uname -sm && cat "$cache_checkout/scripts/tools/gcs/go.mod" "$cache_checkout/scripts/tools/gcs/go.sum" ;;
 	azure) uname -sm && echo "$azurite_package" ;;
@@ -43,7 +44,7 @@ cache_inputs() {
 	k8s-images) cache_inputs k8s && cat "$cache_checkout"/scripts/k8s/{mkimg,pause,probe,relay}/*.go ;;
 	vale) uname -sm && echo "$vale_version" ;;
 	mnist) echo "$mnist_package $mnist_digests" ;;
-	*) echo "cache.sh: expected python, python-sdk, s3, gcs, azure, k8s, k8s-images, k8s-helm, vale or mnist, found '$1'" >&2 && return 1 ;;
+	*) echo "cache.sh: expected python, python-sdk, python-peers, s3, gcs, azure, k8s, k8s-images, k8s-helm, vale or mnist, found '$1'" >&2 && return 1 ;;
 	esac
 }
 

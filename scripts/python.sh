@@ -3,6 +3,7 @@
 #
 #   scripts/python.sh test [ARGUMENT...]   ruff, mypy and pytest; the arguments are those of pytest
 #   scripts/python.sh planted [WORD]       plants the bugs of python/tests/planted.py with this word; a test must fail for each
+#   scripts/python.sh peers [SYSTEM...]    compares loaders after kills, see scripts/python/peers/run.py
 #   scripts/python.sh wheel                a wheel with bin/master, in bin
 #   scripts/python.sh path                 prints the path of the environment
 #
@@ -20,6 +21,15 @@ packages() {
 		"$1/bin/python3" scripts/python/cuda_stubs.py "$torch/lib" &&
 		"$1/bin/python3" -c 'import torch; assert not torch.cuda.is_available()' &&
 		"$1/bin/python3" -c 'import jax, lightning, transformers.trainer' # the first import compiles them
+}
+
+# peers DIR makes the entry python-peers, on top of python-sdk.
+peers() {
+	local packages
+	python3 -m venv "$1" &&
+		packages=$("$1/bin/python3" -c 'import sysconfig; print(sysconfig.get_path("purelib"))') &&
+		"$sdk/bin/python3" -c 'import sysconfig; print(sysconfig.get_path("purelib"))' >"$packages/sdk.pth" &&
+		"$1/bin/python3" -m pip install --quiet --disable-pip-version-check --no-deps -r scripts/python/peers/requirements.txt
 }
 
 if [ ! -d "$(cache_path python-sdk)" ]; then
@@ -47,10 +57,16 @@ planted)
 	cd python
 	"$python" tests/planted.py "$@"
 	;;
+peers)
+	shift
+	sdk=$entry
+	cached python-peers peers
+	PYTHONPATH="$PWD/python/src" "$entry/bin/python3" scripts/python/peers/run.py "$@"
+	;;
 wheel)
 	rm -f bin/trainmaster-*.whl
 	(cd python && "$python" -m hatchling build -t wheel -d ../bin)
 	;;
 path) echo "$entry" ;;
-*) echo "python.sh: expected test, planted, wheel or path, found '${1:-}'" >&2 && exit 2 ;;
+*) echo "python.sh: expected test, planted, peers, wheel or path, found '${1:-}'" >&2 && exit 2 ;;
 esac

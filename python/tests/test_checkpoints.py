@@ -314,10 +314,10 @@ def test_another_order_is_refused(job: StartJob, tmp_path: pathlib.Path, seed: i
     t = start(7)
     assert t.checkpoints.restore() == 3
     answers = iter([3, 1 + 8])  # of rank 0: step and seed
-    t.loader.group = types.SimpleNamespace(rank=1, size=2, number=lambda _: next(answers), any=bool)
-    with pytest.raises(tm.errors.InvalidError, match="expected the same shuffle and seed on all ranks, found shuffle with seed 7 on rank 1"):
-        t.checkpoints.restore()
-    t.loader.group = None
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(type(t.loader), "group", types.SimpleNamespace(rank=1, size=2, number=lambda _: next(answers), any=bool), raising=False)
+        with pytest.raises(tm.errors.InvalidError, match="expected the same shuffle and seed on all ranks, found shuffle with seed 7 on rank 1"):
+            t.checkpoints.restore()
     t.train()
     assert t.counts() == {1: 200}
 
@@ -331,10 +331,10 @@ def test_rank_that_ends_with_an_exception_does_not_wait_for_the_others(
         t.step(batch)
     t.loader.done()
     monkeypatch.setattr(sys, "last_value", ValueError(), raising=False)  # as the interpreter does before it ends
-    t.loader.group = types.SimpleNamespace(rank=0, size=2)
-    _checkpoints._at_exit(weakref.ref(t.checkpoints))
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(type(t.loader), "group", types.SimpleNamespace(rank=0, size=2), raising=False)
+        _checkpoints._at_exit(weakref.ref(t.checkpoints))
     assert t.checkpoints.committed == 0
-    t.loader.group = None
     _checkpoints._at_exit(weakref.ref(t.checkpoints))
     assert t.checkpoints.committed == 3
     t.die()
@@ -363,12 +363,11 @@ def test_files_are_synced_when_no_rank_writes(job: StartJob, tmp_path: pathlib.P
         synced.append(path.name)
         sync(path)
 
-    t.loader.group = types.SimpleNamespace(rank=1, size=2, number=number)
     with pytest.MonkeyPatch.context() as m:
+        m.setattr(type(t.loader), "group", types.SimpleNamespace(rank=1, size=2, number=number), raising=False)
         m.setattr(_checkpoints, "_sync", note)
         t.checkpoints._save_with(save, tmp_path / "step.pt")
     assert synced == ["step.tmp", "f.whole"]
-    t.loader.group = None
     t.die()
 
 
