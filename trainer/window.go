@@ -60,9 +60,9 @@ const (
 )
 
 const (
-	aheadSpan = 50 * time.Millisecond  // the tasks that were taken within are requested ahead
-	mostDelay = 10 * time.Millisecond  // of a finish
-	pollPause = 100 * time.Millisecond // between requests of a trainer that holds tasks and waits for more
+	aheadSpan = 50 * time.Millisecond  // the tasks that were taken within are requested ahead.
+	mostDelay = 10 * time.Millisecond  // of a finish.
+	pollPause = 100 * time.Millisecond // between requests of a trainer that holds tasks and waits for more.
 	freshWait = 100 * time.Millisecond // for the answer to a new request, if the caller does not wait longer
 )
 

@@ -16,9 +16,9 @@ func TestRequestsOfAWindow(t *testing.T) {
 		return taskqueue.Task{Index: i, Token: taskqueue.Token{Position: i, Attempt: 1}, Chunks: make([]taskqueue.Chunk, 1)}
 	}
 	type state struct {
-		taken, ready, handed int // tasks
+		taken, ready, handed int // tasks.
 		finishes             int
-		by                   time.Duration // until reportBy
+		by                   time.Duration // until reportBy.
 		wanted, urgent       int
 	}
 	for name, c := range map[string]struct {
@@ -27,15 +27,15 @@ func TestRequestsOfAWindow(t *testing.T) {
 		send bool
 		wake time.Duration
 	}{
-		"half of the tasks are left":            {state: state{taken: 20, ready: 10, handed: 1}},
-		"less than half are left":               {state: state{taken: 20, ready: 9, handed: 1}, want: 11, send: true},
-		"slow trainer with a task ahead":        {state: state{taken: 1, ready: 1, handed: 1}},
-		"slow trainer without a task ahead":     {state: state{taken: 1, ready: 0, handed: 1}, want: 1, send: true},
-		"finishes, and half are left":           {state: state{taken: 20, ready: 10, handed: 1, finishes: 3, by: 8 * time.Millisecond}, wake: 8 * time.Millisecond},
-		"finishes, and less than half are left": {state: state{taken: 20, ready: 9, handed: 1, finishes: 3, by: 8 * time.Millisecond}, want: 11, send: true},
-		"finishes after 10 ms":                  {state: state{taken: 20, ready: 10, handed: 1, finishes: 3, by: 0}, send: true},
-		"finishes that a caller waits for":      {state: state{taken: 20, ready: 10, handed: 1, finishes: 3, by: 8 * time.Millisecond, urgent: 1}, send: true},
-		"last finish":                           {state: state{taken: 20, finishes: 1, by: 8 * time.Millisecond, wanted: 1}, send: true},
+		"half left":             {state: state{taken: 20, ready: 10, handed: 1}},
+		"less than half left":   {state: state{taken: 20, ready: 9, handed: 1}, want: 11, send: true},
+		"slow, one ahead":       {state: state{taken: 1, ready: 1, handed: 1}},
+		"slow, none ahead":      {state: state{taken: 1, ready: 0, handed: 1}, want: 1, send: true},
+		"finishes, half left":   {state: state{taken: 20, ready: 10, handed: 1, finishes: 3, by: 8 * time.Millisecond}, wake: 8 * time.Millisecond},
+		"finishes, less left":   {state: state{taken: 20, ready: 9, handed: 1, finishes: 3, by: 8 * time.Millisecond}, want: 11, send: true},
+		"finishes, 10 ms later": {state: state{taken: 20, ready: 10, handed: 1, finishes: 3, by: 0}, send: true},
+		"awaited finishes":      {state: state{taken: 20, ready: 10, handed: 1, finishes: 3, by: 8 * time.Millisecond, urgent: 1}, send: true},
+		"last finish":           {state: state{taken: 20, finishes: 1, by: 8 * time.Millisecond, wanted: 1}, send: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := session.New(&wire.JoinReply{})

@@ -171,7 +171,7 @@ func (o CompareSetValue) change(next *Value, exists bool) (Change, error) {
 	return Change{Found: isDesired, Content: o.content(*next, isDesired)}, nil
 }
 
-// content returns the content of the reply. A repetition without effect has the present value, which can be newer than that of the lost reply.
+// content returns the content of the reply. A repetition without effect has the present value, which can be newer than the value in the lost reply.
 func (o CompareSetValue) content(v Value, isDesired bool) []byte {
 	switch {
 	//guard:repeated-compare-and-set-had-effect

@@ -217,7 +217,7 @@ var ringGuards = []guard{
 		"etcd refuses a value that 46 members have changed"}},
 	{"F436", "master/rendezvous.TestValueThatManyMembersChangeIsBounded", mutant{"changes of any number of instances", "ring-value-instances",
 		condition("$1 && $2 && false"),
-		"a member that joins again and again fills etcd"}},
+		"a member that joins many times fills etcd"}},
 	{"F431", "master/ring.TestValuesOutliveTheLeader", mutant{"value in memory only", "ring-value-stored-first",
 		text("Writes: writes", "Writes: nil"),
 		"the processes of a job wait for a value that the former leader had"}},
