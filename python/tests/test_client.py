@@ -129,7 +129,6 @@ def test_agent_ends_with_a_killed_trainer(job: StartJob, tmp_path: pathlib.Path)
             f"""
             import os, time
             import trainmaster as tm
-from trainmaster._agent import Directory
             client = tm.Client({j.addr!r}, id="victim")
             client.report_dataset({data!r})
             for task in client.tasks():
@@ -233,7 +232,6 @@ def test_local_master(tmp_path: pathlib.Path) -> None:
     data = numbers(tmp_path, 100)
     script = f"""
 import trainmaster as tm
-from trainmaster._agent import Directory
 with tm.Client() as client:
     client.report_dataset({data!r})
     print(sum(len(task) for task in client.tasks()))
