@@ -142,7 +142,7 @@ BUGS = [
         "test_checkpoints.py::test_accumulated_batches_and_several_steps_for_a_batch",
     ),
     Bug(
-        "F400", "the same step is saved again", "torch/_checkpoints.py", "            self.step += 1\n        self._begin_save()", "            pass\n        self._begin_save()",
+        "F400", "the same step is saved again", "torch/_checkpoints.py", "                self.step += 1\n            self._begin_save()", "                pass\n            self._begin_save()",
         "test_checkpoints.py::test_pass_that_ends_with_skipped_records_is_committed",
     ),
     Bug(
@@ -163,6 +163,55 @@ BUGS = [
         "test_checkpoints.py::test_script_that_starts_after_the_end_loads_the_last_step",
     ),
     Bug(
+        "F459", "a file of the program is compared with no job", "torch/_checkpoints.py", "self._restoring = step, job", "self._restoring = step, self.loader.client.job_id",
+        "test_checkpoints.py::test_script_that_starts_after_the_end_loads_the_last_step[of the program]",
+    ),
+    Bug(
+        "F490", "a step without a file is committed", "torch/_checkpoints.py", "        return s.is_complete", "        return True",
+        "test_checkpoints.py::test_step_without_a_file_is_not_committed[save]",
+    ),
+    Bug(
+        "F491", "two processes write one file", "torch/_checkpoints.py", 'f"step-{step:012d}-{self._generation}.pt"', 'f"step-{step:012d}-1.pt"',
+        "test_checkpoints.py::test_process_without_a_session_replaces_no_file",
+    ),
+    Bug(
+        "F491", "a former process publishes its step", "torch/_checkpoints.py", 'if published.get("job") == job and', "if False and",
+        "test_checkpoints.py::test_process_without_a_session_replaces_no_file",
+    ),
+    Bug(
+        "F491", "files of former processes stay", "torch/_checkpoints.py", "if generation < self._generation and", "if False and",
+        "test_checkpoints.py::test_process_without_a_session_replaces_no_file",
+    ),
+    Bug(
+        "F492", "another order is continued", "torch/_checkpoints.py", 'if step and is_own and published.get("seed") !=', "if False and None !=",
+        "test_checkpoints.py::test_another_order_is_refused[8]",
+    ),
+    Bug(
+        "F492", "ranks have several orders", "torch/_checkpoints.py", "if group.any(group.number(mine) != mine):", "if group.number(mine) < 0:",
+        "test_checkpoints.py::test_another_order_is_refused[8]",
+    ),
+    Bug(
+        "F493", "a rank that fails waits for the others", "torch/_checkpoints.py", 'is not None and hasattr(sys, "last_value"):', "is not None and False:",
+        "test_checkpoints.py::test_rank_that_ends_with_an_exception_does_not_wait_for_the_others",
+    ),
+    Bug(
+        "F494", "files are synced while ranks write", "torch/_checkpoints.py", "        self._barrier()  # no rank writes any more\n", "",
+        "test_checkpoints.py::test_files_are_synced_when_no_rank_writes",
+    ),
+    Bug(
+        "F501", "the error of the agent ends the loop", "torch/_checkpoints.py",
+        'task=task, step=step, n=n)\n        except self.loader.client.lost:', 'task=task, step=step, n=n)\n        except ZeroDivisionError:',
+        "test_checkpoints.py::test_agent_that_is_killed_ends_the_loop_with_the_documented_error",
+    ),
+    Bug(
+        "F502", "a request is awaited that was given up", "torch/_checkpoints.py", "            s.request = None\n        before", "        before",
+        "test_checkpoints.py::test_interrupted_commit_is_repeated",
+    ),
+    Bug(
+        "F503", "a copy has no versions of modules", "torch/_checkpoints.py", "if isinstance(state, collections.OrderedDict):", "if False:",
+        "test_checkpoints.py::test_copied_state_has_the_versions_of_its_modules",
+    ),
+    Bug(
         "F452", "the batch in hand is read again", "torch/_dataloader.py", "self.account.redraw(self._ahead)", "self.account.redraw()",
         "test_torch.py::test_worker_that_is_killed_while_the_loop_looks_ahead",
     ),
@@ -175,7 +224,7 @@ BUGS = [
         "test_checkpoints.py::test_interrupted_step_is_not_continued",
     ),
     Bug(
-        "F455", "a directory of another job is used", "torch/_checkpoints.py", 'if step == 0 and published.get("job") != job and', "if False and",
+        "F455", "a directory of another job is used", "torch/_checkpoints.py", 'if step == 0 and not is_own and', "if False and",
         "test_checkpoints.py::test_files_of_another_job_are_kept_and_refused",
     ),
     Bug(

@@ -13,15 +13,18 @@ import sys
 import textwrap
 import threading
 import time
+import types
+import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
-from lab import Job, kill, number_of, numbers
+from lab import Job, end, kill, number_of, numbers
 
 import trainmaster as tm
+from trainmaster.torch import _checkpoints
 
 StartJob = Callable[..., Job]
 RECORDS, PASSES, KILLS = 800, 6, 8
@@ -84,6 +87,7 @@ def test_model_has_each_record_once_per_pass(job: StartJob, tmp_path: pathlib.Pa
     assert kills == KILLS
     state = torch.load(sorted((tmp_path / "saved").glob("step-*.pt"))[-1], weights_only=True)
     assert state["model"]["times"].unique(return_counts=True)[0].tolist() == [PASSES]
+    assert len(list((tmp_path / "saved").glob("step-*"))) <= 3  # two committed files, and one that was not committed
     assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0)] * PASSES
 
 
@@ -133,6 +137,251 @@ class Trainer:
         """How many records were applied how often."""
         values, counts = self.model.times.unique(return_counts=True)
         return dict(zip(values.tolist(), counts.tolist()))
+
+
+def saved(directory: pathlib.Path, step: int) -> pathlib.Path:
+    """The only file of a step."""
+    (path,) = (directory / "saved").glob(f"step-{step:012d}-*.pt")
+    return path
+
+
+def own_files() -> tuple[dict[str, Any], list[Trainer]]:
+    """Options of Checkpoints with functions that save and load in the foreground. The trainer must be added to the list."""
+    made: list[Trainer] = []
+
+    def save(path: str) -> None:
+        torch.save({"model": made[0].model.state_dict(), "loader": made[0].loader.state_dict()}, path)
+
+    def load(path: str) -> None:
+        state = torch.load(path, weights_only=True)
+        made[0].model.load_state_dict(state["model"])
+        made[0].loader.load_state_dict(state["loader"])
+
+    return {"model": None, "save": save, "load": load}, made
+
+
+@pytest.mark.parametrize("where", ["save", "copy", "write"])
+def test_step_without_a_file_is_not_committed(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+    """The function of the program fails, an exception comes while the state is copied, or the disk is full in the background."""
+    data = numbers(tmp_path, 200, per_chunk=10)
+    j = job("--explicit-commit")
+    options, made = own_files() if where == "save" else ({}, [])
+    t = Trainer(j, data, tmp_path / "saved", every=3, **options)
+    made.append(t)
+    t.checkpoints.restore()
+    write, state_dict = torch.save, t.model.state_dict
+    failed: list[int] = []
+
+    def fail(step: int) -> Any:
+        if step == 6:
+            failed.append(step)
+            raise OSError(28, "No space left on device")
+
+    if where == "copy":
+        monkeypatch.setattr(t.model, "state_dict", lambda: fail(t.checkpoints.step) or state_dict())
+    else:
+        monkeypatch.setattr(torch, "save", lambda state, path: fail(state.get("step", t.checkpoints.step)) or write(state, path))
+    with pytest.raises(OSError, match="No space left"):
+        for batch in t.loader:
+            t.step(batch)
+            t.checkpoints.settle()
+    assert failed == [6]
+    _checkpoints._at_exit(weakref.ref(t.checkpoints))
+    t.loader.close()
+    monkeypatch.undo()
+    options, made = own_files() if where == "save" else ({}, [])
+    t = Trainer(j, data, tmp_path / "saved", every=3, **options)
+    made.append(t)
+    assert t.checkpoints.restore() == 3
+    t.train()
+    assert t.counts() == {1: 200}
+
+
+def test_process_without_a_session_replaces_no_file(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its disk is slow: it writes step 3 when its successor has committed a step 3 with other records."""
+    data = numbers(tmp_path, 200, per_chunk=10)
+    j = job("--explicit-commit")
+    begun, go, write = threading.Event(), threading.Event(), torch.save
+
+    def slow(*args: Any) -> None:
+        begun.set()
+        assert go.wait(120)
+        write(*args)
+
+    old = Trainer(j, data, tmp_path / "saved", every=3)
+    old.checkpoints.restore()
+    monkeypatch.setattr(torch, "save", slow)
+    for batch in itertools.islice(old.loader, 3):
+        old.step(batch)
+    old.loader.done()
+    assert begun.wait(60)
+    monkeypatch.undo()
+    end(old.loader.client.agent_pid)
+    new = Trainer(j, data, tmp_path / "saved", every=3)
+    new.loader.account.batch_size = 20
+    assert new.checkpoints.restore() == 0
+    for batch in itertools.islice(new.loader, 3):
+        new.step(batch)
+    new.loader.done()
+    new.checkpoints.finish()
+    assert new.checkpoints.committed == 3
+    published = (tmp_path / "saved" / "latest.json").read_text()
+    go.set()
+    saving = old.checkpoints._saving
+    assert saving is not None
+    old.checkpoints.settle()
+    old.checkpoints._commit_is_done(saving)  # as if the end of its session had come after its commit
+    assert (tmp_path / "saved" / "latest.json").read_text() == published
+    old.die()
+    new.die()
+    t = Trainer(j, data, tmp_path / "saved", every=3)
+    assert t.checkpoints.restore() == 3
+    assert t.model.times.equal(new.model.times)
+    assert t.counts() == {0: 140, 1: 60}
+    saved(tmp_path, 3)  # the other one is removed
+    t.train()
+    assert t.counts() == {1: 200}
+
+
+def test_agent_that_is_killed_ends_the_loop_with_the_documented_error(job: StartJob, tmp_path: pathlib.Path) -> None:
+    t = Trainer(job("--explicit-commit"), numbers(tmp_path, 200, per_chunk=10), tmp_path / "saved")
+    t.checkpoints.restore()
+    with pytest.raises(tm.errors.RolledBackError, match="the session of this member was lost"):
+        for i, batch in enumerate(t.loader):
+            t.step(batch)
+            if i == 2:
+                end(t.loader.client.agent_pid)
+    with pytest.raises(tm.errors.RolledBackError, match="start the script again from the last committed step"):
+        t.checkpoints.commit()
+    t.die()
+
+
+def test_interrupted_commit_is_repeated(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    t = Trainer(job("--explicit-commit"), numbers(tmp_path, 200, per_chunk=10), tmp_path / "saved", every=3)
+    t.checkpoints.restore()
+    for batch in itertools.islice(t.loader, 3):
+        t.step(batch)
+    t.loader.done()
+    t.checkpoints.settle()
+    t.checkpoints.boundary()
+    assert t.checkpoints._saving is not None
+    assert t.checkpoints._saving.request is not None
+
+    def interrupt(_: int) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(t.loader.client, "flushed", interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        t.checkpoints.finish()
+    until = time.monotonic() + 60
+    while t.checkpoints.committed == 0:
+        assert time.monotonic() < until
+        t.checkpoints.boundary()
+        time.sleep(0.02)  # a step
+    assert t.checkpoints.committed == 3
+    t.die()
+
+
+@pytest.mark.parametrize("seed", [None, 8])
+def test_another_order_is_refused(job: StartJob, tmp_path: pathlib.Path, seed: int | None) -> None:
+    """The records that a step has applied are counted in the order of the process that has applied them."""
+    data = numbers(tmp_path, 200, per_chunk=10)
+    j = job("--explicit-commit", "--chunks-per-task", "10")
+
+    def start(seed: int | None) -> Trainer:
+        t = Trainer(j, data, tmp_path / "saved", every=3)
+        t.loader.account.shuffle, t.loader.account.seed = int(seed is not None), seed or 0
+        return t
+
+    t = start(seed)
+    assert t.checkpoints.restore() == 0
+    t.die()
+    t = start(7)  # nothing is trained
+    t.checkpoints.restore()
+    for batch in itertools.islice(t.loader, 3):
+        t.step(batch)
+    t.checkpoints.commit()
+    t.die()
+    t = start(seed)
+    found = "no shuffle" if seed is None else "shuffle with seed 8"
+    with pytest.raises(tm.errors.InvalidError, match=f"expected shuffle with seed 7, with which step 3 was trained, found {found}: keep"):
+        t.checkpoints.restore()
+    t.die()
+    t = start(7)
+    assert t.checkpoints.restore() == 3
+    answers = iter([3, 1 + 8])  # of rank 0: step and seed
+    t.loader.group = types.SimpleNamespace(rank=1, size=2, number=lambda _: next(answers), any=bool)
+    with pytest.raises(tm.errors.InvalidError, match="expected the same shuffle and seed on all ranks, found shuffle with seed 7 on rank 1"):
+        t.checkpoints.restore()
+    t.loader.group = None
+    t.train()
+    assert t.counts() == {1: 200}
+
+
+def test_rank_that_ends_with_an_exception_does_not_wait_for_the_others(
+    job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    t = Trainer(job("--explicit-commit"), numbers(tmp_path, 200, per_chunk=10), tmp_path / "saved", every=3)
+    t.checkpoints.restore()
+    for batch in itertools.islice(t.loader, 3):
+        t.step(batch)
+    t.loader.done()
+    monkeypatch.setattr(sys, "last_value", ValueError(), raising=False)  # as the interpreter does before it ends
+    t.loader.group = types.SimpleNamespace(rank=0, size=2)
+    _checkpoints._at_exit(weakref.ref(t.checkpoints))
+    assert t.checkpoints.committed == 0
+    t.loader.group = None
+    _checkpoints._at_exit(weakref.ref(t.checkpoints))
+    assert t.checkpoints.committed == 3
+    t.die()
+
+
+def test_files_are_synced_when_no_rank_writes(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """Rank 1 has returned from its function, and rank 0 renames a file in the directory."""
+    t = Trainer(job("--explicit-commit"), numbers(tmp_path, 200), tmp_path / "saved")
+    file = tmp_path / "step.tmp" / "f"
+    barriers: list[int] = []
+
+    def number(_: int) -> int:
+        barriers.append(len(barriers))
+        if barriers == [0, 1]:
+            file.rename(file.with_suffix(".whole"))
+        return 0
+
+    def save(path: str) -> None:
+        pathlib.Path(path).mkdir()
+        file.touch()
+
+    sync = _checkpoints._sync
+    synced: list[str] = []
+
+    def note(path: pathlib.Path) -> None:
+        synced.append(path.name)
+        sync(path)
+
+    t.loader.group = types.SimpleNamespace(rank=1, size=2, number=number)
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(_checkpoints, "_sync", note)
+        t.checkpoints._save_with(save, tmp_path / "step.pt")
+    assert synced == ["step.tmp", "f.whole"]
+    t.loader.group = None
+    t.die()
+
+
+class Pair(NamedTuple):
+    """A state of a program."""
+
+    first: torch.Tensor
+    second: int
+
+
+def test_copied_state_has_the_versions_of_its_modules() -> None:
+    state = torch.nn.BatchNorm1d(2).state_dict()
+    copied = _checkpoints._copy(state)
+    assert vars(copied)["_metadata"] == vars(state)["_metadata"]
+    state["running_mean"] += 1
+    assert copied["running_mean"].tolist() == [0, 0]
+    assert _checkpoints._copy({"pair": Pair(torch.zeros(()), 2)}) == {"pair": Pair(torch.zeros(()), 2)}
 
 
 @pytest.mark.parametrize("how", ["islice", "break", "exception"])
@@ -245,7 +494,7 @@ def test_file_is_written_while_training_continues(job: StartJob, tmp_path: pathl
             break
         time.sleep(0.05)  # a step
     assert t.checkpoints.committed == 3
-    assert torch.load(tmp_path / "saved" / "step-000000000003.pt", weights_only=True)["model"]["times"].sum() == 30
+    assert torch.load(saved(tmp_path, 3), weights_only=True)["model"]["times"].sum() == 30
     t.die()
 
 
@@ -272,24 +521,24 @@ print(checkpoints.committed)
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
     t = Trainer(j, data, tmp_path / "other")
     assert t.loader.client.last_step() == 3
-    assert json.loads((tmp_path / "saved" / "latest.json").read_text())["files"] == ["step-000000000003.pt"]
+    assert json.loads((tmp_path / "saved" / "latest.json").read_text())["files"] == [saved(tmp_path, 3).name]
     t.die()
 
 
 def test_files_of_another_job_are_kept_and_refused(job: StartJob, tmp_path: pathlib.Path) -> None:
-    data, saved = numbers(tmp_path, 200, per_chunk=10), tmp_path / "saved"
-    t = Trainer(job("--explicit-commit"), data, saved, every=2)
+    data, used = numbers(tmp_path, 200, per_chunk=10), tmp_path / "saved"
+    t = Trainer(job("--explicit-commit"), data, used, every=2)
     t.checkpoints.restore()
     t.train()
-    first = sorted(p.name for p in saved.iterdir())
+    first = sorted(p.name for p in used.iterdir())
     j = job("--explicit-commit")
-    t = Trainer(j, data, saved, every=2)
-    with pytest.raises(tm.errors.InvalidError, match=r"found step-0+2\d\.pt of job .*: use a directory of its own for each job"):
+    t = Trainer(j, data, used, every=2)
+    with pytest.raises(tm.errors.InvalidError, match=r"found step-0+2\d-\d+\.pt of job .*: use a directory of its own for each job"):
         t.checkpoints.restore()
-    assert sorted(p.name for p in saved.iterdir()) == first
+    assert sorted(p.name for p in used.iterdir()) == first
     other = tmp_path / "other"
     other.mkdir()
-    stale = other / "step-000000000099.pt"
+    stale = other / "step-000000000099-9999.pt"
     t.checkpoints.directory = other
     t.checkpoints.restore()
     stale.touch()  # written by this job, and not committed
@@ -298,12 +547,15 @@ def test_files_of_another_job_are_kept_and_refused(job: StartJob, tmp_path: path
         if i == 6:
             break
     t.checkpoints.commit()
-    assert sorted(p.name for p in other.glob("*.pt")) == ["step-000000000006.pt", "step-000000000007.pt", stale.name]
+    now = t.loader.client.incarnation
+    assert sorted(p.name for p in other.glob("*.pt")) == [f"step-000000000006-{now}.pt", f"step-000000000007-{now}.pt", stale.name]
     t.die()
-    t = Trainer(j, data, saved)
-    with pytest.raises(tm.errors.NotFoundError, match=r"expected step-0+7\.pt, the last committed step of job .*: use the directory of this job"):
+    t = Trainer(j, data, used)
+    with pytest.raises(
+        tm.errors.NotFoundError, match=r"expected step-0+7-GENERATION\.pt, the last committed step of job .*: use the directory of this job"
+    ):
         t.checkpoints.restore()
-    os.rename(other / "step-000000000006.pt", other / "step-000000000007.pt")
+    os.rename(other / f"step-000000000006-{now}.pt", other / f"step-000000000007-{now}.pt")
     t.checkpoints.directory = other
     with pytest.raises(
         tm.errors.InvalidError, match=r"expected format 1, step 7 of job \w+, found .* step 6 of job .*: load the checkpoint of step 7"
@@ -373,16 +625,27 @@ def test_pass_that_ends_with_skipped_records_is_committed(job: StartJob, tmp_pat
     assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0)]
 
 
-def test_script_that_starts_after_the_end_loads_the_last_step(job: StartJob, tmp_path: pathlib.Path) -> None:
+@pytest.mark.parametrize("files", ["of Checkpoints", "of the program"])
+def test_script_that_starts_after_the_end_loads_the_last_step(job: StartJob, tmp_path: pathlib.Path, files: str) -> None:
     data = numbers(tmp_path, 200, per_chunk=10)
     j = job("--explicit-commit")
-    t = Trainer(j, data, tmp_path / "saved", every=6)
+
+    def start() -> Trainer:
+        options, made = own_files() if files == "of the program" else ({}, [])
+        t = Trainer(j, data, tmp_path / "saved", every=6, **options)
+        made.append(t)
+        return t
+
+    t = start()
     t.checkpoints.restore()
     with tm.Client(j.addr):  # the master waits for it at the end
         t.train()
         last = t.checkpoints.committed
-        t = Trainer(j, data, tmp_path / "saved", every=6)
+        t = start()
+        t.loader.client.hello, t.loader.client.over = {"job_id": "", "incarnation": 0}, "the job ended before this trainer joined"
         assert t.checkpoints.restore() == last
+        if files == "of the program":
+            t.loader.load_state_dict({"format": 1, "job": json.loads((tmp_path / "saved" / "latest.json").read_text())["job"], "step": last})
         assert t.counts() == {1: 200}
         assert list(t.loader) == []
         t.loader.close()

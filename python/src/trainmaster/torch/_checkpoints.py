@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import atexit
+import collections
 import contextlib
+import copy
 import json
 import logging
 import os
 import pathlib
+import re
 import shutil
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -25,6 +29,7 @@ log = logging.getLogger("trainmaster")
 _FORMAT = 1
 _KEPT = 2  # files of committed steps
 _LATEST = "latest.json"
+_NAME = re.compile(r"step-(\d+)-(\d+)\.(pt|tmp)")  # step and generation of its writer
 _ENDED = "the job has ended"
 _EXIT = 60.0  # seconds: at the end of a process, the other ranks may be gone
 
@@ -72,6 +77,7 @@ class Checkpoints:
         self._open: dict[int, int] = {}  # records of tasks that are used and not applied
         self._ended = -1
         self._is_due = self._is_restored = self._is_between = False
+        self._generation = 0  # of the ring: the incarnation of its rank 0
         self._saving: _Saving | None = None
         self._committed: list[str] = []  # names of the last files that this job has committed
         for o in self._optimizers:
@@ -99,16 +105,19 @@ class Checkpoints:
 
         In a group, each rank calls it at the same step.
         """
-        has_stepped = self._steps > 0
-        if has_stepped:
-            self.loader.done()
-        self.finish()
-        if self.committed == self.step:
+        try:
+            has_stepped = self._steps > 0
             if has_stepped:
-                return
-            self.step += 1
-        self._begin_save()
-        self.finish()
+                self.loader.done()
+            self.finish()
+            if self.committed == self.step:
+                if has_stepped:
+                    return
+                self.step += 1
+            self._begin_save()
+            self.finish()
+        except self.loader.client.lost as e:
+            raise errors.RolledBackError(f"checkpoints: the session was lost: start the script again from the last committed step ({e})") from e
 
     def applied(self) -> None:
         """Note that a step has applied the batch in hand. Each step of the optimizer calls it; call it for a batch that needs no step."""
@@ -126,13 +135,20 @@ class Checkpoints:
 
         In a group, each rank calls it, unless `load` of `restore` does.
         """
-        is_restoring = self._restoring is not None
-        step = self._number(self._last_step) if self._restoring is None else self._restoring
-        self._check(state, step, "state of the loader")
-        if not is_restoring:
+        what = "state of the loader"
+        if self._restoring is not None:
+            self._check(state, *self._restoring, what)
+            return
+        step = -1 if self._is_over() else self._number(self._last_step)
+        if step < 0:
+            step, job = self._published_step()
+            self._check(state, step, job, what)
+            self._note_end(step)
+        else:
+            self._check(state, step, self.loader.client.job_id, what)
             self._begin_at(step)
 
-    _restoring: int | None = None  # the step that restore loads
+    _restoring: tuple[int, str] | None = None  # the step that restore loads, and its job
 
     # What the loader calls.
 
@@ -205,18 +221,19 @@ class Checkpoints:
 
     def settle(self) -> None:
         """Wait until the file is written."""
-        if self._saving is not None and self._saving.thread is not None:
+        if self._saving is not None and self._saving.is_writing():
+            assert self._saving.thread is not None
             self._saving.thread.join()
 
     def finish(self, limit: float | None = None) -> None:
         """Wait until the step that is being saved is committed."""
         s = self._saving
-        if s is None:
+        if s is None or not self._has_file(s):
             return
-        s.written()
         client = self.loader.client
         if s.request is not None:
             client.link.give_up(s.request)
+            s.request = None
         before = client.timeout
         client.timeout = min(before, before if limit is None else limit)
         try:
@@ -257,11 +274,17 @@ class Checkpoints:
     def _begin_at(self, step: int) -> None:
         """Begin a generation of the ring at a step that all ranks have loaded."""
         client = self.loader.client
-        self._barrier()
+        self.settle()
+        self._saving = None
+        self._require_one_order()
+        self._generation = self._number(lambda: client.incarnation)  # unique and growing
         if self._writes():
-            self._claim(step)
+            published = self._claim(step)
             try:
-                client.rollback(step)  # the incarnation of this trainer is the generation: unique and growing
+                client.rollback(step)
+                self._publish(step, self._found(step))
+                if published.get("job") == client.job_id:
+                    self._remove_uncommitted()
             except errors.OverError:
                 client.over = client.over or _ENDED
         self._barrier()
@@ -283,14 +306,22 @@ class Checkpoints:
 
     def _restore_ended(self) -> int:
         """Load the published step of a job that has ended."""
+        step, job = self._published_step()
+        if step:
+            self._read(step, job)
+        self._note_end(step)
+        return step
+
+    def _note_end(self, step: int) -> None:
         client = self.loader.client
         client.over = client.over or _ENDED
         self._is_restored = True
+        self.step = self.committed = step
+
+    def _published_step(self) -> tuple[int, str]:
+        """Return the published step and its job: 0 if there is none."""
         published = self._published()
-        if published.get("step"):
-            self._read(published["step"], published["job"])
-            self.step = self.committed = published["step"]
-        return self.step
+        return published.get("step", 0), published.get("job", "")
 
     def _published(self) -> dict[str, Any]:
         try:
@@ -298,33 +329,68 @@ class Checkpoints:
         except (FileNotFoundError, json.JSONDecodeError):
             return {}
 
-    def _claim(self, step: int) -> None:
-        """Require that the directory has no checkpoints of another job, and note that it is the directory of this one."""
-        job, published = self.loader.client.job_id, self._published()
-        if step == 0 and published.get("job") != job and (files := self._files()):
+    def _order(self) -> int | None:
+        """Return what gives the records of a task their order: the seed, or None if they are not shuffled."""
+        account = self.loader.account
+        return int(account.seed) if account.shuffle else None
+
+    def _require_one_order(self) -> None:
+        """Require the same order on all ranks. A rank continues at the number of records that others have applied."""
+        group, order = self.loader.group, self._order()
+        if group is None:
+            return
+        mine = 0 if order is None else 1 + order % 2**62
+        if group.any(group.number(mine) != mine):
             raise errors.InvalidError(
-                f"{self.directory}: expected no checkpoints, since job {job} has no committed step, found {files[-1].name} "
+                f"checkpoints: expected the same shuffle and seed on all ranks, found {_name_of(order)} on rank {group.rank} "
+                "and another order on another rank: give all ranks the same"
+            )
+
+    def _claim(self, step: int) -> dict[str, Any]:
+        """Require that the directory has no checkpoints of another job or another order, and return what is published in it."""
+        job, published = self.loader.client.job_id, self._published()
+        is_own = published.get("job") == job
+        if step == 0 and not is_own and (files := self._files()):
+            raise errors.InvalidError(
+                f"{self.directory}: expected no checkpoints, since job {job} has no committed step, found {files[-1][2]} "
                 f"of job {published.get('job', 'unknown')}: use a directory of its own for each job"
             )
-        self._committed = list(published.get("files", ())) if published.get("job") == job else []
-        self._publish(step)
+        if step and is_own and published.get("seed") != self._order():
+            raise errors.InvalidError(
+                f"{self.directory}: expected {_name_of(published.get('seed'))}, with which step {step} was trained, "
+                f"found {_name_of(self._order())}: keep shuffle and seed in a job"
+            )
+        self._committed = list(published.get("files", ())) if is_own else []
+        return published
 
-    def _publish(self, step: int) -> None:
-        """Name the last committed step, and remove the files of earlier ones."""
-        names = [n for n in self._committed if n != self._path(step).name] + [self._path(step).name] * (step > 0)
+    def _publish(self, step: int, name: str) -> None:
+        """Name the last committed step and its file, and remove the files of earlier steps."""
+        job, published = self.loader.client.job_id, self._published()
+        names = [n for n in self._committed if n != name] + [name] * bool(name)
         self._committed = names[-_KEPT:]
-        state = {"format": _FORMAT, "job": self.loader.client.job_id, "step": step, "files": self._committed}
+        if published.get("job") == job and published.get("generation", 0) > self._generation and published["step"] >= step:
+            return  # another process has begun at this step, or after it
+        state = {"format": _FORMAT, "job": job, "step": step, "files": self._committed, "generation": self._generation, "seed": self._order()}
         self.directory.mkdir(parents=True, exist_ok=True)
-        temporary = self.directory / f".{_LATEST}.tmp"
+        temporary = self.directory / f".{_LATEST}-{self._generation}.tmp"
         temporary.write_text(json.dumps(state) + "\n")
         _sync(temporary)
         os.replace(temporary, self.directory / _LATEST)
-        for name in names[:-_KEPT]:
-            _remove(self.directory / name)
+        for n in names[:-_KEPT]:
+            _remove(self.directory / n)
+
+    def _remove_uncommitted(self) -> None:
+        """Remove files of earlier generations that were not committed: no process can commit them any more."""
+        for _, generation, name in self._files("pt", "tmp"):
+            if generation < self._generation and name not in self._committed:
+                _remove(self.directory / name)
 
     def _report(self, counts: Mapping[int, int], step: int) -> None:
-        for task, n in counts.items():
-            self.loader.client.note("applied", task=task, step=step, n=n)
+        try:
+            for task, n in counts.items():
+                self.loader.client.note("applied", task=task, step=step, n=n)
+        except self.loader.client.lost:
+            self.loader.client.is_lost = True  # the loop ends with its error
 
     def _begin_save(self) -> None:
         """Begin to save the step: what follows is in another one."""
@@ -333,7 +399,10 @@ class Checkpoints:
         path = self._path(s.step)
         if self._save is not None:
             self._save_with(self._save, path)
-        elif self._writes():
+            s.is_complete = True
+        elif not self._writes():
+            s.is_complete = True
+        else:
             assert self._model is not None
             optimizers = [_copy(o.state_dict()) for o in self._optimizers]
             state = {
@@ -351,6 +420,7 @@ class Checkpoints:
             _remove(temporary)
         self._barrier()
         save(str(temporary))
+        self._barrier()  # no rank writes any more
         _sync_all(temporary)
         self._barrier()
         if self._writes():
@@ -363,7 +433,7 @@ class Checkpoints:
     def _continue(self, s: _Saving) -> None:
         """Go on if the file is written, or the master has answered."""
         client = self.loader.client
-        if s.is_writing():
+        if s.is_writing() or not self._has_file(s):
             return
         try:
             if s.request is not None:
@@ -377,27 +447,50 @@ class Checkpoints:
             s.request = None
         s.request = client.begin("commit" if s.is_flushed else "flushed", step=s.step)
 
+    def _has_file(self, s: _Saving) -> bool:
+        """Wait for the file, and forget a step without a file: it must not be committed."""
+        try:
+            s.written()
+        except Exception:
+            self._saving = None
+            raise
+        if not s.is_complete:
+            self._saving = None
+        return s.is_complete
+
     def _commit_is_done(self, s: _Saving) -> None:
         self._saving = None
         self.committed = s.step
         if self._writes():
-            self._publish(s.step)
+            self._publish(s.step, self._path(s.step).name)
 
     def _path(self, step: int) -> pathlib.Path:
-        return self.directory / f"step-{step:012d}.pt"
+        """Return the file of a step of this generation. No other process writes it, also if it saves the same step."""
+        return self.directory / f"step-{step:012d}-{self._generation}.pt"
 
-    def _files(self) -> list[pathlib.Path]:
-        return sorted(self.directory.glob("step-*.pt"))
+    def _files(self, *kinds: str) -> list[tuple[int, int, str]]:
+        """Return step, generation and name of files, in this order."""
+        found = [m for p in self.directory.glob("step-*") if (m := _NAME.fullmatch(p.name)) and m[3] in (kinds or ("pt",))]
+        return sorted((int(m[1]), int(m[2]), m[0]) for m in found)
+
+    def _found(self, step: int) -> str:
+        """Return the name of the file of a committed step, empty if there is none.
+
+        Generations after the commit begin at this step or later. Files of the step that are not committed are of earlier generations.
+        """
+        return next((name for s, _, name in reversed(self._files()) if s == step), "") if step else ""
 
     def _read(self, step: int, job: str = "") -> None:
-        path, job = self._path(step), job or self.loader.client.job_id
-        if not path.exists():
-            found = ", ".join(p.name for p in self._files()) or "no files"
+        name, job = self._found(step), job or self.loader.client.job_id
+        if not name:
+            found = ", ".join(n for _, _, n in self._files()) or "no files"
             raise errors.NotFoundError(
-                f"{self.directory}: expected {path.name}, the last committed step of job {job}, found {found}: use the directory of this job"
+                f"{self.directory}: expected step-{step:012d}-GENERATION.pt, the last committed step of job {job}, found {found}: "
+                "use the directory of this job"
             )
+        path = self.directory / name
         if self._load is not None:
-            self._restoring = step
+            self._restoring = step, job
             try:
                 self._load(str(path))
             finally:
@@ -405,13 +498,12 @@ class Checkpoints:
             return
         assert self._model is not None
         state = torch.load(path, map_location="cpu", weights_only=True)
-        self._check(state, step, str(path), job)
+        self._check(state, step, job, str(path))
         self._model.load_state_dict(state["model"])
         for o, s in zip(self._optimizers, [state["optimizer"]] if self._is_single else state["optimizer"]):
             o.load_state_dict(s)
 
-    def _check(self, state: Mapping[str, Any], step: int, what: str, job: str = "") -> None:
-        job = job or self.loader.client.job_id
+    def _check(self, state: Mapping[str, Any], step: int, job: str, what: str) -> None:
         found = f"format {state.get('format')}, step {state.get('step')} of job {state.get('job')}"
         if state.get("format") == _FORMAT and state.get("job") == job and state.get("step") == step:
             return
@@ -429,6 +521,7 @@ class _Saving:
         self.error: BaseException | None = None
         self.request: int | None = None  # to the agent
         self.is_flushed = False
+        self.is_complete = False  # the file has its name
 
     def start(self, write: Callable[[], None]) -> None:
         """Write the file in a thread. The process waits for it at its end."""
@@ -436,6 +529,7 @@ class _Saving:
         def run() -> None:
             try:
                 write()
+                self.is_complete = True
             except BaseException as e:  # noqa: BLE001 the training loop raises it
                 self.error = e
 
@@ -443,16 +537,15 @@ class _Saving:
         self.thread.start()
 
     def is_writing(self) -> bool:
-        """Whether the file is not written. It raises the error of the thread."""
-        if self.thread is not None and not self.thread.is_alive():
-            self.written()
-        return self.thread is not None
+        """Whether the thread writes the file."""
+        return self.thread is not None and self.thread.is_alive()
 
     def written(self) -> None:
-        """Wait until the file is written."""
-        if self.thread is not None:
+        """Wait until the file is written. It raises the error of the thread."""
+        if self.is_writing():
+            assert self.thread is not None
             self.thread.join()
-            self.thread = None
+        self.thread = None
         if self.error is not None:
             raise self.error
 
@@ -461,18 +554,30 @@ def _at_exit(this: weakref.ref[Checkpoints]) -> None:
     checkpoints = this()
     if checkpoints is None or checkpoints.loader.client.is_closed:
         return
+    if checkpoints.loader.group is not None and hasattr(sys, "last_value"):
+        return  # this rank ends with an exception: the other ranks wait for it, and end when its process does
     try:
         checkpoints.finish(_EXIT)
-    except (errors.Error, OSError) as e:
+    except Exception as e:  # noqa: BLE001 of any kind: torch.save raises RuntimeError on a full disk
         log.warning("the step that was being saved is not committed: %s", e)
+
+
+def _name_of(order: int | None) -> str:
+    return "no shuffle" if order is None else f"shuffle with seed {order}"
 
 
 def _copy(state: Any) -> Any:
     """Copy the tensors of a state into memory of this process: the next step changes them."""
     if isinstance(state, torch.Tensor):
         return state.detach().to("cpu", copy=True)
+    if isinstance(state, collections.OrderedDict):  # of a module: an attribute has the versions of its parts
+        copied = copy.copy(state)
+        copied.update((k, _copy(v)) for k, v in state.items())
+        return copied
     if isinstance(state, Mapping):
         return {k: _copy(v) for k, v in state.items()}
+    if isinstance(state, tuple) and hasattr(state, "_fields"):
+        return type(state)(*[_copy(v) for v in state])
     if isinstance(state, (list, tuple)):
         return type(state)([_copy(v) for v in state])
     return state
