@@ -645,7 +645,8 @@ def test_script_that_starts_after_the_end_loads_the_last_step(job: StartJob, tmp
         t.train()
         last = t.checkpoints.committed
         t = start()
-        t.loader.client.hello, t.loader.client.over = {"job_id": "", "incarnation": 0}, "the job ended before this trainer joined"
+        if files == "of the program":
+            t.loader.client.hello, t.loader.client.over = {"job_id": "", "incarnation": 0}, "the job ended before this trainer joined"
         assert t.checkpoints.restore() == last
         if files == "of the program":
             t.loader.load_state_dict({"format": 1, "job": json.loads((tmp_path / "saved" / "latest.json").read_text())["job"], "step": last})
