@@ -3,6 +3,7 @@ package operator
 import (
 	"encoding/json"
 	"errors"
+	"fmt"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -21,6 +22,7 @@ import (
 	"k8s.io/apimachinery/pkg/runtime/schema"
 	"sigs.k8s.io/yaml"
 
+	"trainmaster/master/podmanager"
 	"trainmaster/master/progress"
 	"trainmaster/operator/api/v1alpha1"
 )
@@ -102,6 +104,16 @@ func TestGroupSizeIsAFlagOfTheMaster(t *testing.T) {
 	}
 	if s := statusOf(of, observation{job: job}); s.Selector != "trainmaster.io/job=digits,trainmaster.io/role=worker,trainmaster.io/rank=0" {
 		t.Errorf("expected a selector of one pod for each worker, found %s", s.Selector)
+	}
+}
+
+func TestGroupsAreLimitedAsByTheMaster(t *testing.T) {
+	crd, err := os.ReadFile(filepath.Join("..", "deploy", "operator", "crd", "trainmaster.io_trainingjobs.yaml"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if want := fmt.Sprintf("<= %d", podmanager.MaxPods); !strings.Contains(strings.Join(strings.Fields(string(crd)), " "), want) {
+		t.Errorf("expected a rule with %q", want)
 	}
 }
 

@@ -365,7 +365,7 @@ func (q *Queue) passDeadline(e *entry, limit int) bool {
 		}
 		q.retryOrSetAside(e)
 		//guard:lost-window-waits-once
-		if h.trainer.gone { // losses are ignored: this timeout is that of all its tasks
+		if h.trainer.gone { // losses are ignored: the timeout of one task returns all tasks of the trainer
 			q.giveBack(h.trainer, false, nil)
 		}
 	}

@@ -46,7 +46,6 @@ type Window struct {
 	refused  bool              // the last answer to a request for tasks had none.
 	pollAt   time.Time         // time of the next request after a refusal, while tasks are held.
 	paused   int               // calls in progress during which no request is sent.
-	urgent   int               // calls of Reported in progress.
 	reportBy time.Time         // time of the request that reports the tasks that were finished since the last request.
 	entered  bool              // see Client.enter.
 	draining bool              // prefetched tasks are dropped.
@@ -157,7 +156,7 @@ func (w *Window) due(now time.Time) (want int, send bool, wake time.Time) {
 	case unsaid && held == 0:
 		return 0, true, wake // a request for a task could wait for 10 s, and its finishes with it
 	//guard:window-collects-finishes
-	case unsaid && want == 0 && w.urgent == 0 && now.Before(w.reportBy):
+	case unsaid && want == 0 && now.Before(w.reportBy):
 		return 0, false, w.reportBy
 	case unsaid:
 		return want, true, wake
@@ -423,8 +422,8 @@ func (w *Window) report(reason string, tasks ...*taskqueue.Task) {
 func (w *Window) Reported(ctx context.Context) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.urgent++
-	defer func() { w.urgent-- }()
+	//guard:awaited-finishes-are-reported-at-once
+	w.reportBy = time.Time{}
 	w.changedLocked()
 	for w.client.session.Unsaid() {
 		if errors.Is(w.err, io.EOF) {

@@ -1,6 +1,7 @@
 package trainer
 
 import (
+	"context"
 	"testing"
 	"time"
 
@@ -19,7 +20,7 @@ func TestRequestsOfAWindow(t *testing.T) {
 		taken, ready, handed int // tasks.
 		finishes             int
 		by                   time.Duration // until reportBy.
-		wanted, urgent       int
+		wanted               int
 	}
 	for name, c := range map[string]struct {
 		state
@@ -34,12 +35,11 @@ func TestRequestsOfAWindow(t *testing.T) {
 		"finishes, half left":   {state: state{taken: 20, ready: 10, handed: 1, finishes: 3, by: 8 * time.Millisecond}, wake: 8 * time.Millisecond},
 		"finishes, less left":   {state: state{taken: 20, ready: 9, handed: 1, finishes: 3, by: 8 * time.Millisecond}, want: 11, send: true},
 		"finishes, 10 ms later": {state: state{taken: 20, ready: 10, handed: 1, finishes: 3, by: 0}, send: true},
-		"awaited finishes":      {state: state{taken: 20, ready: 10, handed: 1, finishes: 3, by: 8 * time.Millisecond, urgent: 1}, send: true},
 		"last finish":           {state: state{taken: 20, finishes: 1, by: 8 * time.Millisecond, wanted: 1}, send: true},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s := session.New(&wire.JoinReply{})
-			w := &Window{client: &Client{session: s}, size: MaxWindow, wanted: c.wanted, urgent: c.urgent, reportBy: now.Add(c.by)}
+			w := &Window{client: &Client{session: s}, size: MaxWindow, wanted: c.wanted, reportBy: now.Add(c.by)}
 			for i := range c.ready + c.handed + c.finishes {
 				one := task(i)
 				s.Answered(&wire.NextReply{Task: one})
@@ -60,5 +60,28 @@ func TestRequestsOfAWindow(t *testing.T) {
 				t.Errorf("expected %d tasks, %v, in %v; found %d, %v, %v", c.want, c.send, c.wake, want, send, wake.Sub(now))
 			}
 		})
+	}
+}
+
+// A caller that waits for the storage of a finish does not wait for further finishes.
+func TestAwaitedFinishIsReportedAtOnce(t *testing.T) {
+	s := session.New(&wire.JoinReply{})
+	w := &Window{client: &Client{session: s}, size: MaxWindow, changed: make(chan struct{}), reportBy: time.Now().Add(time.Hour)}
+	w.ctx = t.Context()
+	for i := range 3 {
+		one := taskqueue.Task{Index: i, Token: taskqueue.Token{Position: i, Attempt: 1}, Chunks: make([]taskqueue.Chunk, 1)}
+		s.Answered(&wire.NextReply{Task: one})
+		w.ready = append(w.ready, &one)
+	}
+	s.Report(taskqueue.Result{Token: w.ready[0].Token})
+	w.ready = w.ready[1:]
+	if _, send, wake := w.due(time.Now()); send || wake.IsZero() {
+		t.Fatalf("before: expected a delay, found %v, %v", send, wake)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	_ = w.Reported(ctx) // nothing makes requests
+	if _, send, _ := w.due(time.Now()); !send {
+		t.Error("expected a request")
 	}
 }

@@ -83,12 +83,13 @@ func TestUploadInChunks(t *testing.T) {
 		pause  time.Duration // of the source
 		stall  time.Duration
 	}{
-		"slow source": {16 << 20, nil, 3 * time.Second, 2 * time.Second},
+		"slow source": {16 << 20, nil, 16 * time.Second, 15 * time.Second},
 		"refused":     {17<<20 + 1, []string{"", "refused", "", "refused", ""}, 0, time.Minute},
 		"lost answer": {17<<20 + 1, []string{"lost answer", "", "", "lost answer"}, 0, time.Minute},
 		"partly kept": {17<<20 + 1, []string{"partly kept", "", "", "partly kept"}, 0, time.Minute},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			s := &uploadServer{faults: test.faults}
 			b := openWithin(t, gsAt(serve(t, s.ServeHTTP)), test.stall)
 			want := random(test.size)

@@ -140,6 +140,26 @@ def test_address_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
         elastic.Handler(RendezvousParameters("trainmaster", "", "none", 1, 1))
 
 
+def test_programs_have_the_address_of_the_master() -> None:
+    """F487: torchrun gives its environment to the programs. Without an address, the loader of each program would start a master."""
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+
+    from trainmaster.torch import elastic
+
+    def variables(**present: str) -> tuple[str | None, ...]:
+        with pytest.MonkeyPatch.context() as m:
+            for name in (names := ("TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS", "TRAINMASTER_JOB")):
+                m.setenv(name, "")  # so that it is restored
+                m.delenv(name)
+            for name, value in present.items():
+                m.setenv(name, value)
+            elastic.Handler(RendezvousParameters("trainmaster", "127.0.0.1:1", "a-job", 1, 1))  # it joins later
+            return tuple(os.environ.get(name) for name in names)
+
+    assert variables() == ("127.0.0.1:1", None, "a-job")
+    assert variables(TRAINMASTER_ENDPOINTS="etcd:2379", TRAINMASTER_JOB="b") == (None, "etcd:2379", "b")
+
+
 def test_nodes_come_and_go_and_the_master_is_killed(tmp_path: pathlib.Path) -> None:
     """F434: 3 nodes, one is killed, the master is killed and started again, a node joins. All end with 0."""
     job = lab.Job(tmp_path / "master", "--ring", "1:3")
