@@ -1,5 +1,6 @@
 // Command testreport runs `go test -json` with its arguments, or several of them at the same time, which the word "and" separates. It
-// prints a line for each package, the output of failed tests, the skipped tests with the reasons, and a closing line
+// prints a line for each package and each test of a minute or more, the output of failed tests, the skipped tests with the reasons, and a
+// closing line
 //
 //	N passed, N failed, N skipped
 //

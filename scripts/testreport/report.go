@@ -33,6 +33,9 @@ type test struct {
 	name string
 }
 
+// slow is the time in seconds of a test that is listed below its package.
+const slow = 60
+
 type skip struct {
 	test
 	reason string
@@ -48,10 +51,11 @@ type report struct {
 	output map[test][]string // of tests that have not passed, or not yet
 	builds map[string][]string
 	broken map[pkg][]test // package -> its failed tests, in the order of their ends
+	slow   map[pkg][]string
 }
 
 func newReport(out io.Writer) *report {
-	return &report{out: out, output: map[test][]string{}, builds: map[string][]string{}, broken: map[pkg][]test{}}
+	return &report{out: out, output: map[test][]string{}, builds: map[string][]string{}, broken: map[pkg][]test{}, slow: map[pkg][]string{}}
 }
 
 // read reads the events of a go test, and returns the number of its failures. command is the number of the go test.
@@ -98,6 +102,9 @@ func (r *report) add(command int, e event) {
 			r.endPackage(t.pkg, e)
 		} else {
 			r.endTest(e.Action, t)
+			if e.Elapsed >= slow && !strings.Contains(e.Test, "/") {
+				r.slow[t.pkg] = append(r.slow[t.pkg], fmt.Sprintf("%6.1f s %s", e.Elapsed, e.Test))
+			}
 		}
 	}
 }
@@ -121,6 +128,9 @@ func (r *report) endPackage(p pkg, e event) {
 	switch e.Action {
 	case "pass":
 		fmt.Fprintf(r.out, "ok    %-50s %6.1f s\n", e.Package, e.Elapsed)
+		for _, line := range r.slow[p] {
+			fmt.Fprintf(r.out, "      %s\n", line)
+		}
 	case "skip":
 		fmt.Fprintf(r.out, "-     %-50s no tests\n", e.Package)
 	case "fail":

@@ -4,6 +4,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 )
@@ -208,5 +209,26 @@ func TestEnvironment(t *testing.T) {
 				t.Errorf("%s: found %v after the tests", file, err)
 			}
 		})
+	}
+}
+
+func TestSlowTestsAreListed(t *testing.T) {
+	var out strings.Builder
+	r := newReport(&out)
+	for _, e := range []event{
+		{Action: "pass", Package: "p", Test: "TestA/sub", Elapsed: 90},
+		{Action: "pass", Package: "p", Test: "TestA", Elapsed: 90},
+		{Action: "pass", Package: "p", Test: "TestB", Elapsed: 59},
+		{Action: "pass", Package: "p", Elapsed: 150},
+		{Action: "pass", Package: "q", Elapsed: 1},
+	} {
+		r.add(0, e)
+	}
+	var lines []string
+	for line := range strings.Lines(out.String()) {
+		lines = append(lines, strings.Join(strings.Fields(line), " "))
+	}
+	if want := []string{"ok p 150.0 s", "90.0 s TestA", "ok q 1.0 s"}; !slices.Equal(lines, want) {
+		t.Errorf("expected %q, found %q", want, lines)
 	}
 }
