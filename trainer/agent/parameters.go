@@ -11,19 +11,31 @@ import (
 )
 
 // isArena has the operations of parameter servers.
-var isArena = map[string]bool{"ps_open": true, "ps_init": true, "pull": true, "push": true, "push_pull": true, "stage": true}
+var isArena = map[string]bool{"ps_open": true, "ps_rows": true, "ps_init": true, "lookup": true, "pull": true, "push": true, "push_pull": true, "stage": true}
 
 type openReply struct {
 	FD bool `json:"fd"`
 	arena.Layout
 }
 
+type rowsReply struct {
+	FD bool `json:"fd"`
+	arena.Region
+}
+
 // parameters does an operation of parameter servers.
 func (a *agent) parameters(ctx context.Context, w *trainer.Window, r *request) (reply, error) {
-	if r.Op == "ps_open" {
-		if r.ID == 0 {
-			return reply{}, invalidf("id: expected a number above 0 in ps_open, found 0")
+	if (r.Op == "ps_open" || r.Op == "ps_rows") && r.ID == 0 {
+		return reply{}, invalidf("id: expected a number above 0 in %s, found 0", r.Op)
+	}
+	switch r.Op {
+	case "ps_rows":
+		region, shared, err := a.arena.Grow(r.body)
+		if err != nil {
+			return reply{}, err
 		}
+		return reply{content: rowsReply{true, region}, memory: &memory{fd: shared}}, nil
+	case "ps_open":
 		layout, shared, err := a.arena.Open(w.Client(), w, r.body)
 		if err != nil {
 			return reply{}, err

@@ -48,6 +48,15 @@ func (c *Client) PushRows(ctx context.Context, table string, step uint64, scale 
 	return c.sendRows(ctx, "push rows", wire.PushRows, table, step, math.Float32bits(scale), ids, grads)
 }
 
+// CheckRows returns the error with which PushRows refuses gradients before it sends any of them. A caller that pushes tensors and rows with one step
+// calls it first, so that the step changes all of them or none.
+func (c *Client) CheckRows(table string, step uint64, ids []int64, grads []float32) error {
+	if _, err := c.shards.Rows(wire.PushRows, table, step, 0, ids, grads, nil); err != nil {
+		return fmt.Errorf("push rows: %w", err)
+	}
+	return nil
+}
+
 // StageRows stages gradients of rows, each the sum over records, as Stage does for tensors. A commit needs both from each
 // contributor: a trainer stages every table in every version, without ids if it touched no row.
 func (c *Client) StageRows(ctx context.Context, table string, version uint64, ids []int64, grads []float32, records int) error {

@@ -38,6 +38,7 @@ type Steps interface {
 // Settings are the fields of the request ps_open.
 type Settings struct {
 	Tensors   []Spec           `json:"tensors"`
+	Tables    []Table          `json:"tables"` // of embeddings
 	Optimizer params.Optimizer `json:"optimizer"`
 	Mode      string           `json:"mode"` // async, sync; "": the mode of the job
 	Staleness params.Staleness `json:"staleness"`
@@ -53,6 +54,7 @@ type Request struct {
 	Scale   *float32 `json:"scale"`   // of the learning rate, of push and push_pull; default 1
 	Version uint64   `json:"version"` // least version of pull, version of the parameters of stage (0: as in the arena)
 	Records int      `json:"records"` // of stage
+	Rows    []Rows   `json:"rows"`    // of lookup; gradients of push, push_pull and stage
 }
 
 // Reply is the reply to an operation.
@@ -81,6 +83,7 @@ type model struct {
 	config  params.Config
 	layout  Layout
 	memory  *memory
+	region  *memory // of rows; nil before ps_rows
 
 	parameters, gradients []params.Tensor
 
@@ -116,6 +119,9 @@ func (a *Arena) Close() {
 			}
 		}
 		m.memory.release()
+		if m.region != nil {
+			m.region.release()
+		}
 	}
 }
 
@@ -151,7 +157,7 @@ func (a *Arena) Open(session Session, steps Steps, body []byte) (layout Layout, 
 	if a.model != nil {
 		return layout, 0, invalidf("ps_open: expected one model in a session, found a second one: close the first client")
 	}
-	shared, err := newMemory(layout.Size)
+	shared, err := newMemory(layout.Size, fixed)
 	if err != nil {
 		return layout, 0, err
 	}
@@ -174,9 +180,13 @@ func (a *Arena) configure(session Session, s *Settings) (params.Config, error) {
 	if a.config.Servers == nil {
 		return params.Config{}, invalidf("parameter servers: expected --endpoints of etcd, or --servers, found none of them: set TRAINMASTER_ENDPOINTS")
 	}
+	tables, err := tablesOf(s.Tables)
+	if err != nil {
+		return params.Config{}, err
+	}
 	config := params.Config{
 		Addrs: a.config.Servers, During: a.config.During, Mode: job, Optimizer: s.Optimizer, Staleness: s.Staleness, WireDType: s.WireDType,
-		Ordinal: uint32(session.Ordinal()), Incarnation: session.Incarnation(), JobEpoch: session.Epoch(), Log: a.config.Log,
+		Ordinal: uint32(session.Ordinal()), Incarnation: session.Incarnation(), JobEpoch: session.Epoch(), Log: a.config.Log, Tables: tables,
 	}
 	if err := config.Validate(); err != nil {
 		return config, invalidf("%v", err)

@@ -9,6 +9,12 @@ type memory struct {
 	bytes []byte
 }
 
-func newMemory(int64) (*memory, error) { return nil, errors.New("the agent needs Linux: memfd") }
+const growing, fixed = 0, 0
+
+var errNoMemory = errors.New("the agent needs Linux: memfd")
+
+func newMemory(int64, int) (*memory, error) { return nil, errNoMemory }
+
+func (m *memory) grow(int64) error { return errNoMemory }
 
 func (m *memory) release() {}

@@ -12,6 +12,7 @@ import (
 var operations = map[string]func(*model, context.Context, Request) (Reply, error){
 	"ps_init":   (*model).init,
 	"pull":      (*model).pull,
+	"lookup":    (*model).lookup,
 	"push":      func(m *model, ctx context.Context, r Request) (Reply, error) { return m.push(ctx, r, nil) },
 	"push_pull": func(m *model, ctx context.Context, r Request) (Reply, error) { return m.push(ctx, r, m.parameters) },
 	"stage":     (*model).stage,
@@ -45,7 +46,7 @@ func (m *model) pull(ctx context.Context, r Request) (Reply, error) {
 	return Reply{Version: version}, nil
 }
 
-// push applies the gradients in the arena. The step is the number of updates in the last reply, plus one, so that the
+// push applies the gradients in the arena, and gradients of rows with the same step. The step is the number of updates in the last reply, plus one, so that the
 // schedule of the learning rate depends on the updates of the job.
 func (m *model) push(ctx context.Context, r Request, into []params.Tensor) (Reply, error) {
 	step, scale := r.Step, float32(1)
@@ -55,9 +56,22 @@ func (m *model) push(ctx context.Context, r Request, into []params.Tensor) (Repl
 	if r.Scale != nil {
 		scale = *r.Scale
 	}
+	list, err := m.rowsOf(r)
+	if err != nil {
+		return Reply{}, err
+	}
+	//guard:rows-checked-before-push
+	if err := m.check(list, step); err != nil {
+		return Reply{}, err
+	}
 	version, err := m.client.PushPull(ctx, step, scale, m.gradients, into)
 	if err != nil {
 		return Reply{}, err
+	}
+	for _, x := range list {
+		if err := m.client.PushRows(ctx, x.table, step, scale, x.ids, x.values); err != nil {
+			return Reply{}, err
+		}
 	}
 	m.step, m.version = max(m.step, step), version
 	if into != nil {
@@ -66,14 +80,14 @@ func (m *model) push(ctx context.Context, r Request, into []params.Tensor) (Repl
 	return Reply{Version: version, Step: step}, nil
 }
 
-// stage stages the gradients in the arena, which are sums over records, waits for the step, and pulls the parameters after it. If the step was
+// stage stages the gradients in the arena and of rows, which are sums over records, waits for the step, and pulls the parameters after it. If the step was
 // made without these gradients, the caller computes them again with the parameters that are now in the arena.
 func (m *model) stage(ctx context.Context, r Request) (Reply, error) {
 	at := m.held
 	if r.Version != 0 {
 		at = r.Version
 	}
-	err := m.client.Stage(ctx, at, m.gradients, r.Records)
+	err := m.stageAll(ctx, at, r)
 	stale, isStale := errors.AsType[*params.StaleError](err)
 	if err != nil && !isStale {
 		return Reply{}, err

@@ -81,10 +81,15 @@ func Blocks(what string, blocks []Block, dtype wire.DType, tensors []Tensor) err
 	return nil
 }
 
-// NotFiniteError is returned for a tensor with a NaN or an infinity.
+// NotFiniteError is returned for a tensor, or rows of a table, with a NaN or an infinity.
 type NotFiniteError struct {
-	Tensor string
+	Tensor string // or table
 	text   string
+}
+
+// NotFinite returns the error of rows of a table.
+func NotFinite(table, text string) *NotFiniteError {
+	return &NotFiniteError{table, fmt.Sprintf("table %q: %s", table, text)}
 }
 
 func (e *NotFiniteError) Error() string { return e.text }

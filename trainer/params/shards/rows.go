@@ -57,12 +57,12 @@ func (set *Set) Rows(op wire.Op, name string, step uint64, argument uint32, ids 
 	}
 	if !floats.Finite(grads) {
 		i := floats.FirstNotFinite(grads)
-		return nil, fmt.Errorf("table %q: element %d of id %d is %v", name, i%dim, ids[i/dim], grads[i])
+		return nil, plan.NotFinite(name, fmt.Sprintf("element %d of id %d is %v", i%dim, ids[i/dim], grads[i]))
 	}
 	if op != wire.LookupRows {
 		var err error
 		if call.grads, err = set.rows.Sum(ids, grads, dim); err != nil {
-			return nil, fmt.Errorf("table %q: %w", name, err)
+			return nil, plan.NotFinite(name, err.Error())
 		}
 	}
 	return call, nil
