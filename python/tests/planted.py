@@ -343,6 +343,47 @@ BUGS = [
         "test_frameworks.py::test_trainer_of_transformers_trains_each_record_once",
     ),
     Bug(
+        "F474", "a second look-up replaces the first", "torch/_embedding.py", "self._new.setdefault(name, []).append((keys, gradients", "self._new[name] = [(keys, gradients",
+        "test_embedding.py::test_rows_of_any_id",
+    ),
+    Bug(
+        "F474", "gradients of a dropped batch are applied", "torch/_optimizer.py", "        self._lookups.clear()", "        pass",
+        "test_embedding.py::test_bad_input_is_explained",
+    ),
+    Bug(
+        "F474", "rows are not pushed with a step of all trainers", "torch/_optimizer.py", "is_included = self.ps.stage(records=records, rows=self._lookups.take())",
+        "is_included = self.ps.stage(records=records)", "test_embedding.py::test_rows_equal_those_of_pytorch[sgd-sync]",
+    ),
+    Bug(
+        "F474", "gradients of rows are not those of the mean", "torch/_optimizer.py", "self._lookups.take(1 / self._records if self._waiting else 1.0)", "self._lookups.take()",
+        "test_embedding.py::test_rows_of_several_batches_are_pushed_together",
+    ),
+    Bug(
+        "F474", "rows never expire", "ps.py", '"expiry": self.expire_after or 0', '"expiry": self.expire_after and 1 << 20 or 0', "test_embedding.py::test_rows_expire",
+    ),
+    Bug(
+        "F474", "the first update creates a row", "ps.py", '"admission": self.admit_after or 0', '"admission": 0', "test_embedding.py::test_rows_of_any_id",
+    ),
+    Bug(
+        "F474", "a scaler of gradients is not noticed", "torch/_optimizer.py", 'if getattr(self, "found_inf", None) is not None:', "if False:",
+        "test_embedding.py::test_bad_input_is_explained",
+    ),
+    Bug(
+        "F474", "ids are shortened", "ps.py", '.view(np.int64)[:] = ids', ".view(np.int64)[:] = ids.astype(np.int32)", "test_embedding.py::test_rows_of_any_id",
+    ),
+    Bug(
+        "F476", "rows of a lost session are written into the new one", "ps.py", "        self._pending = None\n        self._region = np.zeros(0, np.uint8)\n", "        self._pending = None\n",
+        "test_embedding.py::test_agent_that_is_killed_before_a_lookup_does_not_end_the_loop",
+    ),
+    Bug(
+        "F476", "a look-up ends the loop", "torch/_embedding.py", "if not (is_trained and torch.is_grad_enabled()):", "if True:",
+        "test_embedding.py::test_agent_that_is_killed_before_a_lookup_does_not_end_the_loop",
+    ),
+    Bug(
+        "F476", "an evaluation has zeros", "torch/_embedding.py", "if not (is_trained and torch.is_grad_enabled()):", "if False:",
+        "test_embedding.py::test_agent_that_is_killed_before_a_lookup_does_not_end_the_loop",
+    ),
+    Bug(
         "F463", "batches that are not trained count", "hf.py", "if settings.gradient_accumulation_steps != 1:", "if False:",
         "test_frameworks.py::test_bad_settings_of_transformers_are_explained",
     ),

@@ -9,8 +9,8 @@ from __future__ import annotations
 import contextlib
 import mmap
 import os
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -21,8 +21,35 @@ from .client import shared
 
 Array = npt.NDArray[np.float32]
 Arrays = Mapping[str, npt.ArrayLike]
+Rows = Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]]  # ids and their gradients, by table
 
 _SETTLE = 5.0  # seconds: an operation that an exception has interrupted may still read the gradients
+
+
+class Table(NamedTuple):
+    """A table of embeddings: rows of `dim` numbers by int64 id. docs/embedding-tables.md has the initial values of rows, and when rows are removed.
+
+    `init` is zeros, uniform (in [-scale, scale)) or normal. A row without an update in the last `expire_after` steps is removed. The update number
+    `admit_after` of an id creates its row. All trainers of a job give the same.
+    """
+
+    name: str
+    dim: int
+    init: str = "uniform"
+    scale: float | None = None  # by default 0.05
+    seed: int = 0
+    expire_after: int | None = None  # None: never
+    admit_after: int | None = None  # None: the first update
+
+    def settings(self) -> dict[str, Any]:
+        """Return the fields of the request ps_open."""
+        for field, value in (("expire_after", self.expire_after), ("admit_after", self.admit_after)):
+            if value is not None and value < 1:
+                raise errors.InvalidError(f"table {self.name!r}: {field}: expected at least 1, found {value}")
+        default = 0.0 if self.init == "zeros" else 0.05
+        scale = default if self.scale is None else self.scale
+        ends = {"expiry": self.expire_after or 0, "admission": self.admit_after or 0}
+        return {"name": self.name, "dim": self.dim, "init": self.init, "scale": scale, "seed": self.seed, **ends}
 
 
 class Client:
@@ -32,6 +59,9 @@ class Client:
     which the servers apply gradients, `lr` its learning rate, and `settings` are its other numbers (`momentum`, `clip_norm`, `schedule`: see
     docs/optimizers.md, with _ for -). All trainers of a job give the same. `mode` is `async` or `sync`, as the job has it. `client` is
     the session; by default that of the loader.
+
+    `tables` are the tables of embeddings of the model. `lookup` has their rows, and `rows` of a push or a stage their gradients: by the name of
+    the table, ids, which may repeat, and a gradient for each.
 
     `parameters` and `gradients` are views of the shared memory, by name. `push_pull` and `stage` send `gradients`, or copies of the arrays that are
     given.
@@ -50,6 +80,7 @@ class Client:
         client: Job | None = None,
         staleness: int | None = None,
         wire_dtype: str = "float32",
+        tables: Iterable[Table] = (),
         **settings: Any,
     ) -> None:
         """Connect to the servers. It waits until all of them run."""
@@ -68,7 +99,9 @@ class Client:
             "mode": mode or "",
             "staleness": {} if staleness is None else {"policy": "scale", "limit": staleness},
             "wire_dtype": wire_dtype,
+            "tables": [t.settings() for t in tables],
         }
+        self._region: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
         self.version = 0
         self.step = 0
         self.on_moved: Callable[[], None] | None = None  # after another session has other arrays
@@ -100,28 +133,45 @@ class Client:
         self._do("pull")
         return self._copied(out)
 
-    def push(self, step: int | None = None, grads: Arrays | None = None, *, scale: float = 1.0) -> int:
+    def lookup(self, table: str, ids: npt.ArrayLike) -> Array:
+        """Return a copy of rows, of shape [ids, dim], and their initial values for ids without a row. A lookup creates no row.
+
+        In a synchronous job the rows are at least as new as the parameters.
+        """
+        named, (values,) = self._place("lookup", {table: (_ids(table, ids), None)})
+        self._request("lookup", rows=named)
+        return values.copy()
+
+    def push(self, step: int | None = None, grads: Arrays | None = None, *, scale: float = 1.0, rows: Rows | None = None) -> int:
         """Apply gradients, each the mean over a batch, in an asynchronous job. `scale` multiplies the learning rate. Return the version.
 
         Steps grow. By default a step is the number of updates of the parameters plus one, which the schedule of the learning rate counts.
         """
         self._fill(grads)
-        return self._do("push", step=step or 0, scale=scale)
+        return self._do("push", step=step or 0, scale=scale, **self._gradients_of("push", rows))
 
-    def push_pull(self, step: int | None = None, grads: Arrays | None = None, out: Mapping[str, Any] | None = None, *, scale: float = 1.0) -> int:
+    def push_pull(
+        self,
+        step: int | None = None,
+        grads: Arrays | None = None,
+        out: Mapping[str, Any] | None = None,
+        *,
+        scale: float = 1.0,
+        rows: Rows | None = None,
+    ) -> int:
         """Do `push` and `pull` in one exchange."""
         self._fill(grads)
-        self._do("push_pull", step=step or 0, scale=scale)
+        self._do("push_pull", step=step or 0, scale=scale, **self._gradients_of("push_pull", rows))
         return self._copied(out)
 
-    def stage(self, version: int | None = None, grads: Arrays | None = None, *, records: int) -> bool:
+    def stage(self, version: int | None = None, grads: Arrays | None = None, *, records: int, rows: Rows | None = None) -> bool:
         """Wait for a synchronous step with gradients, each the sum over `records`, that were computed from the parameters of `version`.
 
         The default of `version` is that of the last pull. Return whether the step has the gradients. If not, they came too late: compute those of
         the same batch again, from the parameters that are here now.
         """
         self._fill(grads)
-        reply = self._request("stage", version=version or 0, records=records)
+        reply = self._request("stage", version=version or 0, records=records, **self._gradients_of("stage", rows))
         return bool(reply["included"])
 
     def settle(self) -> None:
@@ -142,6 +192,51 @@ class Client:
         for name, array in grads.items():
             np.copyto(self.gradients[name], np.asarray(array), casting="same_kind")
 
+    def _gradients_of(self, op: str, rows: Rows | None) -> dict[str, Any]:
+        """Have gradients of rows in the region, and return the field of the request that names them."""
+        if not rows:
+            return {}
+        named, _ = self._place(op, {name: (_ids(name, ids), np.asarray(gradients)) for name, (ids, gradients) in rows.items()})
+        return {"rows": named}
+
+    def _place(self, op: str, rows: Mapping[str, tuple[npt.NDArray[np.int64], npt.NDArray[Any] | None]]) -> tuple[list[dict[str, Any]], list[Array]]:
+        """Write ids, and gradients if there are any, into the region. Return the field of the request, and the places of the values."""
+        self._check_over(op)
+        self.settle()
+        dims = {t["name"]: int(t["dim"]) for t in self._settings["tables"]}
+        named: list[dict[str, Any]] = []
+        at = 0
+        for name, (ids, gradients) in rows.items():
+            if name not in dims:
+                raise errors.InvalidError(f"{op}: table {name!r}: expected one of the tables of the client, {sorted(dims)}")
+            if gradients is not None and gradients.shape != (len(ids), dims[name]):
+                raise errors.InvalidError(f"{op}: table {name!r}: expected gradients of shape {(len(ids), dims[name])}, found {gradients.shape}")
+            begin = at + 8 * len(ids)
+            named.append({"table": name, "n": len(ids), "ids": at, "values": begin})
+            at = (begin + 4 * len(ids) * dims[name] + 7) // 8 * 8
+        if at > len(self._region):
+            self._grow(at)
+        places = []
+        for place, (ids, gradients) in zip(named, rows.values()):
+            begin, end = place["values"], place["values"] + 4 * len(ids) * dims[place["table"]]
+            self._region[place["ids"] : begin].view(np.int64)[:] = ids
+            places.append(self._region[begin:end].view(np.float32).reshape(len(ids), dims[place["table"]]))
+            if gradients is not None:
+                np.copyto(places[-1], gradients, casting="same_kind")
+        return named, places
+
+    def _grow(self, size: int) -> None:
+        """Make the region of rows at least this large. It has room for twice as much, so that it seldom grows."""
+        try:
+            reply, descriptor = self.job.link.open("ps_rows", bytes=max(2 * size, 1 << 16))
+        except self.lost:
+            self.job.is_lost = True
+            raise
+        try:
+            self._region = np.frombuffer(mmap.mmap(descriptor, reply["size"]), np.uint8)
+        finally:
+            os.close(descriptor)
+
     def _copied(self, out: Mapping[str, Any] | None) -> int:
         for name, array in (out or {}).items():
             np.copyto(array, self.parameters[name])
@@ -153,8 +248,7 @@ class Client:
 
     def _request(self, op: str, **fields: Any) -> dict[str, Any]:
         """Do an operation. The agent does it once, although the request is repeated while no server answers."""
-        if self.job.over and not self._seq:
-            raise errors.OverError(f"{op}: the job had ended before this trainer joined")
+        self._check_over(op)
         self.settle()
         self._seq += 1
         self._pending = {"op": op, "seq": self._seq, **fields}
@@ -169,6 +263,10 @@ class Client:
             with contextlib.suppress(Exception):  # the exception that is raised again is the reason
                 self.job.link.call(**{**self._pending, "timeout": _SETTLE}) if self._pending else None
             raise
+
+    def _check_over(self, op: str) -> None:
+        if self.job.over and not self._seq:
+            raise errors.OverError(f"{op}: the job had ended before this trainer joined")
 
     def _await(self) -> dict[str, Any]:
         pending = self._pending or {}
@@ -185,6 +283,7 @@ class Client:
 
     def _open(self, initial: Mapping[str, Any]) -> None:
         self._pending = None
+        self._region = np.zeros(0, np.uint8)
         if self.job.over:  # there is nothing to train
             self._layout = layout = _local(self._settings)
             flat = np.zeros(layout["size"] // 4, np.float32)
@@ -225,6 +324,13 @@ def _local(settings: Mapping[str, Any]) -> dict[str, Any]:
     places = [{"parameter": begin, "gradient": at + begin} for begin in tensors]
     rate = settings["optimizer"].get("learning_rate") or 1.0
     return {"size": 2 * at, "gradients": at, "tensors": places, "mode": settings["mode"] or "async", "learning_rate": rate}
+
+
+def _ids(table: str, ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    found = np.asarray(ids)
+    if found.dtype != np.int64 or found.ndim != 1:
+        raise errors.InvalidError(f"table {table!r}: expected ids of type int64 in one dimension, found {found.dtype} of shape {found.shape}")
+    return found
 
 
 def _schedule(rule: dict[str, Any]) -> dict[str, Any] | None:

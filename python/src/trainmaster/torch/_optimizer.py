@@ -12,6 +12,7 @@ import torch
 from .. import errors
 from ..client import Client as Job
 from ..ps import Client
+from ._embedding import Lookups
 
 log = logging.getLogger("trainmaster")
 
@@ -19,6 +20,8 @@ LATE = (
     "step: expected a function in a synchronous job, since a gradient that is too late is computed again: "
     "def closure(): loss = loss_of(model(x), y); loss.backward(); return loss; then optimizer.step(closure)"
 )
+
+SCALED = "step: expected no GradScaler with embeddings, whose rows it does not know: use torch.autocast with bfloat16, without a scaler"
 
 
 class ParameterServerOptimizer(torch.optim.Optimizer):
@@ -35,6 +38,8 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
 
     In a synchronous job, `step(closure)` waits for the step of all trainers. `closure` computes the loss of the batch and its gradients, and is
     called again if they came too late. Each batch of the loader needs one step.
+
+    The rows of each `Embedding` of the model are updated with its parameters: a step applies the gradients of all look-ups since the last step.
 
     Parameters that need no gradient, and buffers, such as running means, stay in this process.
     """
@@ -61,8 +66,23 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         for name, p in self._named.items():
             if p.dtype != torch.float32:
                 raise ValueError(f"parameter {name!r}: expected float32, found {p.dtype}: use model.float(), and autocast for a smaller type")
+        if not self._named:
+            raise ValueError("model: expected at least one parameter that needs a gradient, besides embeddings, found none: add a bias")
+        self._lookups = Lookups(model)
+        self._step_supports_amp_scaling = bool(self._lookups.tables)  # a scaler of gradients then says so before a step
         initial = {name: p.detach().cpu().numpy() for name, p in self._named.items()}
-        self.ps = Client(initial, optimizer=optimizer, lr=lr, mode=mode, client=client, staleness=staleness, wire_dtype=wire_dtype, **settings)
+        self.ps = Client(
+            initial,
+            optimizer=optimizer,
+            lr=lr,
+            mode=mode,
+            client=client,
+            staleness=staleness,
+            wire_dtype=wire_dtype,
+            tables=self._lookups.tables,
+            **settings,
+        )
+        self._lookups.serve(self.ps)
         if self.ps.mode == "sync" and (push_every, pull_every) != (1, 1):
             raise ValueError("push_every, pull_every: expected 1 in a synchronous job, where each step has one batch of each trainer")
         self.push_every, self.pull_every = push_every, pull_every
@@ -85,6 +105,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
             elif p.grad is not None:
                 p.grad = None
         self._gradients.zero_()
+        self._lookups.clear()
 
     def pull(self) -> bool:
         """Get the newest parameters, as before the model is measured or saved. False: they are not available, since the job ended too early."""
@@ -101,6 +122,8 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None, *, records: int | None = None) -> Any:
         """Apply the gradients of the batch in hand. `records` is its size; by default as the loader has it."""
+        if getattr(self, "found_inf", None) is not None:
+            raise errors.InvalidError(SCALED)
         records = self.ps.job.records_in_hand if records is None else records
         if self.ps.mode == "sync":
             return self._step_together(closure, records)
@@ -108,6 +131,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         if self.ps.job.is_lost:
             return loss  # the batch is dispatched again
         self._gather()
+        self._lookups.hold(1.0 if self.push_every == 1 else records or 1)
         self._batches += 1
         if self.push_every > 1:
             self._add(records or 1)
@@ -141,8 +165,9 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
                 return loss
             self._gather()
             self._gradients.mul_(records)
+            self._lookups.hold(records)
             try:
-                is_included = self.ps.stage(records=records)
+                is_included = self.ps.stage(records=records, rows=self._lookups.take())
             except self.ps.lost:
                 return loss  # the batch is dispatched again
             self._take()
@@ -164,6 +189,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
 
     def _push(self) -> None:
         self._settle()
+        rows = self._lookups.take(1 / self._records if self._waiting else 1.0)
         if self._sum is not None and self._waiting:
             torch.mul(self._sum, 1 / self._records, out=self._gradients)
             self._sum.zero_()
@@ -172,11 +198,11 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         try:
             if self._batches < self.pull_every:
                 if scale:
-                    self.ps.push(scale=scale)
+                    self.ps.push(scale=scale, rows=rows)
                 return
             self._batches = 0
             if scale:
-                self.ps.push_pull(scale=scale)
+                self.ps.push_pull(scale=scale, rows=rows)
             else:  # the first step of a scheduler that warms up: it applies nothing
                 self.ps.pull()
         except self.ps.lost:
@@ -189,6 +215,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         self._places = {n: (torch.from_numpy(self.ps.parameters[n]), torch.from_numpy(self.ps.gradients[n])) for n in self._named}
         self._views: dict[str, torch.Tensor] = {}
         self._waiting = self._records = self._batches = 0
+        self._lookups.drop()
         if self._sum is not None:
             self._sum.zero_()
         with torch.no_grad():

@@ -1,0 +1,321 @@
+"""Embeddings on parameter servers: real masters, servers and trainers."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import json
+import os
+import pathlib
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lab import MASTER, free_port
+
+import trainmaster as tm
+
+
+@pytest.fixture
+def client(tmp_path: pathlib.Path) -> Iterator[tm.Client]:
+    """A trainer of a job with two parameter servers."""
+    etcd, addr = (f"127.0.0.1:{free_port()}" for _ in range(2))
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TRAINMASTER_")}
+    server = ["pserver", "--endpoints", etcd]
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context((tmp_path / "log").open("wb"))
+        for command in (["--data-dir", str(tmp_path / "etcd"), "--etcd-listen", etcd, "--listen", addr, "--http", "", "--ps", "2"], server, server):
+            process = subprocess.Popen([MASTER, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
+            stack.callback(process.wait)
+            stack.callback(process.kill)
+        yield stack.enter_context(tm.Client(endpoints=etcd))
+
+
+class Model(torch.nn.Module):
+    """A linear function of the rows of some words."""
+
+    def __init__(self, words: int = 2, **settings: Any) -> None:
+        super().__init__()
+        self.words = tm.torch.Embedding("words", 3, **settings)
+        self.last = torch.nn.Linear(3 * words, 1)
+
+    def forward(self, ids: torch.Tensor) -> Any:
+        return self.last(self.words(ids).flatten(-2))
+
+
+def refuses(words: str, call: Callable[[], Any]) -> None:
+    with pytest.raises((tm.Error, ValueError)) as e:
+        call()
+    assert words in str(e.value), e.value
+
+
+def test_rows_of_any_id(client: tm.Client) -> None:
+    """Ids have no bound. Gradients of an id that repeats, in one look-up or several, are summed. Look-ups create no rows and are no updates."""
+    model = Model(admit_after=2, expire_after=100)
+    ids = torch.tensor([[2**62, -5], [2**62, 2**63 - 1]])
+    opt = tm.torch.ParameterServerOptimizer(model, "sgd", lr=0.5, client=client)
+    with torch.no_grad():
+        rows = model.words(ids)
+        assert rows.shape == (2, 2, 3) and not rows.requires_grad
+        assert torch.equal(rows[0, 0], rows[1, 0]) and not torch.equal(rows[0, 0], rows[0, 1])
+        assert 0 < rows.abs().max() < 0.05
+        assert len(model.words(torch.tensor([0, 2**62, 2**32, -(2**63)])).unique(dim=0)) == 4
+    for _ in range(3):
+        assert torch.equal(model.eval().words(ids), rows), "a look-up was an update"
+    model.train()
+    for is_applied in (False, True):  # the second update of an id creates its row
+        opt.zero_grad()
+        (model.words(ids) * torch.tensor([1.0, 2.0, 4.0])).sum().backward()
+        model.words(ids[0, 0]).sum().backward()
+        opt.step()
+        assert opt.ps.step == opt.ps.version, "rows are pushed with the step of the parameters"
+        with torch.no_grad():
+            change = rows - model.words(ids)
+        want = torch.tensor([[1.0, 2.0, 4.0]]) * 0.5 * is_applied
+        assert torch.allclose(change[0, 1], want, atol=1e-6) and torch.allclose(change[1, 1], want, atol=1e-6), change
+        assert torch.allclose(change[:, 0], 2 * want + 0.5 * is_applied, atol=1e-6), change
+    with torch.no_grad():
+        assert model.words(torch.zeros((2, 0), dtype=torch.int64)).shape == (2, 0, 3)
+    assert not [k for k in model.state_dict() if k.startswith("words")]
+
+
+def test_rows_expire(client: tm.Client) -> None:
+    """A row is removed after as many steps as the embedding says. The clock of a row is that of a part of the table."""
+    model = Model(expire_after=4)
+    opt = tm.torch.ParameterServerOptimizer(model, "sgd", lr=0.5, client=client)
+    others, ids = torch.arange(30_000).reshape(-1, 2), torch.tensor([-1])
+    with torch.no_grad():
+        first = model.words(ids)
+    for i in range(8):
+        opt.zero_grad()
+        model.words(ids if i == 0 else others).sum().backward()
+        opt.step()
+        with torch.no_grad():
+            is_kept = not torch.equal(model.words(ids), first)
+        assert is_kept if i < 5 else not is_kept or i < 7, i
+
+
+def test_bad_input_is_explained(client: tm.Client) -> None:
+    model = Model()
+    ids = torch.tensor([[1, 2], [1, 3]])
+    unmade = "embedding 'words': expected a ParameterServerOptimizer of the model, found none: make it before the first look-up"
+    refuses(unmade, lambda: model(ids))
+    make: Callable[..., Any] = tm.torch.ParameterServerOptimizer
+    twins = torch.nn.ModuleList([Model(), Model()])
+    refuses("embedding 'words': expected a name that no other embedding of the model has", lambda: make(twins, lr=0.1, client=client))
+    refuses(
+        "expected at least one parameter that needs a gradient, besides embeddings", lambda: make(tm.torch.Embedding("a", 2), lr=0.1, client=client)
+    )
+    refuses("use clip-value", lambda: make(model, lr=0.1, clip_norm=1.0, client=client))
+    refuses("expected float32 with embedding tables", lambda: make(model, lr=0.1, wire_dtype="bfloat16", client=client))
+    refuses("admission 2 without expiry", lambda: make(Model(admit_after=2), lr=0.1, client=client))
+    refuses("'words': expire_after: expected at least 1, found -1", lambda: make(Model(expire_after=-1), lr=0.1, client=client))
+    refuses(unmade, lambda: model(ids))
+
+    opt = make(model, "sgd", lr=0.5, client=client)
+    refuses("embedding 'words': expected ids of type int64, found torch.int32", lambda: model(ids.int()))
+    refuses(unmade, lambda: copy.deepcopy(model)(ids))
+    refuses("table 'words': expected ids of type int64", lambda: opt.ps.lookup("words", [1.0]))
+    refuses("table 'letters': expected one of the tables of the client, ['words']", lambda: opt.ps.lookup("letters", [1]))
+    refuses("expected gradients of shape (1, 3), found (1, 4)", lambda: opt.ps.push(rows={"words": ([1], np.zeros((1, 4), np.float32))}))
+
+    with torch.no_grad():
+        before = [model.words(ids), *(p.clone() for p in model.parameters())]
+    loss = model(ids).sum()
+    loss.backward()
+    (model.words(ids[0]) * torch.tensor([1, float("nan"), 1])).sum().backward()
+    refuses('table "words": element 1 of id 1 is NaN', opt.step)
+    scaler = torch.amp.GradScaler("cpu")
+    opt.zero_grad()
+    scaler.scale(model(ids).sum()).backward()  # type: ignore[no-untyped-call]
+    refuses("expected no GradScaler with embeddings", lambda: scaler.step(opt))
+    del opt.found_inf
+    opt.pull()
+    with torch.no_grad():
+        assert all(torch.equal(a, b) for a, b in zip(before, [model.words(ids), *model.parameters()]))
+    model(ids).sum().backward()
+    opt.zero_grad()
+    model.words(ids[0]).sum().backward()
+    opt.step()
+    with torch.no_grad():
+        assert torch.allclose(before[0][0] - model.words(ids)[0], torch.tensor(0.5)), "gradients of before zero_grad are applied"
+
+
+EQUAL = """
+import json, sys
+import torch, trainmaster as tm
+options = json.loads(sys.argv[1])
+torch.manual_seed(3)
+SIZE = options["size"]
+FAR = torch.arange(SIZE) * (2**62 // SIZE) - 5  # the id of a word on the servers
+class Model(torch.nn.Module):
+    def __init__(self, words, far):
+        super().__init__()
+        self.words, self.far = words, far
+        self.last = torch.nn.Linear(4 * (SIZE + 2 if options["all"] else 3), 1)
+    def forward(self, n):
+        ids = torch.stack([n % SIZE, n * n % SIZE, n % SIZE], 1)
+        if options["all"]:  # Adam's moments of a row that is not in the batch differ from those of PyTorch
+            ids = torch.cat([torch.arange(SIZE).expand(len(n), -1), ids[:, :2]], 1)
+        ids = FAR[ids] if self.far else ids
+        return self.last(torch.cat([self.words(ids[:, :1]), self.words(ids[:, 1:])], 1).flatten(1))
+def parse(record): return torch.tensor(int(bytes(record)))
+loader = tm.torch.DataLoader(decode=parse, batch_size=8)
+model = Model(tm.torch.Embedding("words", 4, scale=0.5), True)
+opt = tm.torch.ParameterServerOptimizer(model, options["rule"], lr=0.05, push_every=options["push_every"])
+like = Model(torch.nn.Embedding(SIZE, 4), False)
+like.last.load_state_dict(model.last.state_dict())
+with torch.no_grad():
+    like.words.weight.copy_(model.words(FAR))
+first = like.words.weight.detach().clone()
+reference = {"sgd": torch.optim.SGD, "adam": torch.optim.Adam}[options["rule"]](like.parameters(), lr=0.05)
+steps, records, total = 0, 0, 0
+for n in loader:
+    y = (n % 7 - 3).float()[:, None]
+    def closure(model=model):
+        loss = torch.nn.functional.mse_loss(model(n), y)
+        loss.backward()
+        return loss
+    if opt.ps.mode == "sync":
+        opt.step(closure)
+    else:
+        opt.zero_grad()
+        closure()
+        opt.step()
+    steps += 1
+    if (steps - 1) % options["push_every"] == 0:
+        reference.zero_grad()
+    (torch.nn.functional.mse_loss(like(n), y) * len(n)).backward()
+    records += len(n)
+    if steps % options["push_every"] == 0:
+        for p in like.parameters():
+            p.grad /= records
+        reference.step()
+        records = 0
+assert opt.pull()
+with torch.no_grad():
+    rows = model.words(FAR)
+    assert torch.allclose(rows, like.words.weight, atol=1e-5), (rows - like.words.weight).abs().max()
+    assert torch.allclose(model.last.weight, like.last.weight, atol=1e-5)
+    assert (rows - first).abs().max() > 0.01
+print("equal after", steps, "steps", flush=True)
+"""
+
+
+def train(directory: pathlib.Path, program: str, records: int, *arguments: str, options: Any = None) -> str:
+    """Run a program with records 0, 1, ..., and return the log of its trainer."""
+    (directory / "train.py").write_text(program)
+    tm.write_records(directory / "data", (b"%d" % i for i in range(records)), shards=1, chunk_bytes=1 << 20)
+    command = [MASTER, "run", "--data", "data-*", "--ps", "2", "--trainers", "1", *arguments, "--", sys.executable, "train.py", json.dumps(options)]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, timeout=400)
+    logs = directory / "trainmaster-run/001/logs"
+    assert done.returncode == 0, "\n".join([done.stdout, done.stderr, *(f.read_text()[-8000:] for f in logs.glob("*.log"))])
+    return (logs / "trainer-0.log").read_text()
+
+
+@pytest.mark.parametrize("mode", ["async", "sync"])
+@pytest.mark.parametrize("rule", ["sgd", "adam"])
+def test_rows_equal_those_of_pytorch(tmp_path: pathlib.Path, rule: str, mode: str) -> None:
+    """The rows of a trainer are those of torch.nn.Embedding with the same initial rows and the same optimizer."""
+    options = {"rule": rule, "all": rule == "adam", "size": 6 if rule == "adam" else 50, "push_every": 1}
+    assert "equal after 15 steps" in train(tmp_path, EQUAL, 40, "--passes", "3", "--update-mode", mode, options=options)
+
+
+def test_rows_of_several_batches_are_pushed_together(tmp_path: pathlib.Path) -> None:
+    options = {"rule": "sgd", "all": False, "size": 50, "push_every": 5}
+    assert "equal after 15 steps" in train(tmp_path, EQUAL, 40, "--passes", "3", options=options)
+
+
+KILLED = """
+import json, os, pathlib, signal, time
+import torch, trainmaster as tm
+run = pathlib.Path("trainmaster-run/001")
+def pid(name):
+    return next(p["pid"] for p in json.loads((run / "processes.json").read_text())["processes"] if p["name"] == name)
+def once(name):
+    if pathlib.Path(name).exists():
+        return False
+    pathlib.Path(name).touch()
+    return True
+def parse(record): return torch.tensor(int(bytes(record)))
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.last = tm.torch.Embedding("words", 2, init="zeros"), torch.nn.Linear(1, 1)
+    def forward(self, n):
+        return self.words(n * 2**40).sum() + 0 * self.last(torch.zeros(1)).sum()
+loader = tm.torch.DataLoader(decode=parse, batch_size=4, shuffle=True)
+model = Model()
+opt = tm.torch.ParameterServerOptimizer(model, "sgd", lr=1.0)
+sets, killed = 0, None
+for i, n in enumerate(loader):
+    def closure():
+        loss = model(n)
+        loss.backward()
+        return loss
+    opt.step(closure)
+    found = sum(log.read_text().count("checkpoint complete") for log in run.glob("logs/master*.log"))
+    if killed is None and not pathlib.Path("trainer").exists():
+        time.sleep(0.1)  # the next cut needs time, and the job must not end before it
+    if found > 1 and i > 2 and once("server"):
+        killed = found
+        os.kill(pid("pserver-0"), signal.SIGKILL)
+    if killed is not None and found > killed + 1 and once("trainer"):
+        os.kill(os.getpid(), signal.SIGKILL)
+assert opt.pull()
+with torch.no_grad():
+    rows = model.words(torch.arange(200) * 2**40)
+    assert torch.equal(rows, torch.full((200, 2), -3.0)), rows.unique(return_counts=True)
+print("each record once per pass", flush=True)
+"""
+
+
+def test_killed_server_and_trainer_lose_and_repeat_no_update(tmp_path: pathlib.Path) -> None:
+    """A synchronous job has each record once per pass in its rows, after a server and the trainer were killed."""
+    log = train(tmp_path, KILLED, 200, "--passes", "3", "--update-mode", "sync", "--checkpoint-every", "200ms")
+    assert "each record once per pass" in log, log
+    assert (tmp_path / "server").exists() and (tmp_path / "trainer").exists()
+    masters = "".join(f.read_text() for f in (tmp_path / "trainmaster-run/001/logs").glob("master*.log"))
+    assert "rolling back to last cut" in masters, masters
+
+
+LOST = """
+import os, pathlib, signal
+import torch, trainmaster as tm
+def parse(record): return torch.tensor(int(bytes(record)))
+class Model(torch.nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.last = tm.torch.Embedding("words", 2, init="zeros"), torch.nn.Linear(1, 1)
+    def forward(self, n):
+        return self.words(n).sum() + 0 * self.last(torch.zeros(1)).sum()
+loader = tm.torch.DataLoader(decode=parse, batch_size=4)
+model = Model()
+opt = tm.torch.ParameterServerOptimizer(model, "sgd", lr=1.0)
+for i, n in enumerate(loader):
+    if i == 3:
+        os.kill(loader.client.agent_pid, signal.SIGKILL)
+        try:
+            model.eval()(n)
+        except tm.errors.AgentLostError:
+            print("an evaluation is an error", flush=True)
+        model.train()
+    opt.zero_grad()
+    model(n).backward()
+    opt.step()
+assert opt.pull()
+with torch.no_grad():
+    rows = model.words(torch.arange(40))
+assert (rows <= -1).all(), rows  # in an asynchronous job, records can be trained twice
+print("each record is trained", flush=True)
+"""
+
+
+def test_agent_that_is_killed_before_a_lookup_does_not_end_the_loop(tmp_path: pathlib.Path) -> None:
+    log = train(tmp_path, LOST, 40, "--passes", "1")
+    assert "an evaluation is an error" in log and "each record is trained" in log, log
+    assert "the rows of embedding 'words' were not looked up, and the batch is dropped" in log, log
