@@ -10,6 +10,8 @@ import (
 	"strings"
 	"testing"
 
+	"golang.org/x/sys/unix"
+
 	"trainmaster/recordio"
 	"trainmaster/taskqueue"
 )
@@ -35,6 +37,7 @@ func TestTranscript(t *testing.T) {
 		t.Fatal(err)
 	}
 	m := lead(t, taskqueue.Options{Passes: 1})
+	serveParameters(t, 1)
 	p := begin(t, m.Addr, "trainer-0", "")
 	dir := filepath.Dir(dataset(t, recordio.WriterOptions{}))
 	var chunk json.RawMessage // the first of the last task
@@ -78,7 +81,11 @@ func TestTranscript(t *testing.T) {
 			said = v.pattern.ReplaceAllString(said, v.with)
 		}
 		out.WriteString("< " + said + "\n")
-		if a.FD {
+		switch {
+		case a.FD && a.Key == 0: // memory of parameter servers
+			unix.Close(p.fds[0])
+			p.fds = p.fds[1:]
+		case a.FD:
 			free = a.Key
 			for _, r := range p.records(t, a) {
 				out.WriteString("= " + r + "\n")
