@@ -74,6 +74,11 @@ mnist-records: build data ## MNIST as RecordIO files in mnist, for examples/mnis
 	bin/master recordio convert --format idx --force --shards 8 data/mnist/train-images-idx3-ubyte data/mnist/train-labels-idx1-ubyte mnist/train
 	bin/master recordio convert --format idx --force data/mnist/t10k-images-idx3-ubyte data/mnist/t10k-labels-idx1-ubyte mnist/test
 
+.PHONY: flights-records
+flights-records: build ## flights as RecordIO files in flights, for examples/flights (needs npm)
+	scripts/fetch-flights.sh
+	PYTHONPATH=python/src python3 examples/flights/records.py data/flights/flights-20k.json flights
+
 .PHONY: setup-k8s
 setup-k8s: ## install what the tests on Kubernetes need (containerd and other Debian packages), and build the cluster, once (8 to 12 minutes)
 	@scripts/setup-k8s.sh

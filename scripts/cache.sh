@@ -21,6 +21,9 @@ ba891046e6505d7aadcbbe25680a0738ad16aec93bde7f9b65e87a2fc25776db  train-images-i
 0fa7898d509279e482958e8ce81c8e77db3f2f8254e26661ceb7762c4d494ce7  t10k-images-idx3-ubyte
 ff7bcfd416de33731a308c3f266cc351222c34898ecbeaf847f06e48f7ec33f2  t10k-labels-idx1-ubyte"
 
+flights_package=vega-datasets@3.2.1
+flights_digest="52f0ddd892d4569284b845e17323abc9afb7d303ec8f63251634a20327a610bb  flights-20k.json"
+
 # cache_inputs ENTRY prints everything that the entry is made of.
 cache_inputs() {
 	case $1 in
@@ -44,7 +47,8 @@ cache_inputs() {
 	k8s-images) cache_inputs k8s && cat "$cache_checkout"/scripts/k8s/{mkimg,pause,probe,relay}/*.go ;;
 	vale) uname -sm && echo "$vale_version" ;;
 	mnist) echo "$mnist_package $mnist_digests" ;;
-	*) echo "cache.sh: expected python, python-sdk, python-peers, s3, gcs, azure, k8s, k8s-images, k8s-helm, vale or mnist, found '$1'" >&2 && return 1 ;;
+	flights) echo "$flights_package $flights_digest" ;;
+	*) echo "cache.sh: expected python, python-sdk, python-peers, s3, gcs, azure, k8s, k8s-images, k8s-helm, vale, mnist or flights, found '$1'" >&2 && return 1 ;;
 	esac
 }
 

@@ -44,10 +44,10 @@ test)
 	shift
 	export PYTHONPATH="$PWD/python/src"
 	cd python
-	"$python" -m ruff check --quiet . ../examples/{ddp,jax,lightning,mnist,transformers} ../scripts/python
-	"$python" -m ruff format --quiet --check . ../examples/{ddp,jax,lightning,mnist,transformers} ../scripts/python
+	"$python" -m ruff check --quiet . ../examples/{ddp,flights,jax,lightning,mnist,transformers} ../scripts/python
+	"$python" -m ruff format --quiet --check . ../examples/{ddp,flights,jax,lightning,mnist,transformers} ../scripts/python
 	"$python" -m mypy --no-error-summary
-	for e in ddp jax lightning transformers; do # each is a module named train
+	for e in ddp flights jax lightning transformers; do # each is a module named train
 		"$python" -m mypy --no-error-summary "../examples/$e"
 	done
 	"$python" -m pytest "$@"

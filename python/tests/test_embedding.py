@@ -1,12 +1,16 @@
-"""Embeddings on parameter servers: real masters, servers and trainers."""
+"""Embeddings on parameter servers: real masters, servers and trainers, and the example examples/flights."""
 
 from __future__ import annotations
 
 import contextlib
 import copy
+import doctest
 import json
 import os
 import pathlib
+import random
+import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +22,8 @@ import torch
 from lab import MASTER, free_port
 
 import trainmaster as tm
+
+EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "flights"
 
 
 @pytest.fixture
@@ -107,9 +113,8 @@ def test_bad_input_is_explained(client: tm.Client) -> None:
     make: Callable[..., Any] = tm.torch.ParameterServerOptimizer
     twins = torch.nn.ModuleList([Model(), Model()])
     refuses("embedding 'words': expected a name that no other embedding of the model has", lambda: make(twins, lr=0.1, client=client))
-    refuses(
-        "expected at least one parameter that needs a gradient, besides embeddings", lambda: make(tm.torch.Embedding("a", 2), lr=0.1, client=client)
-    )
+    alone = tm.torch.Embedding("a", 2)
+    refuses("expected at least one parameter that needs a gradient, besides embeddings", lambda: make(alone, lr=0.1, client=client))
     refuses("use clip-value", lambda: make(model, lr=0.1, clip_norm=1.0, client=client))
     refuses("expected float32 with embedding tables", lambda: make(model, lr=0.1, wire_dtype="bfloat16", client=client))
     refuses("admission 2 without expiry", lambda: make(Model(admit_after=2), lr=0.1, client=client))
@@ -319,3 +324,43 @@ def test_agent_that_is_killed_before_a_lookup_does_not_end_the_loop(tmp_path: pa
     log = train(tmp_path, LOST, 40, "--passes", "1")
     assert "an evaluation is an error" in log and "each record is trained" in log, log
     assert "the rows of embedding 'words' were not looked up, and the batch is dropped" in log, log
+
+
+def write_flights(file: pathlib.Path) -> None:
+    """Write flights with the fields of those of the README. Whether one is late depends on its origin, its destination and the hour."""
+    draw = random.Random(1)
+    airports = ["".join(draw.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZ", k=3)) for _ in range(30)]
+    flights = []
+    for i in range(4000):
+        origin, destination = draw.sample(range(30), 2)
+        hour = draw.randrange(24)
+        late = (origin % 3 == 0) + (destination % 5 == 0) + (hour > 16) > 1
+        flights.append(
+            {
+                "date": f"2001/{i * 3 // 4000 + 1:02}/{i % 28 + 1:02} {hour:02}:{draw.randrange(60):02}",
+                "delay": draw.randint(16, 90) if late != (draw.random() < 0.1) else draw.randint(-20, 15),
+                "distance": draw.randint(80, 2500),
+                "origin": airports[origin],
+                "destination": airports[destination],
+            }
+        )
+    file.write_text(json.dumps(flights))
+
+
+def test_example_prints_what_its_readme_says(tmp_path: pathlib.Path) -> None:
+    (tmp_path / "data/flights").mkdir(parents=True)
+    write_flights(tmp_path / "data/flights/flights-20k.json")
+    blocks = re.findall(r"^```console\n(.*?)^```", (EXAMPLE / "README.md").read_text(), re.MULTILINE | re.DOTALL)
+    commands: dict[str, str] = dict(found for b in blocks for found in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", b, re.MULTILINE))
+    assert len(commands) == 3, commands
+    said = ""
+    for command, output in commands.items():
+        words = [{"trainmaster": MASTER, "python": sys.executable}.get(w, w) for w in shlex.split(command)]
+        words = [str(EXAMPLE / pathlib.Path(w).name) if w.startswith("examples/") else w for w in words]
+        done = subprocess.run(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=400)
+        said = done.stdout
+        logs = [p.read_text()[-4000:] for p in sorted(tmp_path.glob("trainmaster-run/001/logs/*.log"))]
+        assert done.returncode == 0, "\n".join([command, said, *logs])
+        assert doctest.OutputChecker().check_output(output, said, doctest.ELLIPSIS), f"{command}\n{said}"
+    figures = [float(f) for f in re.findall(r"test AUC ([0-9.]+)", said)]
+    assert figures and min(figures) > 0.8, said
