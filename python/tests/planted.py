@@ -372,6 +372,10 @@ BUGS = [
         "F474", "ids are shortened", "ps.py", '.view(np.int64)[:] = ids', ".view(np.int64)[:] = ids.astype(np.int32)", "test_embedding.py::test_rows_of_any_id",
     ),
     Bug(
+        "F475", "a cut lacks the records that its rows have", "client.py", "        if self.cuts and not self.is_lost:\n            try:\n                self._agent.link.post", "        if False:\n            try:\n                self._agent.link.post",
+        "test_embedding.py::test_killed_server_and_trainer_lose_and_repeat_no_update",
+    ),
+    Bug(
         "F476", "rows of a lost session are written into the new one", "ps.py", "        self._pending = None\n        self._region = np.zeros(0, np.uint8)\n", "        self._pending = None\n",
         "test_embedding.py::test_agent_that_is_killed_before_a_lookup_does_not_end_the_loop",
     ),
