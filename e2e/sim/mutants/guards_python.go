@@ -108,7 +108,7 @@ var pythonGuards = []guard{
 		condition("$ && false"),
 		"a step that is refused has changed the tensors"}},
 	{"F473", "trainer/agent/arena.TestStagedRows", mutant{"table without rows not staged", "each-table-is-staged",
-		condition("len(of.ids) > 0 && ($)"),
+		whole("if len(of.ids) == 0 {\ncontinue\n}\n$"),
 		"no step is committed in which a trainer used no row of a table"}},
 	{"F412", "trainer/agent/arena.TestStages", mutant{"late gradient counts as included", "late-gradient-is-reported",
 		text("false", "true"),
