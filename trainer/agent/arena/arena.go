@@ -50,11 +50,11 @@ type Request struct {
 	Op  string `json:"op"`
 	Seq uint64 `json:"seq"` // number of the operation, from 1 and growing
 
-	Step    uint64   `json:"step"`    // of push and push_pull. 0: the next step
-	Scale   *float32 `json:"scale"`   // of the learning rate, of push and push_pull; default 1
+	Step    uint64   `json:"step"`    // of push and push_pull. 0: the next step.
+	Scale   *float32 `json:"scale"`   // of the learning rate, of push and push_pull. Default 1.
 	Version uint64   `json:"version"` // least version of pull, version of the parameters of stage (0: as in the arena)
 	Records int      `json:"records"` // of stage
-	Rows    []Rows   `json:"rows"`    // of lookup; gradients of push, push_pull and stage
+	Rows    []Rows   `json:"rows"`    // of lookup. Gradients of push, push_pull and stage.
 }
 
 // Reply is the reply to an operation.

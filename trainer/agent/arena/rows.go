@@ -13,7 +13,7 @@ import (
 // MaxRegion is the greatest size of a region of rows, in bytes. The kernel allocates the parts that are in use.
 const MaxRegion = 64 << 30
 
-// Table declares a table of embeddings. The fields are those of [params.Table]; the servers choose its key.
+// Table declares a table of embeddings. [params.Table] has the same fields. The servers choose its key.
 type Table struct {
 	Name      string  `json:"name"`
 	Dim       int     `json:"dim"`

@@ -67,7 +67,7 @@ func minus(values []float32, by float32) []float32 {
 	return values
 }
 
-// The rows of any id have initial values, and a push changes those of its ids with the tensors, in one step. Gradients of an id that repeats are summed.
+// The rows of any id have initial values, and a push changes the rows of its ids with the tensors, in one step. Gradients of an id that repeats are summed.
 // Look-ups create no row.
 func TestRows(t *testing.T) {
 	addrs := startServers(t, 2)
@@ -138,7 +138,7 @@ func TestRowsExpire(t *testing.T) {
 	}
 }
 
-// F472: a gradient of a row that is not finite is refused with the name of its table, and the step changes neither tensors nor rows. The next push works.
+// F472: a gradient of a row that is not finite is refused with the name of its table, and the step changes no tensor and no row. The next push works.
 func TestNotFiniteRowIsNamed(t *testing.T) {
 	a := open(t, startServers(t, 2), &session{t: t, incarnation: 1}, withTables)
 	a.fill(a.m.parameters, 4)
