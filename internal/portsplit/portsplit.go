@@ -76,13 +76,13 @@ type Splitter struct {
 	stopped   chan struct{}
 
 	mu       sync.Mutex
-	open     int                  // number of connections
-	handed   int                  // of open: passed to branches without a reserve
-	reserved list.List            // of *counted, of open: passed to the branch with the reserve, oldest first
-	silent   list.List            // of *counted: connections that have not sent their first bytes, oldest first
-	refusals int                  // since the last log line about them
-	logged   time.Time            // time of that line
-	unknowns map[string]time.Time // of the last line about an unknown protocol, by host
+	open     int                  // number of connections.
+	handed   int                  // of open: passed to branches without a reserve.
+	reserved list.List            // of *counted, of open: passed to the branch with the reserve, oldest first.
+	silent   list.List            // of *counted: connections that have not sent their first bytes, oldest first.
+	refusals int                  // since the last log line about them.
+	logged   time.Time            // time of that line.
+	unknowns map[string]time.Time // of the last line about an unknown protocol, by host.
 }
 
 // New splits a listener, which the Splitter owns from now on.
