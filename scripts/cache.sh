@@ -32,7 +32,7 @@ cache_inputs() {
 			cat "$cache_checkout/scripts/requirements.txt"
 		;;
 	python-sdk)
-		python3 -c 'import sys; print(sys.version, sys.base_prefix)' &&
+		python3 -c 'import sys; print(sys.version, sys.base_prefix)' && echo compiled &&
 			cat "$cache_checkout/python/requirements-test.txt" "$cache_checkout/scripts/python/cuda_stubs.py"
 		;;
 	python-peers) cache_inputs python-sdk && cat "$cache_checkout/scripts/python/peers/requirements.txt" ;;
