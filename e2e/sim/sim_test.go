@@ -15,7 +15,7 @@ import (
 )
 
 var (
-	histories = flag.Int("sim.n", 1200, "`number` of histories")
+	histories = flag.Int("sim.n", 600, "`number` of histories")
 	first     = flag.Uint64("sim.first", 1, "`seed` of the first history")
 	one       = flag.Uint64("sim.seed", 0, "`seed` of a single history to run and print")
 	lines     = flag.Int("sim.lines", 80, "maximum `number` of events to print")
