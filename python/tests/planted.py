@@ -347,15 +347,15 @@ BUGS = [
         "test_embedding.py::test_rows_of_any_id",
     ),
     Bug(
-        "F474", "gradients of a dropped batch are applied", "torch/_optimizer.py", "        self._lookups.clear()", "        pass",
+        "F474", "gradients of a dropped batch are applied", "torch/_optimizer.py", "        self._gradients.zero_()\n        self._lookups.clear()", "        self._gradients.zero_()",
         "test_embedding.py::test_bad_input_is_explained",
     ),
     Bug(
-        "F474", "rows are not pushed with a step of all trainers", "torch/_optimizer.py", "is_included = self.ps.stage(records=records, rows=self._lookups.take())",
+        "F474", "rows are not pushed with a step of all trainers", "torch/_optimizer.py", "is_included = self.ps.stage(records=records, rows=rows)",
         "is_included = self.ps.stage(records=records)", "test_embedding.py::test_rows_equal_those_of_pytorch[sgd-sync]",
     ),
     Bug(
-        "F474", "gradients of rows are not those of the mean", "torch/_optimizer.py", "self._lookups.take(1 / self._records if self._waiting else 1.0)", "self._lookups.take()",
+        "F474", "gradients of rows are not those of the mean", "torch/_optimizer.py", "rows_of(held.rows, 1 / held.records)", "rows_of(held.rows)",
         "test_embedding.py::test_rows_of_several_batches_are_pushed_together",
     ),
     Bug(
@@ -376,7 +376,7 @@ BUGS = [
         "test_embedding.py::test_killed_server_and_trainer_lose_and_repeat_no_update",
     ),
     Bug(
-        "F476", "rows of a lost session are written into the new one", "ps.py", "        self._pending = None\n        self._region = np.zeros(0, np.uint8)\n", "        self._pending = None\n",
+        "F476", "rows of a lost session are written into the new one", "ps.py", "        self._done = self.sequence\n        self._region = np.zeros(0, np.uint8)\n", "        self._done = self.sequence\n",
         "test_embedding.py::test_agent_that_is_killed_before_a_lookup_does_not_end_the_loop",
     ),
     Bug(
@@ -386,6 +386,22 @@ BUGS = [
     Bug(
         "F476", "an evaluation has zeros", "torch/_embedding.py", "if not (is_trained and torch.is_grad_enabled()):", "if False:",
         "test_embedding.py::test_agent_that_is_killed_before_a_lookup_does_not_end_the_loop",
+    ),
+    Bug(
+        "F476", "batches of a lost session are pushed in the next one", "torch/_optimizer.py", "        self._held = _Held()\n        self._lookups.clear()\n", '        self._held = getattr(self, "_held", _Held())\n',
+        "test_embedding.py::test_agent_that_is_killed_with_batches_that_wait_does_not_repeat_their_rows",
+    ),
+    Bug(
+        "F477", "batches are forgotten before the request", "torch/_optimizer.py", "        before = self.ps.sequence\n", "        before = -1\n",
+        "test_embedding.py::test_interrupted_step_loses_and_repeats_no_gradient[3]",
+    ),
+    Bug(
+        "F477", "batches are not forgotten after an interrupted request", "torch/_optimizer.py", "        finally:\n            if self.ps.sequence", "        else:\n            if self.ps.sequence",
+        "test_embedding.py::test_interrupted_step_loses_and_repeats_no_gradient[3]",
+    ),
+    Bug(
+        "F477", "a batch waits before its step is complete", "torch/_optimizer.py", "            self._push(held)\n        self._lookups", "            self._held = held\n            self._push(held)\n        self._lookups",
+        "test_embedding.py::test_interrupted_step_loses_and_repeats_no_gradient[1]",
     ),
     Bug(
         "F463", "batches that are not trained count", "hf.py", "if settings.gradient_accumulation_steps != 1:", "if False:",

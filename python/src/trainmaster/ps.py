@@ -105,8 +105,8 @@ class Client:
         self.version = 0
         self.step = 0
         self.on_moved: Callable[[], None] | None = None  # after another session has other arrays
-        self._seq = 0
-        self._pending: dict[str, Any] | None = None
+        self._last: dict[str, Any] = {"seq": 0}  # request
+        self._done = 0  # sequence number of the last request that is answered
         self._initial = arrays
         self._open(arrays)
         if not self.job.cuts:
@@ -127,6 +127,14 @@ class Client:
     def lost(self) -> tuple[type[Exception], ...]:
         """The errors after which the session has ended, and the loader begins another one."""
         return self.job.lost
+
+    @property
+    def sequence(self) -> int:
+        """Number of requests. An exception in `push` or another method that leaves it as it was has come before the request: it has no effect.
+
+        Otherwise the agent has the request, or gets it with the next call.
+        """
+        return int(self._last["seq"])
 
     def pull(self, out: Mapping[str, Any] | None = None) -> int:
         """Get the parameters. Return their version."""
@@ -176,7 +184,7 @@ class Client:
 
     def settle(self) -> None:
         """Wait for an operation that an exception has interrupted: the agent still reads the gradients."""
-        if self._pending is not None:
+        if self._done != self.sequence:
             try:
                 self._await()
             except self.lost:
@@ -250,8 +258,7 @@ class Client:
         """Do an operation. The agent does it once, although the request is repeated while no server answers."""
         self._check_over(op)
         self.settle()
-        self._seq += 1
-        self._pending = {"op": op, "seq": self._seq, **fields}
+        self._last = {"op": op, "seq": self.sequence + 1, **fields}
         try:
             return self._await()
         except self.lost:
@@ -261,28 +268,27 @@ class Client:
             raise
         except BaseException:
             with contextlib.suppress(Exception):  # the exception that is raised again is the reason
-                self.job.link.call(**{**self._pending, "timeout": _SETTLE}) if self._pending else None
+                self.job.link.call(**{**self._last, "timeout": _SETTLE}) if self._done != self.sequence else None
             raise
 
     def _check_over(self, op: str) -> None:
-        if self.job.over and not self._seq:
+        if self.job.over and not self.sequence:
             raise errors.OverError(f"{op}: the job had ended before this trainer joined")
 
     def _await(self) -> dict[str, Any]:
-        pending = self._pending or {}
         try:
-            reply = self.job.call(**pending)
+            reply = self.job.call(**self._last)
         except errors.MasterTimeoutError:
             raise  # it continues: the next call waits for it
         except errors.Error:
-            self._pending = None
+            self._done = self.sequence
             raise
         self.version, self.step = int(reply["version"]), int(reply.get("step", self.step))
-        self._pending = None
+        self._done = self.sequence
         return reply
 
     def _open(self, initial: Mapping[str, Any]) -> None:
-        self._pending = None
+        self._done = self.sequence
         self._region = np.zeros(0, np.uint8)
         if self.job.over:  # there is nothing to train
             self._layout = layout = _local(self._settings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from ..ps import Array, Client, Table
 
 log = logging.getLogger("trainmaster")
 
-_Parts = list[tuple[npt.NDArray[np.int64], Array]]  # ids and their gradients
+Parts = Mapping[str, Sequence[tuple[npt.NDArray[np.int64], Array]]]  # ids and their gradients, by table
 
 
 class Embedding(torch.nn.Module):
@@ -64,7 +65,7 @@ class Embedding(torch.nn.Module):
 
 
 class Lookups:
-    """The look-ups of a model, and the gradients of their rows until the next push."""
+    """The look-ups of a model, and the gradients of their rows since the last step."""
 
     def __init__(self, model: torch.nn.Module) -> None:
         """Find the embeddings of a model."""
@@ -77,8 +78,7 @@ class Lookups:
                         f"embedding {name!r}: expected a name that no other embedding of the model has: rename it, or use one module twice"
                     )
                 self._found[name] = module
-        self._new: dict[str, _Parts] = {}  # since the last step
-        self._held: dict[str, _Parts] = {}  # of steps whose push is to come
+        self._new: dict[str, list[tuple[npt.NDArray[np.int64], Array]]] = {}
 
     @property
     def tables(self) -> list[Table]:
@@ -118,18 +118,12 @@ class Lookups:
         """Drop the gradients since the last step."""
         self._new = {}
 
-    def drop(self) -> None:
-        """Drop all gradients."""
-        self._new, self._held = {}, {}
+    def added_to(self, parts: Parts, factor: float) -> Parts:
+        """Return parts and the gradients since the last step, multiplied by a factor."""
+        new = {name: [(keys, gradients * np.float32(factor)) for keys, gradients in found] for name, found in self._new.items()}
+        return {name: [*parts.get(name, ()), *new.get(name, ())] for name in {**parts, **new}}
 
-    def hold(self, factor: float) -> None:
-        """Add the gradients since the last step, multiplied by a factor, to the next push."""
-        for name, parts in self._new.items():
-            self._held.setdefault(name, []).extend((keys, gradients * np.float32(factor)) for keys, gradients in parts)
-        self._new = {}
 
-    def take(self, factor: float = 1.0) -> dict[str, tuple[npt.NDArray[np.int64], Array]]:
-        """Return ids and gradients of the next push, multiplied by a factor, and forget them. The client sums the gradients of an id."""
-        taken = {name: (np.concatenate([k for k, _ in p]), np.concatenate([g for _, g in p]) * np.float32(factor)) for name, p in self._held.items()}
-        self._held = {}
-        return taken
+def rows_of(parts: Parts, factor: float = 1.0) -> dict[str, tuple[npt.NDArray[np.int64], Array]]:
+    """Return ids and gradients of a push, multiplied by a factor. The client sums the gradients of an id."""
+    return {name: (np.concatenate([k for k, _ in p]), np.concatenate([g for _, g in p]) * np.float32(factor)) for name, p in parts.items()}

@@ -5,14 +5,14 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from .. import errors
 from ..client import Client as Job
 from ..ps import Client
-from ._embedding import Lookups
+from ._embedding import Lookups, Parts, rows_of
 
 log = logging.getLogger("trainmaster")
 
@@ -22,6 +22,16 @@ LATE = (
 )
 
 SCALED = "step: expected no GradScaler with embeddings, whose rows it does not know: use torch.autocast with bfloat16, without a scaler"
+
+
+class _Held(NamedTuple):
+    """Batches whose gradients are not pushed. It changes in one step, so that an exception between two bytecodes loses and repeats no batch."""
+
+    batches: int = 0
+    records: int = 0
+    gradients: torch.Tensor | None = None  # sum over the records; None: those in the arena
+    rows: Parts = {}  # noqa: RUF012 it is replaced, never changed
+    unpulled: int = 0  # batches since the last pull, also those that are pushed
 
 
 class ParameterServerOptimizer(torch.optim.Optimizer):
@@ -86,10 +96,6 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         if self.ps.mode == "sync" and (push_every, pull_every) != (1, 1):
             raise ValueError("push_every, pull_every: expected 1 in a synchronous job, where each step has one batch of each trainer")
         self.push_every, self.pull_every = push_every, pull_every
-        self._batches = 0  # since the last pull
-        self._waiting = 0  # batches in _sum
-        self._records = 0
-        self._sum: torch.Tensor | None = None
         super().__init__(list(self._named.values()), {"lr": self.ps.learning_rate})
         self._view()
         self.ps.on_moved = self._view
@@ -131,19 +137,18 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         if self.ps.job.is_lost:
             return loss  # the batch is dispatched again
         self._gather()
-        self._lookups.hold(1.0 if self.push_every == 1 else records or 1)
-        self._batches += 1
-        if self.push_every > 1:
-            self._add(records or 1)
-            if self._waiting < self.push_every:
-                return loss
-        self._push()
+        held = self._added(records or 1)
+        if held.batches < self.push_every:
+            self._held = held
+        else:
+            self._push(held)
+        self._lookups.clear()
         return loss
 
     def flush(self) -> None:
         """Push what `push_every` holds back."""
-        if self._waiting and not self.ps.job.is_lost:
-            self._push()
+        if self._held.batches and not self.ps.job.is_lost:
+            self._push(self._held)
 
     def _loss(self, closure: Callable[[], Any] | None) -> Any:
         if closure is None:
@@ -165,9 +170,9 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
                 return loss
             self._gather()
             self._gradients.mul_(records)
-            self._lookups.hold(records)
+            rows = rows_of(self._lookups.added_to({}, records))
             try:
-                is_included = self.ps.stage(records=records, rows=self._lookups.take())
+                is_included = self.ps.stage(records=records, rows=rows)
             except self.ps.lost:
                 return loss  # the batch is dispatched again
             self._take()
@@ -179,45 +184,47 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         with contextlib.suppress(*self.ps.lost):  # the tasks of this session are dispatched again
             self.ps.settle()
 
-    def _add(self, records: int) -> None:
-        """Add the gradients to those that wait for a push."""
-        if self._sum is None:
-            self._sum = torch.zeros_like(self._gradients)
-        self._sum.add_(self._gradients, alpha=records)
-        self._waiting += 1
-        self._records += records
+    def _added(self, records: int) -> _Held:
+        """Return what waits for a push, with the batch in hand."""
+        h, gradients = self._held, None
+        if self.push_every == 1 and not h.batches:
+            records = 1  # the mean is pushed as it is
+        else:
+            gradients = self._gradients * records if h.gradients is None else h.gradients.add(self._gradients, alpha=records)
+        return _Held(h.batches + 1, h.records + records, gradients, self._lookups.added_to(h.rows, records), h.unpulled + 1)
 
-    def _push(self) -> None:
+    def _push(self, held: _Held) -> None:
+        """Push gradients. Those that waited are forgotten when the agent has the request. After an exception before it, the next step pushes them."""
         self._settle()
-        rows = self._lookups.take(1 / self._records if self._waiting else 1.0)
-        if self._sum is not None and self._waiting:
-            torch.mul(self._sum, 1 / self._records, out=self._gradients)
-            self._sum.zero_()
-            self._waiting = self._records = 0
+        rows = rows_of(held.rows, 1 / held.records)
+        if held.gradients is not None:
+            torch.mul(held.gradients, 1 / held.records, out=self._gradients)
         scale = self.param_groups[0]["lr"] / self.ps.learning_rate
+        is_pulled = held.unpulled >= self.pull_every
+        before = self.ps.sequence
         try:
-            if self._batches < self.pull_every:
-                if scale:
-                    self.ps.push(scale=scale, rows=rows)
-                return
-            self._batches = 0
-            if scale:
+            if not scale:  # the first step of a scheduler that warms up: it applies nothing
+                if is_pulled:
+                    self.ps.pull()
+            elif is_pulled:
                 self.ps.push_pull(scale=scale, rows=rows)
-            else:  # the first step of a scheduler that warms up: it applies nothing
-                self.ps.pull()
+            else:
+                self.ps.push(scale=scale, rows=rows)
         except self.ps.lost:
             return  # the tasks of this session are dispatched again
-        self._take()
+        finally:
+            if self.ps.sequence != before or not scale:
+                self._held = _Held(unpulled=0 if is_pulled else held.unpulled)
+        if is_pulled:
+            self._take()
 
     def _view(self) -> None:
         """Make the parameters and gradients of the model views of the arena, where they can be."""
         self._gradients = torch.from_numpy(self.ps.flat_gradients)
         self._places = {n: (torch.from_numpy(self.ps.parameters[n]), torch.from_numpy(self.ps.gradients[n])) for n in self._named}
         self._views: dict[str, torch.Tensor] = {}
-        self._waiting = self._records = self._batches = 0
-        self._lookups.drop()
-        if self._sum is not None:
-            self._sum.zero_()
+        self._held = _Held()
+        self._lookups.clear()
         with torch.no_grad():
             for name, p in self._named.items():
                 parameter, gradient = self._places[name]
