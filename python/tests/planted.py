@@ -404,6 +404,10 @@ BUGS = [
         "test_embedding.py::test_interrupted_step_loses_and_repeats_no_gradient[1]",
     ),
     Bug(
+        "F478", "look-ups of threads share their memory", "torch/_embedding.py", "            with self._lock:\n", "            if True:\n",
+        "test_embedding.py::test_lookups_of_threads_do_not_mix",
+    ),
+    Bug(
         "F463", "batches that are not trained count", "hf.py", "if settings.gradient_accumulation_steps != 1:", "if False:",
         "test_frameworks.py::test_bad_settings_of_transformers_are_explained",
     ),

@@ -13,6 +13,7 @@ import re
 import shlex
 import subprocess
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -203,6 +204,30 @@ def test_interrupted_step_loses_and_repeats_no_gradient(client: tm.Client, push_
         with torch.no_grad():
             moved = -model.words(torch.arange(n - 1))
         assert torch.allclose(moved, torch.full((n - 1, 3), len(points) / n + 1 / (n - 1))), moved
+
+
+def test_lookups_of_threads_do_not_mix(client: tm.Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A thread that looks rows up while another look-up has ids in the shared memory waits for it."""
+    model = Model()
+    opt = tm.torch.ParameterServerOptimizer(model, "sgd", lr=0.5, client=client)
+    ids = [torch.tensor([i]) for i in range(2)]
+    want = [model.words(i).detach() for i in ids]
+    found: list[torch.Tensor] = []
+    threads = [threading.Thread(target=lambda: found.append(model.words(ids[1]).detach()), daemon=True)]
+    place, waiting = opt.ps._place, list(threads)
+
+    def placed(*arguments: Any) -> Any:
+        value = place(*arguments)
+        while waiting:
+            thread = waiting.pop()
+            thread.start()
+            thread.join(2)  # it ends only if it does not wait
+        return value
+
+    monkeypatch.setattr(opt.ps, "_place", placed)
+    assert torch.equal(model.words(ids[0]).detach(), want[0])
+    threads[0].join()
+    assert torch.equal(found[0], want[1])
 
 
 EQUAL = """

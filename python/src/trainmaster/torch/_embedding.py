@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import logging
+import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -78,6 +79,7 @@ class Lookups:
                         f"embedding {name!r}: expected a name that no other embedding of the model has: rename it, or use one module twice"
                     )
                 self._found[name] = module
+        self._lock = threading.Lock()  # of look-ups, which have one memory
         self._new: dict[str, list[tuple[npt.NDArray[np.int64], Array]]] = {}
 
     @property
@@ -96,7 +98,8 @@ class Lookups:
         unique, inverse = torch.unique(ids.detach().cpu(), return_inverse=True)
         keys = unique.numpy()
         try:
-            values = self._ps.lookup(table.name, keys)
+            with self._lock:
+                values = self._ps.lookup(table.name, keys)
         except self._ps.lost as e:
             if not (is_trained and torch.is_grad_enabled()):
                 raise
