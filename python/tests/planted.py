@@ -359,10 +359,10 @@ BUGS = [
         "test_embedding.py::test_rows_of_several_batches_are_pushed_together",
     ),
     Bug(
-        "F474", "rows never expire", "ps.py", '"expiry": self.expire_after or 0', '"expiry": self.expire_after and 1 << 20 or 0', "test_embedding.py::test_rows_expire",
+        "F474", "rows never expire", "ps.py", '"expiry": 0 if self.expire_after is None else', '"expiry": 0 if self.expire_after is None else 1 << 20 or', "test_embedding.py::test_rows_expire",
     ),
     Bug(
-        "F474", "the first update creates a row", "ps.py", '"admission": self.admit_after or 0', '"admission": 0', "test_embedding.py::test_rows_of_any_id",
+        "F474", "the first update creates a row", "ps.py", '"admission": 0 if self.admit_after is None else', '"admission": 0 and', "test_embedding.py::test_rows_of_any_id",
     ),
     Bug(
         "F474", "a scaler of gradients is not noticed", "torch/_optimizer.py", 'if getattr(self, "found_inf", None) is not None:', "if False:",

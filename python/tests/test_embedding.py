@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import doctest
+import functools
 import json
 import os
 import pathlib
@@ -14,6 +15,7 @@ import shlex
 import subprocess
 import sys
 import threading
+import unittest.mock
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -47,7 +49,7 @@ class Model(torch.nn.Module):
 
     def __init__(self, words: int = 2, **settings: Any) -> None:
         super().__init__()
-        self.words = tm.torch.Embedding("words", 3, **settings)
+        self.words = tm.torch.Embedding("words", np.int64(3), **settings)  # type: ignore[arg-type]
         self.last = torch.nn.Linear(3 * words, 1)
 
     def forward(self, ids: torch.Tensor) -> Any:
@@ -106,7 +108,24 @@ def test_rows_expire(client: tm.Client) -> None:
         assert is_kept if i < 5 else not is_kept or i < 7, i
 
 
-def test_bad_input_is_explained(client: tm.Client) -> None:
+def test_bad_argument_is_named_when_the_embedding_is_made() -> None:
+    wrong: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+        ("embedding 'a': dim: expected a whole number of at least 1, found 0", ("a", 0), {}),
+        ("embedding 'a': dim: expected a whole number of at least 1, found '16'", ("a", "16"), {}),
+        ("embedding 'a': dim: expected a whole number of at least 1, found 3.5", ("a", 3.5), {}),
+        ("embedding 16: name: expected text, found 16: the arguments are name, dim", (16, "a"), {}),
+        ("embedding 'a': init: expected zeros, uniform or normal, found 'xavier'", ("a", 2), {"init": "xavier"}),
+        ("embedding 'a': scale: expected a finite number of at least 0, found -1", ("a", 2), {"scale": -1}),
+        ("embedding 'a': scale: expected a finite number of at least 0, found nan", ("a", 2), {"scale": float("nan")}),
+        ("embedding 'a': seed: expected a whole number of at least 0, found -1", ("a", 2), {"seed": -1}),
+        ("embedding 'a': expire_after: expected a whole number of at least 1, found -1", ("a", 2), {"expire_after": -1}),
+        ("embedding 'a': admit_after: expected a whole number of at least 1, found 0", ("a", 2), {"admit_after": 0}),
+    ]
+    for words, arguments, settings in wrong:
+        refuses(words, functools.partial(tm.torch.Embedding, *arguments, **settings))
+
+
+def test_bad_input_is_explained(client: tm.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model()
     ids = torch.tensor([[1, 2], [1, 3]])
     unmade = "embedding 'words': expected a ParameterServerOptimizer of the model, found none: make it before the first look-up"
@@ -119,12 +138,12 @@ def test_bad_input_is_explained(client: tm.Client) -> None:
     refuses("use clip-value", lambda: make(model, lr=0.1, clip_norm=1.0, client=client))
     refuses("expected float32 with embedding tables", lambda: make(model, lr=0.1, wire_dtype="bfloat16", client=client))
     refuses("admission 2 without expiry", lambda: make(Model(admit_after=2), lr=0.1, client=client))
-    refuses("'words': expire_after: expected at least 1, found -1", lambda: make(Model(expire_after=-1), lr=0.1, client=client))
     refuses(unmade, lambda: model(ids))
 
     opt = make(model, "sgd", lr=0.5, client=client)
     refuses("embedding 'words': expected ids of type int64, found torch.int32", lambda: model(ids.int()))
     refuses(unmade, lambda: copy.deepcopy(model)(ids))
+    assert opt.ps.lookup("words", []).shape == (0, 3)
     refuses("table 'words': expected ids of type int64", lambda: opt.ps.lookup("words", [1.0]))
     refuses("table 'letters': expected one of the tables of the client, ['words']", lambda: opt.ps.lookup("letters", [1]))
     refuses("expected gradients of shape (1, 3), found (1, 4)", lambda: opt.ps.push(rows={"words": ([1], np.zeros((1, 4), np.float32))}))
@@ -139,7 +158,6 @@ def test_bad_input_is_explained(client: tm.Client) -> None:
     opt.zero_grad()
     scaler.scale(model(ids).sum()).backward()
     refuses("expected no GradScaler with embeddings", lambda: scaler.step(opt))
-    del opt.found_inf
     opt.pull()
     with torch.no_grad():
         assert all(torch.equal(a, b) for a, b in zip(before, [model.words(ids), *model.parameters()]))
@@ -149,6 +167,18 @@ def test_bad_input_is_explained(client: tm.Client) -> None:
     opt.step()
     with torch.no_grad():
         assert torch.allclose(before[0][0] - model.words(ids)[0], torch.tensor(0.5)), "gradients of before zero_grad are applied"
+
+    opt.ps.push(rows={"words": ([1], np.zeros((1, 3), np.float32))})
+    version = opt.ps.version
+    opt.ps.lookup("words", [1])
+    assert opt.ps.version == version, "a look-up changes the version of the parameters"
+    with monkeypatch.context() as patch:
+        patch.setattr(client, "timeout", 0.0)
+        patch.setattr(client.link, "call", unittest.mock.Mock(side_effect=tm.errors.MasterTimeoutError("no answer")))
+        refuses("lookup: expected parameter servers within 0 s, found none", lambda: model(ids))
+    client.close()
+    for many in (1, 1_000_000):
+        refuses("lookup: expected an open client, found a closed one", functools.partial(model.words, torch.arange(many)))
 
 
 def interrupted(owner: Any, method: str, after: int, call: Callable[[], Any]) -> None:

@@ -38,7 +38,7 @@ _EXPECTED = {  # what a request waits for that can wait although a master answer
     "boundary": "the cut, for which all trainers stop",
     "commit": "all members to flush the step",
     "ps_init": "another trainer to set the initial parameters, or parameter servers",
-    **dict.fromkeys(("ps_open", "pull", "push", "push_pull"), "parameter servers"),
+    **dict.fromkeys(("ps_open", "pull", "lookup", "push", "push_pull"), "parameter servers"),
 }
 
 _open_ids: set[tuple[str, str, str]] = set()

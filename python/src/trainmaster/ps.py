@@ -7,7 +7,9 @@ through their socket. `trainmaster.torch.ParameterServerOptimizer` is the client
 from __future__ import annotations
 
 import contextlib
+import math
 import mmap
+import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -23,6 +25,7 @@ Array = npt.NDArray[np.float32]
 Arrays = Mapping[str, npt.ArrayLike]
 Rows = Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]]  # ids and their gradients, by table
 
+_INITS = ("zeros", "uniform", "normal")
 _SETTLE = 5.0  # seconds: an operation that an exception has interrupted may still read the gradients
 
 
@@ -41,15 +44,27 @@ class Table(NamedTuple):
     expire_after: int | None = None  # None: never
     admit_after: int | None = None  # None: the first update
 
-    def settings(self) -> dict[str, Any]:
-        """Return the fields of the request ps_open."""
-        for field, value in (("expire_after", self.expire_after), ("admit_after", self.admit_after)):
-            if value is not None and value < 1:
-                raise errors.InvalidError(f"table {self.name!r}: {field}: expected at least 1, found {value}")
-        default = 0.0 if self.init == "zeros" else 0.05
-        scale = default if self.scale is None else self.scale
-        ends = {"expiry": self.expire_after or 0, "admission": self.admit_after or 0}
-        return {"name": self.name, "dim": self.dim, "init": self.init, "scale": scale, "seed": self.seed, **ends}
+    def settings(self, kind: str = "table") -> dict[str, Any]:
+        """Return the fields of the request ps_open, or raise an error. `kind` is what the error calls the table."""
+        of = f"{kind} {self.name!r}: "
+        if not isinstance(self.name, str) or not self.name:
+            raise errors.InvalidError(f"{of}name: expected text, found {self.name!r}: the arguments are name, dim")
+        if self.init not in _INITS:
+            raise errors.InvalidError(f"{of}init: expected zeros, uniform or normal, found {self.init!r}")
+        scale = self.scale
+        if scale is None:
+            scale = 0.0 if self.init == "zeros" else 0.05
+        if not isinstance(scale, (int, float, np.number)) or not 0 <= scale < math.inf:
+            raise errors.InvalidError(f"{of}scale: expected a finite number of at least 0, found {scale!r}")
+        return {
+            "name": self.name,
+            "dim": _whole(f"{of}dim", self.dim, 1),
+            "init": self.init,
+            "scale": float(scale),
+            "seed": _whole(f"{of}seed", self.seed, 0),
+            "expiry": 0 if self.expire_after is None else _whole(f"{of}expire_after", self.expire_after, 1),
+            "admission": 0 if self.admit_after is None else _whole(f"{of}admit_after", self.admit_after, 1),
+        }
 
 
 class Client:
@@ -223,7 +238,7 @@ class Client:
             named.append({"table": name, "n": len(ids), "ids": at, "values": begin})
             at = (begin + 4 * len(ids) * dims[name] + 7) // 8 * 8
         if at > len(self._region):
-            self._grow(at)
+            self._grow(op, at)
         places = []
         for place, (ids, gradients) in zip(named, rows.values()):
             begin, end = place["values"], place["values"] + 4 * len(ids) * dims[place["table"]]
@@ -233,8 +248,9 @@ class Client:
                 np.copyto(places[-1], gradients, casting="same_kind")
         return named, places
 
-    def _grow(self, size: int) -> None:
+    def _grow(self, op: str, size: int) -> None:
         """Make the region of rows at least this large. It has room for twice as much, so that it seldom grows."""
+        self.job.require_open(op)
         try:
             reply, descriptor = self.job.link.open("ps_rows", bytes=max(2 * size, 1 << 16))
         except self.lost:
@@ -283,7 +299,8 @@ class Client:
         except errors.Error:
             self._done = self.sequence
             raise
-        self.version, self.step = int(reply["version"]), int(reply.get("step", self.step))
+        if self._last["op"] != "lookup":  # the parameters stay
+            self.version, self.step = int(reply["version"]), int(reply.get("step", self.step))
         self._done = self.sequence
         return reply
 
@@ -332,8 +349,21 @@ def _local(settings: Mapping[str, Any]) -> dict[str, Any]:
     return {"size": 2 * at, "gradients": at, "tensors": places, "mode": settings["mode"] or "async", "learning_rate": rate}
 
 
+def _whole(name: str, value: Any, least: int) -> int:
+    """Return a whole number of at most 64 bits."""
+    try:
+        found = operator.index(value)
+    except TypeError:
+        found = -1
+    if not least <= found < 1 << 64:
+        raise errors.InvalidError(f"{name}: expected a whole number of at least {least}, found {value!r}")
+    return found
+
+
 def _ids(table: str, ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
     found = np.asarray(ids)
+    if found.shape == (0,):
+        return found.astype(np.int64)  # an empty list has no type
     if found.dtype != np.int64 or found.ndim != 1:
         raise errors.InvalidError(f"table {table!r}: expected ids of type int64 in one dimension, found {found.dtype} of shape {found.shape}")
     return found

@@ -44,6 +44,7 @@ class Embedding(torch.nn.Module):
         """See the class."""
         super().__init__()
         self.table = Table(name, dim, init, scale, seed, expire_after, admit_after)
+        self.table.settings("embedding")  # an error names the argument
         self._lookups: Lookups | None = None
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:

@@ -129,6 +129,8 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
     def step(self, closure: Callable[[], Any] | None = None, *, records: int | None = None) -> Any:
         """Apply the gradients of the batch in hand. `records` is its size; by default as the loader has it."""
         if getattr(self, "found_inf", None) is not None:
+            for name in ("found_inf", "grad_scale"):  # the scaler leaves them after an exception
+                self.__dict__.pop(name, None)
             raise errors.InvalidError(SCALED)
         records = self.ps.job.records_in_hand if records is None else records
         if self.ps.mode == "sync":
