@@ -68,12 +68,13 @@ func (m *model) push(ctx context.Context, r Request, into []params.Tensor) (Repl
 	if err != nil {
 		return Reply{}, err
 	}
+	m.step = max(m.step, step) // before the rows: after an error, servers would take the next push for a repetition
 	for _, x := range list {
 		if err := m.client.PushRows(ctx, x.table, step, scale, x.ids, x.values); err != nil {
 			return Reply{}, err
 		}
 	}
-	m.step, m.version = max(m.step, step), version
+	m.version = version
 	if into != nil {
 		m.held = version
 	}
