@@ -109,7 +109,7 @@ BUGS = [
         "test_loader.py::test_exception_in_a_restart_loses_no_record",
     ),
     Bug(
-        "F480", "tasks that came late hide the finished ones", "client.py", "if link.tasks and finished:", "if False:",
+        "F480", "tasks that came late hide the finished ones", "client.py", "if self.link.tasks and finished:", "if False:",
         "test_client.py::test_finishes_are_reported_after_an_interrupt",
     ),
     Bug(
@@ -442,6 +442,11 @@ BUGS = [
     Bug(
         "F499", "a loop goes on after the close", "loader.py", "        self.client.require_open(\"loop\")\n        if loop != ", "        if loop != ",
         "test_loader.py::test_loop_over_a_closed_loader_is_refused",
+    ),
+    Bug(
+        "F504", "a late reply hides the finished tasks", "client.py",
+        "_begin_fetch(finished):\n            return None\n        link = self.link\n        if not link", "_begin_fetch(()):\n            return None\n        link = self.link\n        if not link",
+        "test_client.py::test_finishes_are_reported_after_a_late_reply",
     ),
 ]  # fmt: skip
 

@@ -287,6 +287,26 @@ def test_finishes_are_reported_after_an_interrupt(job: StartJob, tmp_path: pathl
     j.verify()
 
 
+def test_finishes_are_reported_after_a_late_reply(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """Another request, as for commands, receives the reply to a request for tasks that is in progress. The next request has a finished task."""
+    data, j = numbers(tmp_path, 100), job("--chunks-per-task", "1")
+    with tm.Client(j.addr) as client:
+        client.report_dataset(data)
+        first = client.fetch([], 1, wait=True)
+        assert first
+        client.forget(first[-1].id)
+        client.fetch_soon([], 1, limit=0)
+        while not client.link.tasks:  # the reply comes, with tasks: the window has room
+            client.call("elect")
+        finished, empty = [w.id for w in first], 0
+        while (works := client.fetch_soon(finished, 1, limit=60)) is not None:
+            empty += not works
+            assert empty < 6, "a finished task is not reported"
+            finished = [w.id for w in works]
+            client.forget(max(finished, default=0))
+    j.verify()
+
+
 def test_local_master_ends_with_its_process(tmp_path: pathlib.Path) -> None:
     script = "import os, trainmaster as tm; print(tm.local(2)._guard.pid, flush=True); os.kill(os.getpid(), 9)"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)

@@ -329,13 +329,9 @@ class Client:
 
         The caller must call `forget` with the largest id of the tasks. Until then, the next call returns the same tasks.
         """
-        if self.over:
+        if not self._begin_fetch(finished):
             return None
-        if self.is_lost:
-            raise errors.SessionLostError("the session has ended")
-        link = self._agent.link
-        if link.tasks and finished:  # of a reply that was given up: no request for tasks reports the finished ones
-            link.post("finish", finished=list(finished))
+        link = self.link
         while not link.tasks:
             self.require_open("next")
             more: dict[str, Any] = {"wait": _PAUSE} if wait else {"wait": _ANSWER, "now": True}
@@ -352,11 +348,9 @@ class Client:
 
     def fetch_soon(self, finished: Sequence[int], want: int, limit: float) -> list[Work] | None:
         """Do the same, and return none if none has come within `limit` seconds. The request goes on, and the next call has its tasks."""
-        if self.over:
+        if not self._begin_fetch(finished):
             return None
-        if self.is_lost:
-            raise errors.SessionLostError("the session has ended")
-        link = self._agent.link
+        link = self.link
         if not link.tasks:
             if self._request is None:
                 self._request = link.begin("next", finished=list(finished), want=want, wait=_SLICE)
@@ -372,6 +366,16 @@ class Client:
                     self._check_wait(reply, wait=True)
         self.restarts = 0
         return [Work.parse(t) for t in link.tasks]
+
+    def _begin_fetch(self, finished: Sequence[int]) -> bool:
+        """Return whether the job continues. If a late reply has brought tasks, no request follows: the finished ones are reported here."""
+        if self.over:
+            return False
+        if self.is_lost:
+            raise errors.SessionLostError("the session has ended")
+        if self.link.tasks and finished:
+            self.link.post("finish", finished=list(finished))
+        return True
 
     def ask_again(self) -> None:
         """Give up the request of `fetch_soon`: its reply would be of the time before a commit."""
