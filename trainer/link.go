@@ -101,8 +101,8 @@ func call[Reply any](ctx context.Context, l *link, method string, request any) (
 		}
 		l.drop(client)
 		//guard:other-job-at-a-fixed-address
-		if _, fixed := l.locate.(At); fixed && errors.Is(err, errOtherJob) {
-			return nil, fmt.Errorf("master at %s: %w: name its job with --job, or the master of the job with --addr", addr, err)
+		if _, fixed := l.locate.(At); fixed && errors.Is(err, ErrOtherJob) {
+			return nil, fmt.Errorf("master at %s: %w: name its job (--job, in Python job=), or the master of the job (--addr, addr=)", addr, err)
 		}
 		if errors.Is(err, errMoved) {
 			n = -1 // the next leader is known already
@@ -131,9 +131,11 @@ const foreignEvery = time.Minute
 var slow = map[string]bool{"ReportDataset": true, "Next": true, "Staged": true, "Commit": true, "Flushed": true, "LastStep": true, "CutWatch": true}
 
 var (
-	errSilent   = errors.New("the master is silent")
-	errMoved    = errors.New("another master leads")
-	errOtherJob = errors.New("other job")
+	// ErrOtherJob is returned if the master at a fixed address serves another job.
+	ErrOtherJob = errors.New("other job")
+
+	errSilent = errors.New("the master is silent")
+	errMoved  = errors.New("another master leads")
 	// errNoMaster: another program answers at the address.
 	errNoMaster = errors.New("expected a master")
 )

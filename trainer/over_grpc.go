@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"slices"
 	"strings"
 	"sync"
@@ -157,13 +158,13 @@ func (o *overGRPC) answer(id uint64) (*pb.WorkReply, error) {
 	}
 }
 
-// kinds are the errors of package wire by the reasons of gRPC errors. Other reasons are answers without a kind.
+// kinds are the errors of package wire, and of files, by the reasons of gRPC errors. Other reasons are answers without a kind.
 var kinds = map[string]error{
 	"NOT_LEADER": wire.ErrNotLeader, "STOPPING": wire.ErrNotLeader,
 	"NOT_STORED": wire.ErrNotStored, "STORE_FULL": wire.ErrNotStored, "TOO_MANY_SESSIONS": wire.ErrNotStored, "TOO_MANY_LARGE_MESSAGES": wire.ErrNotStored,
 	"JOB_FINISHED": wire.ErrJobFinished, "JOB_FAILED": wire.ErrJobFailed, "REJOIN": wire.ErrRejoin, "DRAINED": wire.ErrDrained,
 	"OTHER_DATASET": wire.ErrOtherDataset, "ROLLED_BACK_TO_STEP": wire.ErrRolledBack, "OTHER_GENERATION": wire.ErrOtherGeneration,
-	"OTHER_STEP": wire.ErrOtherStep, "MEMBER_LOST": wire.ErrMemberLost, "NOT_EXPLICIT": wire.ErrNotExplicit,
+	"OTHER_STEP": wire.ErrOtherStep, "MEMBER_LOST": wire.ErrMemberLost, "NOT_EXPLICIT": wire.ErrNotExplicit, "NO_FILES": fs.ErrNotExist,
 }
 
 // permanent are the codes of a server that knows the call and refuses the request: the same request fails again. This master sends them with
@@ -184,7 +185,7 @@ func (o *overGRPC) refused(err error) error {
 	case s.Code() == codes.Canceled || s.Code() == codes.DeadlineExceeded:
 		return err
 	case reason == "OTHER_JOB": // until the next leader is known, the master of another job can have the address of the former leader
-		return fmt.Errorf("%w: %s", errOtherJob, s.Message())
+		return fmt.Errorf("%w: %s", ErrOtherJob, s.Message())
 	case reason != "":
 		return wire.Refusal(kinds[reason], s.Message())
 	// A message that is too large or has bytes that are not text, on either side: a repetition would not help.

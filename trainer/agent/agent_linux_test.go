@@ -297,6 +297,7 @@ func TestErrorsOfRequests(t *testing.T) {
 	p.refused(t, "invalid", "Parquet library", "chunk", map[string]any{"path": "/x", "records": 1, "layout": 6})
 	p.refused(t, "invalid", "numbers 4 to 6", "chunk", map[string]any{"path": "range://x?records=9&per-task=3", "offset": 4, "records": 3, "layout": 5})
 
+	p.refused(t, "not_found", "the glob matches no file", "report", map[string]any{"paths": []string{"/nowhere/x-*"}})
 	glob := dataset(t, recordio.WriterOptions{})
 	p.call(t, "report", map[string]any{"paths": []string{glob}})
 	a := p.call(t, "next", map[string]any{"wait": 20})

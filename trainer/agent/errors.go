@@ -55,6 +55,7 @@ var kinds = []struct {
 	{params.ErrFenced, "session_lost"},
 	{trainer.ErrNotExplicit, "invalid"},
 	{trainer.ErrOtherDataset, "invalid"},
+	{trainer.ErrOtherJob, "invalid"},
 	{errInvalid, "invalid"},
 	{rendezvous.ErrClosed, "closed"},
 	{rendezvous.ErrReplaced, "session_lost"},

@@ -5,6 +5,8 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"reflect"
+	"strings"
 	"sync"
 
 	"github.com/sirupsen/logrus"
@@ -142,7 +144,7 @@ func (a *Arena) Open(session Session, steps Steps, body []byte) (layout Layout, 
 		Op   any `json:"op"`
 		Wait any `json:"wait"`
 	}{Settings: &s}); err != nil {
-		return layout, 0, invalidf("ps_open: %v", err)
+		return layout, 0, unreadable(err)
 	}
 	config, err := a.configure(session, &s)
 	if err != nil {
@@ -167,6 +169,28 @@ func (a *Arena) Open(session Session, steps Steps, body []byte) (layout Layout, 
 	return layout, shared.fd, nil
 }
 
+// unreadable returns the error for settings of another form. It has no types of this program, since the settings are arguments of a script.
+func unreadable(err error) error {
+	if wrong, is := errors.AsType[*json.UnmarshalTypeError](err); is {
+		expected := "an object"
+		switch kind := wrong.Type.Kind(); {
+		case kind == reflect.String:
+			expected = "a string"
+		case kind == reflect.Slice:
+			expected = "a list"
+		case kind == reflect.Float32 || kind == reflect.Float64:
+			expected = "a number"
+		case kind >= reflect.Int && kind <= reflect.Uint64:
+			expected = "a whole number"
+		}
+		return invalidf("%s: expected %s, found %s", strings.TrimPrefix(wrong.Field, "Settings."), expected, wrong.Value)
+	}
+	if name, is := strings.CutPrefix(err.Error(), "json: unknown field "); is {
+		return invalidf("%s: expected a setting of a model, a table or an optimizer, found an unknown name", name)
+	}
+	return invalidf("ps_open: %v", err)
+}
+
 // configure returns the configuration of the client of the servers.
 func (a *Arena) configure(session Session, s *Settings) (params.Config, error) {
 	job := params.Async
@@ -178,7 +202,7 @@ func (a *Arena) configure(session Session, s *Settings) (params.Config, error) {
 		return params.Config{}, invalidf("mode: expected %s, as --update-mode of the master, found %q", job, s.Mode)
 	}
 	if a.config.Servers == nil {
-		return params.Config{}, invalidf("parameter servers: expected --endpoints of etcd, or --servers, found none of them: set TRAINMASTER_ENDPOINTS")
+		return params.Config{}, invalidf("parameter servers: expected the endpoints of etcd, which has their addresses, found only a master: start the script with \"master run --ps 1 -- COMMAND\", or set TRAINMASTER_ENDPOINTS")
 	}
 	tables, err := tablesOf(s.Tables)
 	if err != nil {

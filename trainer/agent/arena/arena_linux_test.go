@@ -327,7 +327,10 @@ func TestErrorsOfTheArena(t *testing.T) {
 		`tensor "l": expected 1 to 2147483647 elements, found`:      tensors(Spec{"l", []int{1 << 20, 1 << 20}, "float32"}),
 		"mode: expected async, as --update-mode of the master":      with(func(f map[string]any) { f["mode"] = "sync" }),
 		`optimizer "lion": expected one of sgd, momentum`:           with(func(f map[string]any) { f["optimizer"] = map[string]any{"kind": "lion"} }),
-		`unknown field "betas"`:                                     with(func(f map[string]any) { f["optimizer"] = map[string]any{"kind": "adam", "betas": 1} }),
+		`"betas": expected a setting of a model, a table`:           with(func(f map[string]any) { f["optimizer"] = map[string]any{"kind": "adam", "betas": 1} }),
+		`optimizer.learning_rate: expected a number, found string`:  with(func(f map[string]any) { f["optimizer"] = map[string]any{"kind": "sgd", "learning_rate": "x"} }),
+		`tables.name: expected a string, found number`:              with(func(f map[string]any) { f["tables"] = []any{map[string]any{"name": 4}} }),
+		`tables.dim: expected a whole number, found number 2.5`:     with(func(f map[string]any) { f["tables"] = []any{map[string]any{"name": "w", "dim": 2.5}} }),
 		`WireDType is "float16": expected float32 or bfloat16`:      with(func(f map[string]any) { f["wire_dtype"] = "float16" }),
 		"staleness limit 3 without a policy: expected policy scale": with(func(f map[string]any) { f["staleness"] = map[string]any{"limit": 3} }),
 	} {
@@ -339,7 +342,7 @@ func TestErrorsOfTheArena(t *testing.T) {
 		a.Close()
 	}
 	a := New(t.Context(), Config{Log: quiet()})
-	if _, _, err := a.Open(s, s, []byte(twoTensors)); err == nil || !strings.Contains(err.Error(), "set TRAINMASTER_ENDPOINTS") {
+	if _, _, err := a.Open(s, s, []byte(twoTensors)); err == nil || !strings.Contains(err.Error(), "master run --ps 1 -- COMMAND\", or set TRAINMASTER_ENDPOINTS") {
 		t.Errorf("without servers: found %v", err)
 	}
 	a.Close()

@@ -278,7 +278,7 @@ func TestErrorsOfTables(t *testing.T) {
 		"wire-dtype bfloat16: expected float32 with embedding tables": with(`"id":3,`, `"id":3,"wire_dtype":"bfloat16",`),
 		"has admission 2 without expiry":                              with(`"expiry":4,`, ``),
 		"has rows of 0 floats: expected 1 to":                         with(`"dim":1`, `"dim":0`),
-		`unknown field "key"`:                                         with(`"dim":1`, `"dim":1,"key":"AAAA"`),
+		`"key": expected a setting of a model, a table`:               with(`"dim":1`, `"dim":1,"key":"AAAA"`),
 	} {
 		o := New(t.Context(), Config{Servers: func(context.Context) ([]string, error) { return nil, errors.New("not asked") }, Log: quiet()})
 		_, _, err := o.Open(s, s, []byte(body))
