@@ -268,7 +268,7 @@ BUGS = [
         "test_client.py::test_another_version_is_refused",
     ),
     Bug(
-        "F398", "each replica trains alone", "local.py", 'or os.environ.get("KUBERNETES_SERVICE_HOST")', "or False", "test_client.py::test_local_master",
+        "F398", "each replica trains alone", "local.py", 'if os.environ.get("KUBERNETES_SERVICE_HOST")', "if False", "test_client.py::test_local_master",
     ),
     Bug(
         "F434", "a lost node is not noticed", "torch/elastic.py", 'state["generation"] > self._generation or bool(state["ended"])', "False",
@@ -372,7 +372,7 @@ BUGS = [
         "F474", "ids are shortened", "ps.py", '.view(np.int64)[:] = ids', ".view(np.int64)[:] = ids.astype(np.int32)", "test_embedding.py::test_rows_of_any_id",
     ),
     Bug(
-        "F475", "a cut lacks the records that its rows have", "client.py", "        if self.cuts and not self.is_lost:\n            try:\n                self._agent.link.post", "        if False:\n            try:\n                self._agent.link.post",
+        "F475", "a cut lacks the records that its rows have", "client.py", "        if self.cuts and not self.is_lost:\n            try:\n                self.link.post", "        if False:\n            try:\n                self.link.post",
         "test_embedding.py::test_killed_server_and_trainer_lose_and_repeat_no_update",
     ),
     Bug(

@@ -211,7 +211,7 @@ def test_task_that_was_given_is_ignored() -> None:
 
 @pytest.mark.parametrize(("size", "window"), [(0, 1), (-3, 1), (1, 0)])
 def test_bad_sizes_are_refused(size: int, window: int) -> None:
-    with pytest.raises(ValueError, match="expected at least 1, found"):
+    with pytest.raises(ValueError, match="expected a whole number of at least 1, found"):
         Account(size, window)
 
 

@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 from lab import Job, ends, kill, number_of, numbers, once_per_pass
 
@@ -168,7 +169,7 @@ with tm.Client({j.addr!r}) as client:
         if n == 1: ctypes.PyDLL(None).sleep(11)
     print("session", client.session)
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=240)
     assert done.stdout == "session 1\n"
     j.verify()
 
@@ -179,19 +180,29 @@ def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path, monkeypat
         client.report_dataset(data)
         with pytest.raises(tm.errors.InvalidError, match="expected a client of its own, found an open client"):
             tm.Client(j.addr, id="one")
-        with pytest.raises(tm.Error, match="dataset"):
+        with pytest.raises(tm.errors.NotFoundError, match="the glob matches no file"):
             client.report_dataset(str(tmp_path / "none-*"))
+        with pytest.raises(tm.errors.InvalidError, match="report: expected a request of at most 1048576 bytes, found"):
+            client.report_dataset(["/" + "x" * 99] * 12_000)
+        with pytest.raises(ValueError, match=r"records: expected a whole number of at least 0, found 2\.5"):
+            client.progress(2.5)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="n: expected a whole number of at least 0, found -1"):
+            client.applied(1, 1, -1)
+        client.progress(np.int64(2), np.float32(0.5))  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="expected at least one path"):
             client.report_dataset([])
         with pytest.raises(tm.Error, match="explicit-commit"):
             client.last_step()
+        assert client.session == 1
     with pytest.raises(tm.errors.InvalidError, match="expected an open client, found a closed one"):
         client.report_dataset(data)
-    with pytest.raises(tm.Error, match="other"):
+    with pytest.raises(tm.errors.InvalidError, match="other"):
         tm.Client(j.addr, job="other", timeout=120)
+    with pytest.raises(TypeError, match="job: expected a name, found 5"):
+        tm.Client(j.addr, job=5)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="timeout: expected more than 0"):
         tm.Client(j.addr, timeout=0)
-    with pytest.raises(ValueError, match="window: expected 1 to 64 tasks, found 65"):
+    with pytest.raises(ValueError, match="window: expected a whole number from 1 to 64, found 65"):
         tm.Client(j.addr, window=65)
     monkeypatch.setenv("TRAINMASTER_BIN", str(tmp_path / "none"))
     with pytest.raises(tm.Error, match="TRAINMASTER_BIN: expected a program, found"):
@@ -203,13 +214,36 @@ def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path, monkeypat
         tm.Client(j.addr)
 
 
-def test_errors_outside_of_a_job(tmp_path: pathlib.Path) -> None:
+def test_collected_client_leaves_its_name(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j = numbers(tmp_path, 100), job("--chunks-per-task", "1")
+    loader: tm.Loader | None = tm.Loader(data, batch_size=10, client=tm.Client(j.addr, id="one"))
+    del loader
+    with tm.Client(j.addr, id="one") as client:
+        assert sum(len(task) for task in client.tasks()) == 100
+    j.verify()
+
+
+def test_errors_outside_of_a_job(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(tm.errors.NotFoundError, match="missing: expected files with this name, found none"):
         list(tm.read_records(tmp_path / "missing"))
     with pytest.raises(ValueError, match="timeout: expected more than 0 seconds, found nan"):
         tm.Client("127.0.0.1:1", timeout=float("nan"))
     with pytest.raises(tm.errors.AgentError, match="unknown flag: --nosuch"):
         tm.local(1, "--nosuch")
+    for addr in ("localhost", ":8080", 8080):
+        with pytest.raises(tm.errors.InvalidError, match=f"addr: expected host:port, found {addr!r}"):
+            tm.Client(addr)  # type: ignore[arg-type]
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    monkeypatch.setattr("subprocess.Popen", lambda *_, **__: int("none"))
+    with pytest.raises(ValueError, match="none"):
+        tm.Client("127.0.0.1:1")
+    assert not list(tmp_path.iterdir())
+    monkeypatch.setenv("TRAINMASTER_ADDR", "localhost")
+    with pytest.raises(tm.errors.InvalidError, match="TRAINMASTER_ADDR: expected host:port, found 'localhost'"):
+        tm.Client()
+    monkeypatch.setenv("WORLD_SIZE", "two")
+    with pytest.raises(tm.errors.InvalidError, match="local: expected the only process of a job, found one with WORLD_SIZE two"):
+        tm.local()
 
 
 def test_no_master_is_a_timeout() -> None:
@@ -236,11 +270,13 @@ with tm.Client() as client:
     client.report_dataset({data!r})
     print(sum(len(task) for task in client.tasks()))
 """
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=240)
     assert done.stdout == "100\n"
-    assert "started a master for this process alone" in done.stderr
+    assert "no TRAINMASTER_ADDR is set: started a master for this process alone" in done.stderr
     for name, value in (("WORLD_SIZE", "3"), ("KUBERNETES_SERVICE_HOST", "10.0.0.1")):
-        done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, env={**os.environ, name: value})
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=240, env={**os.environ, name: value}
+        )
         assert done.returncode != 0
         assert "TRAINMASTER_ADDR: expected the address of a master, found none" in done.stderr
 
@@ -309,5 +345,5 @@ def test_finishes_are_reported_after_a_late_reply(job: StartJob, tmp_path: pathl
 
 def test_local_master_ends_with_its_process(tmp_path: pathlib.Path) -> None:
     script = "import os, trainmaster as tm; print(tm.local(2)._guard.pid, flush=True); os.kill(os.getpid(), 9)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=240)
     ends(int(done.stdout))

@@ -41,6 +41,30 @@ def test_batches_are_arrays_and_passes_end_with_short_ones(job: StartJob, tmp_pa
     j.verify()
 
 
+def test_pass_that_is_left_is_an_error(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """Otherwise the rest of the pass would be taken for the next one."""
+    data, j, seen = numbers(tmp_path, 100), job("--passes", "2", "--chunks-per-task", "1"), Counter[int]()
+    loader = tm.Loader(data, decode=number_of, batch_size=10, addr=j.addr)
+    with pytest.raises(tm.errors.InvalidError, match="passes: expected a loop over all batches of pass 1, found a loop that was left"):
+        for n, epoch in enumerate(loader.passes()):
+            assert n == 0, "the rest of the pass is the next one"
+            for batch in epoch:
+                seen.update(batch.tolist())
+                loader.done()
+                break
+    for batch in loader:  # it continues
+        seen.update(batch.tolist())
+        if seen.total() >= 150:
+            break
+    for epoch in loader.passes():
+        for _ in epoch:
+            loader.stop()
+            break
+    assert loader.over == "stop() was called"
+    loader.close()
+    assert Counter(seen.values()) == {1: 50, 2: 50}
+
+
 @pytest.mark.parametrize("window", [1, 4])
 def test_shuffle(job: StartJob, tmp_path: pathlib.Path, window: int) -> None:
     data = numbers(tmp_path, 300, shards=1)
@@ -281,14 +305,27 @@ def test_mapped_chunks_stay_below_the_limit_of_open_files(job: StartJob, tmp_pat
 
 def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path) -> None:
     data, j = numbers(tmp_path, 100), job()
-    with pytest.raises(ValueError, match="batch_size: expected at least 1, found 0"):
+    with pytest.raises(ValueError, match="batch_size: expected a whole number of at least 1, found 0"):
         tm.Loader(data, batch_size=0, addr=j.addr)
+    with pytest.raises(ValueError, match="batch_size: expected a whole number of at least 1, found None"):
+        tm.Loader(data, batch_size=None, addr=j.addr)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="decode: expected a function, found 'len'"):
+        tm.Loader(data, decode="len", addr=j.addr)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="collate, decode_batch: expected one of them, found both"):
+        tm.Loader(data, collate=list, decode_batch=list, addr=j.addr)
     with pytest.raises(ValueError, match="decode, decode_batch: expected one of them, found both"):
         tm.Loader(data, decode=parse, decode_batch=list, addr=j.addr)
-    with pytest.raises(ValueError, match="shuffle_window: expected at least 1 task, found 0"):
+    with pytest.raises(ValueError, match="shuffle_window: expected a whole number of at least 1, found 0"):
         tm.Loader(data, shuffle=True, shuffle_window=0, addr=j.addr)
     with tm.Client(j.addr) as client:
         client.report_dataset(data)
         (tmp_path / "other").write_bytes(pathlib.Path(next(tmp_path.glob("numbers-*"))).read_bytes())
-        with pytest.raises(tm.Error, match="dataset"):
+        with pytest.raises(tm.errors.InvalidError, match="another dataset was reported first"):
             tm.Loader(str(tmp_path / "other"), addr=j.addr)
+        loader = tm.Loader(data, client=client)
+        with pytest.raises(TypeError, match="on_stop: expected a function, found 1"):
+            loader.on_stop(1)  # type: ignore[arg-type]
+        with pytest.raises(tm.errors.InvalidError, match="client: expected no other loader with it, found an open one"):
+            tm.Loader(data, client=client)
+        loader.close()
+        tm.Loader(data, client=client).close()

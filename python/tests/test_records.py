@@ -6,7 +6,9 @@ import pathlib
 import struct
 import subprocess
 from collections.abc import Iterator
+from typing import Any
 
+import numpy as np
 import pytest
 from lab import MASTER
 
@@ -52,8 +54,15 @@ def test_failure_leaves_no_file(tmp_path: pathlib.Path) -> None:
         tm.write_records(tmp_path / "x", [b"a"], shards=2)
     with pytest.raises(TypeError, match="expected bytes, found str"):
         tm.write_records(tmp_path / "x", ["a"], shards=1)  # type: ignore[list-item]
-    with pytest.raises(ValueError, match="shards: expected 1 to 99999, found 0"):
+    table: Any = np.zeros((2, 2), np.float32)
+    bad: list[Any] = [7, [1, 2], table.T]
+    for record in bad:
+        with pytest.raises(TypeError, match=f"record 1: expected bytes, found {type(record).__name__}: encode it"):
+            tm.write_records(tmp_path / "x", [table, record], shards=1)
+    with pytest.raises(ValueError, match="shards: expected a whole number from 1 to 99999, found 0"):
         tm.write_records(tmp_path / "x", [b"a"], shards=0)
+    with pytest.raises(ValueError, match="chunk_bytes: expected a whole number of at least 1, found -1"):
+        tm.write_records(tmp_path / "x", [b"a"], shards=1, chunk_bytes=-1)
     assert list(tmp_path.iterdir()) == []
 
 

@@ -111,18 +111,20 @@ class Agent:
                 stdout=subprocess.DEVNULL,
                 env=environment,
             )
-        except OSError as e:
+        except BaseException as e:
             ours.close()
             self._directory.remove()
-            raise errors.AgentError(f"{self.program}: cannot start the agent: {e}") from e
+            if isinstance(e, OSError):
+                raise errors.AgentError(f"{self.program}: cannot start the agent: {e}") from e
+            raise
         finally:
             theirs.close()
         self.link = Link(ours)
 
-    def hello(self, timeout: float | None) -> dict[str, Any]:
+    def hello(self, wait: float) -> dict[str, Any]:
         """Return what the agent says of the job, when it has joined."""
         try:
-            reply = self.link.call("hello", version=PROTOCOL, sdk=VERSION, **({} if timeout is None else {"wait": timeout}))
+            reply = self.link.call("hello", version=PROTOCOL, sdk=VERSION, wait=wait)
         except errors.AgentLostError:
             code = self.process.wait()
             raise errors.AgentError(f"{self.program} agent: exit code {code} at the start: its message is above, on standard error") from None
@@ -169,6 +171,6 @@ class Chunks:
                 sock.connect(self.path)
             except (ConnectionRefusedError, FileNotFoundError):
                 sock.close()
-                raise errors.AgentLostError("the agent has ended") from None
+                raise errors.AgentLostError from None
             self._link = Link(sock)
         return self._link.chunk(chunk)

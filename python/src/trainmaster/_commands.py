@@ -67,7 +67,7 @@ class Commands:
             for name, value in metrics.items():
                 if not math.isfinite(value):
                     return {"not_finite": name}
-            return {"metrics": {str(k): float(v) for k, v in metrics.items()}, "records": sum(int(c["records"]) for c in work.chunks)}
+            return {"metrics": {str(k): float(v) for k, v in metrics.items()}, "records": work.records}
         except self._client.lost:
             raise
         except Exception as e:

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 from . import errors
 
 _LENGTH = struct.Struct("<I")
+_LARGEST = 1 << 20  # bytes of a request: MaxRequest of trainer/agent
 _ANCILLARY = socket.CMSG_SPACE(16 * array.array("i").itemsize)
 Received = tuple[bytes, list[tuple[int, int, bytes]], int, Any]
 
@@ -89,7 +90,7 @@ class Link:
             self._parse()
         if number not in self._in.replies:
             if self._in.is_ended:
-                raise errors.AgentLostError("the agent has ended")
+                raise errors.AgentLostError
             return None
         reply, _ = self._in.replies[number]
         return self._pop(number, reply)
@@ -152,6 +153,10 @@ class Link:
             body = json.dumps(fields, allow_nan=False).encode()
         except ValueError:
             raise errors.InvalidError(f"{fields['op']}: expected finite numbers, found {_not_finite(fields)}") from None
+        if len(body) > _LARGEST:
+            raise errors.InvalidError(
+                f"{fields['op']}: expected a request of at most {_LARGEST} bytes, found {len(body)}: give fewer names, for files a glob"
+            )
         bodies = []
         while self._freed:
             bodies.append(json.dumps({"op": "free", "key": self._freed.popleft()}).encode())
@@ -167,7 +172,7 @@ class Link:
             try:
                 sent.extend(map(self.sock.send, (left,)))
             except (BrokenPipeError, ConnectionResetError):
-                raise errors.AgentLostError("the agent has ended") from None
+                raise errors.AgentLostError from None
 
     def _wait(self, number: int, timeout: float | None) -> tuple[dict[str, Any], int | None]:
         end = None if timeout is None else time.monotonic() + timeout
@@ -176,7 +181,7 @@ class Link:
             if number in self._in.replies:
                 return self._in.replies[number]
             if self._in.is_ended:
-                raise errors.AgentLostError("the agent has ended")
+                raise errors.AgentLostError
             if end is not None and not self._is_readable(max(0, end - time.monotonic())):
                 raise TimeoutError(f"the agent has not answered within {timeout:.0f} s")
             self._receive()
@@ -185,7 +190,7 @@ class Link:
         try:
             self._in.raw.extend(map(self.sock.recvmsg, (1 << 16,), (_ANCILLARY,)))
         except ConnectionResetError:
-            raise errors.AgentLostError("the agent has ended") from None
+            raise errors.AgentLostError from None
 
     def _is_readable(self, seconds: float) -> bool:
         poll = select.poll()

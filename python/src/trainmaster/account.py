@@ -21,6 +21,8 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
+from ._check import whole
+
 Chunk = Mapping[str, Any]
 """A chunk as the agent describes it. It goes back to the agent unchanged."""
 
@@ -34,6 +36,11 @@ class Work(NamedTuple):
     base: int  # records that the loaded step has already
     chunks: tuple[Chunk, ...]
     dataset: int | str = 0
+
+    @property
+    def records(self) -> int:
+        """Number of records."""
+        return sum(int(c["records"]) for c in self.chunks)
 
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Work:
@@ -144,11 +151,8 @@ class Account:
 
         `window` is the number of tasks that may be open. `shuffle` is the number of tasks whose records are mixed; 0 keeps the order.
         """
-        if batch_size < 1:
-            raise ValueError(f"batch_size: expected at least 1, found {batch_size}")
-        if window < 1:
-            raise ValueError(f"window: expected at least 1, found {window}")
-        self.batch_size, self.window, self.shuffle, self.seed = batch_size, window, min(shuffle, window), seed
+        self.batch_size, self.window = whole("batch_size", batch_size, 1), whole("window", window, 1)
+        self.shuffle, self.seed = min(shuffle, window), seed
         self._sources: dict[int, _Source] = {}
         self._state = _State()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import gc
 import itertools
 import logging
 import math
@@ -18,6 +19,7 @@ from typing import Any, NamedTuple
 
 from . import errors
 from ._agent import Agent, Chunks
+from ._check import whole
 from ._link import Link
 from .account import Work
 
@@ -38,10 +40,9 @@ _EXPECTED = {  # what a request waits for that can wait although a master answer
     "boundary": "the cut, for which all trainers stop",
     "commit": "all members to flush the step",
     "ps_init": "another trainer to set the initial parameters, or parameter servers",
-    **dict.fromkeys(("ps_open", "pull", "lookup", "push", "push_pull"), "parameter servers"),
+    **dict.fromkeys(("lookup", "pull", "push", "push_pull"), "parameter servers"),
 }
 
-_open_ids: set[tuple[str, str, str]] = set()
 _open: list[weakref.ref[Client]] = []
 _waiting: list[Client] = []  # made by `shared`, for the next loader
 _numbers = itertools.count(1)
@@ -74,7 +75,7 @@ class Task:
 
     def __len__(self) -> int:
         """Number of records that are to be trained."""
-        return max(0, sum(int(c["records"]) for c in self.work.chunks) - self.work.base)
+        return max(0, self.work.records - self.work.base)
 
     def __iter__(self) -> Iterator[memoryview]:
         """Iterate over the records."""
@@ -107,16 +108,20 @@ class Client:
         """Join the job. It waits until a master leads."""
         if not timeout > 0:
             raise ValueError(f"timeout: expected more than 0 seconds, found {timeout}")
-        if not 1 <= window <= WINDOW:
-            raise ValueError(f"window: expected 1 to {WINDOW} tasks, found {window}")
+        window = whole("window", window, 1, WINDOW)
+        for name, value in (("job", job), ("id", id)):
+            if value is not None and not isinstance(value, str):
+                raise TypeError(f"{name}: expected a name, found {value!r}")
         self.timeout = timeout
         self.job = job or os.environ.get("TRAINMASTER_JOB") or "default"
         self._arguments, self._environment, where = _location(addr, endpoints)
         n = next(_numbers)
         self.id = id or _named() or f"{socket.gethostname()}-{os.getpid()}-{n}"
         self._key = (where, self.job, self.id)
-        if self._key in _open_ids:
-            raise errors.InvalidError(f"trainer {self.id!r}: expected a client of its own, found an open client of this process: close it first")
+        if self._is_open():
+            gc.collect()  # a cycle of references can keep a client that nothing uses
+            if self._is_open():
+                raise errors.InvalidError(f"trainer {self.id!r}: expected a client of its own, found an open client of this process: close it first")
         self._where = where
         self._arguments += ["--job", self.job, "--id", self.id, "--window", str(max(window, _MIN_WINDOW))]
         self._environment.setdefault("TRAINMASTER_LOG_LEVEL", "warning")
@@ -125,6 +130,7 @@ class Client:
         self._chunks: Chunks
         self.is_lost = False  # the session has ended: the next request for a task begins another one
         self.records_in_hand: int | None = None  # of the batch of a loader, without those that are skipped, or of a task
+        self.loader: weakref.ref[Any] | None = None  # the open loader, which has its tasks
         self.on_restart: list[Callable[[], None]] = []  # called in each further session
         self.before_finish: Callable[[], None] | None = None  # called before tasks finish
         self.while_waiting: Callable[[], bool] | None = None  # called while there is no task; true ends the work of this trainer
@@ -135,10 +141,14 @@ class Client:
         self.is_closed = False
         self.over = ""
         self._agent = self._start()
-        _open_ids.add(self._key)
+        _open[:] = [ref for ref in _open if ref() is not None]
         _open.append(weakref.ref(self))
         this = weakref.ref(self)
         atexit.register(_close, this)
+
+    def _is_open(self) -> bool:
+        """Whether this process has an open client with the same name, of the same job."""
+        return any(c._key == self._key and not c.is_closed for c in (ref() for ref in _open) if c is not None)
 
     def _start(self) -> Agent:
         agent = Agent(self._arguments, self._environment)
@@ -235,7 +245,7 @@ class Client:
                 return
             self.records_in_hand = len(task)
             yield task
-            self.consumed({task.work.id: sum(int(c["records"]) for c in task.work.chunks)}, ends=True)
+            self.consumed({task.work.id: task.work.records}, ends=True)
             if self.is_lost:
                 self.restart()
                 continue
@@ -243,7 +253,7 @@ class Client:
             self.boundary(self._held.finished)
 
     def fail(self, task: Task, error: BaseException | str) -> None:
-        """Return a task to the queue with a failure. After 3 failures it is set aside."""
+        """Return a task to the queue with a failure. A task that failed more than `--task-max-failures` times (3) is set aside."""
         if self._is_current(task):
             self.fail_work(task.work.id, error if isinstance(error, str) else f"{type(error).__name__}: {error}")
             self._drop([task.work.id])
@@ -254,9 +264,10 @@ class Client:
 
     def progress(self, records: int, loss: float | None = None) -> None:
         """Report trained records. It extends the deadlines of the tasks in hand. A loss that is not finite is left out."""
-        known = {"loss": loss} if loss is not None and math.isfinite(loss) else {}
+        records = whole("records", records, 0)
+        known = {"loss": float(loss)} if loss is not None and math.isfinite(loss) else {}
         with contextlib.suppress(errors.AgentLostError):  # the next request finds it
-            self._agent.link.post("progress", records=records, **known)
+            self.link.post("progress", records=records, **known)
 
     def last_step(self) -> int:
         """Return the step to load, 0 for a new model. With explicit commits; call it before the first task."""
@@ -267,20 +278,21 @@ class Client:
 
     def applied(self, task: Task | int, step: int, n: int) -> None:
         """Report that a step has applied the next n records of a task."""
-        self.call("applied", task=task if isinstance(task, int) else task.work.id, step=step, n=n)
+        self.call("applied", task=task if isinstance(task, int) else task.work.id, step=whole("step", step, 0), n=whole("n", n, 0))
 
     def flushed(self, step: int) -> None:
         """Report that this member of the ring has saved its part of a step."""
+        step = whole("step", step, 0)
         self.report_finished()
         self.call("flushed", step=step)
 
     def commit(self, step: int) -> None:
         """Commit a step: its tasks count. It waits until all members have flushed it."""
-        self.call("commit", step=step)
+        self.call("commit", step=whole("step", step, 0))
 
     def rollback(self, step: int) -> None:
         """Roll the ring back to the last committed step, with the incarnation of this trainer as generation. One member calls it."""
-        self.call("rollback", step=step)
+        self.call("rollback", step=whole("step", step, 0))
         self._forget_tasks()
 
     def close(self) -> None:
@@ -289,11 +301,10 @@ class Client:
             return
         if self._held.finished and self._agent.is_alive() and not self.over:
             try:
-                self._agent.link.call("finish", timeout=_SLICE, wait=_SLICE, finished=list(self._held.finished))
+                self.link.call("finish", timeout=_SLICE, wait=_SLICE, finished=list(self._held.finished))
             except (errors.Error, TimeoutError) as e:
                 log.warning("finished tasks at the end: %s", e)
         self.is_closed = True
-        _open_ids.discard(self._key)
         self._agent.close()
 
     def __enter__(self) -> Client:
@@ -317,7 +328,7 @@ class Client:
         end = time.monotonic() + self.timeout
         while True:
             try:
-                return self._agent.link.call(op, wait=_SLICE, **fields)
+                return self.link.call(op, wait=_SLICE, **fields)
             except errors.MasterTimeoutError as e:  # the request is not undone: repeat it
                 expected = _EXPECTED.get(op, f"an answer of the master at {self._where}")
                 if time.monotonic() >= end:
@@ -380,7 +391,7 @@ class Client:
     def ask_again(self) -> None:
         """Give up the request of `fetch_soon`: its reply would be of the time before a commit."""
         if self._request is not None:
-            self._agent.link.give_up(self._request)
+            self.link.give_up(self._request)
         self._request = None
 
     def _next(self, request: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
@@ -419,7 +430,7 @@ class Client:
 
     def commands(self, evaluates: bool) -> tuple[bool, list[Work]]:
         """Return whether an operator drains this trainer, and the evaluations that the master wants, if it `evaluates` on command."""
-        reply = self._agent.link.call("commands", evaluates=evaluates)
+        reply = self.link.call("commands", evaluates=evaluates)
         return bool(reply["stop"]), [Work.parse(t) for t in reply["evaluate"]]
 
     def _drop(self, tasks: Sequence[int]) -> None:
@@ -432,7 +443,7 @@ class Client:
             self.before_finish()
         if self.cuts and not self.is_lost:
             try:
-                self._agent.link.post("used", used=list(used.items()))
+                self.link.post("used", used=list(used.items()))
             except errors.AgentLostError:
                 self.is_lost = True
 
@@ -442,7 +453,7 @@ class Client:
             return
         try:
             if finished:
-                self._agent.link.post("finish", finished=list(finished))
+                self.link.post("finish", finished=list(finished))
             self.call("boundary")
         except errors.OverError as e:
             self.over = str(e) or "the job has ended"
@@ -451,19 +462,19 @@ class Client:
 
     def begin(self, op: str, **fields: Any) -> int:
         """Send a request, and return its number for `poll`."""
-        return self._agent.link.begin(op, wait=_SLICE, **fields)
+        return self.link.begin(op, wait=_SLICE, **fields)
 
     def poll(self, number: int) -> bool:
         """Whether the reply to a request of `begin` has come. MasterTimeoutError: send it again."""
-        return self._agent.link.poll(number) is not None
+        return self.link.poll(number) is not None
 
     def post(self, op: str, **fields: Any) -> None:
         """Send a request without a reply. It takes effect before the next request."""
-        self._agent.link.post(op, **fields)
+        self.link.post(op, **fields)
 
     def forget(self, last: int) -> None:
         """Drop the tasks up to this id from the next `fetch`: the caller has them."""
-        self._agent.link.forget(last)
+        self.link.forget(last)
 
     def read(self, chunk: Any) -> list[memoryview]:
         """Return the records of a chunk."""
@@ -567,14 +578,17 @@ def _location(addr: str | None, endpoints: str | Sequence[str] | None) -> tuple[
     """Return flags and environment of the agent, and the address for messages."""
     own = {"TRAINMASTER_TRAINER", "TRAINMASTER_BIN", "TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS", "TRAINMASTER_JOB", "TRAINMASTER_ID"}
     environment = {k: v for k, v in os.environ.items() if k not in own}
+    name = "addr"
     if addr is None and endpoints is None:
         endpoints = os.environ.get("TRAINMASTER_ENDPOINTS")  # they name the master, too, and the parameter servers
-        addr = None if endpoints else os.environ.get("TRAINMASTER_ADDR")
+        addr, name = None if endpoints else os.environ.get("TRAINMASTER_ADDR"), "TRAINMASTER_ADDR"
     if not addr and not endpoints:
         from .local import for_this_process  # noqa: PLC0415
 
         addr = for_this_process()
     if addr:
+        if not isinstance(addr, str) or not re.search(r".:[^:]+$", addr):
+            raise errors.InvalidError(f"{name}: expected host:port, found {addr!r}")
         return ["--addr", addr], environment, addr
     joined = endpoints if isinstance(endpoints, str) else ",".join(endpoints or ())
     return ["--endpoints", joined], environment, joined

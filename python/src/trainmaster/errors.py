@@ -14,6 +14,10 @@ class AgentError(Error):
 class AgentLostError(Error, ConnectionError):
     """The agent has ended. A loader starts another one."""
 
+    def __init__(self, text: str = "the agent has ended") -> None:
+        """Make it."""
+        super().__init__(text)
+
 
 class OverError(Error):
     """The job has ended."""

@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import os
 import resource
+import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from . import errors
+from ._check import functions, whole
 from ._commands import Commands, Evaluate, termination
 from ._reader import END, Decode, Reader, Result, stack
 from ._sampler import Sampler
@@ -89,15 +91,19 @@ class Loader:
         window: int = WINDOW,
     ) -> None:
         """See the class."""
-        if decode is not None and decode_batch is not None:
-            raise ValueError("decode, decode_batch: expected one of them, found both")
-        if shuffle_window < 1:
-            raise ValueError(f"shuffle_window: expected at least 1 task, found {shuffle_window}")
+        functions(decode=decode, decode_batch=decode_batch, collate=collate)
+        for name, other in (("decode", decode), ("collate", collate)):
+            if decode_batch is not None and other is not None:
+                raise ValueError(f"{name}, decode_batch: expected one of them, found both")
+        shuffle_window = whole("shuffle_window", shuffle_window, 1)
         self._functions = decode, decode_batch, collate or (list if decode is None else stack)
         self._keep = _chunks_to_keep(shuffle, shuffle_window)
         account = Account(batch_size, window, shuffle_window if shuffle else 0, seed)
         self._owns = client is None
         self.client = client or (waiting() if addr is None and job is None else None) or Client(addr, job, timeout, window=window)
+        if self.client.loader is not None and self.client.loader() is not None:
+            raise errors.InvalidError("client: expected no other loader with it, found an open one: close the loader first, or make another client")
+        self.client.loader = weakref.ref(self)
         account.window = min(account.window, self.client.window)
         account.shuffle = min(account.shuffle, account.window)
         if (self.client.explicit or self.client.cuts) and shuffle:  # positions in a task are what a step has applied
@@ -116,7 +122,7 @@ class Loader:
 
     @property
     def over(self) -> str:
-        """Why the job has ended; empty while it has not."""
+        """Why the job, or the work of this trainer, has ended; empty before, and if the job has failed."""
         return self.client.over
 
     @property
@@ -139,10 +145,21 @@ class Loader:
             yield data
 
     def passes(self) -> Iterator[Epoch]:
-        """Iterate over passes; each is iterated over to get its batches."""
+        """Iterate over passes; each is iterated over to get its batches.
+
+        The loop over the batches of a pass must not be left before its end, unless the loop over passes ends, too: by `stop`, or by `break`.
+        """
         stream = _Stream(self._batches())
         while stream.now is not None:
-            yield Epoch(stream.now[0], stream)
+            number = stream.now[0]
+            yield Epoch(number, stream)
+            if stream.now is not None and stream.now[0] == number:
+                if not self._is_stopped:
+                    raise errors.InvalidError(
+                        f"passes: expected a loop over all batches of pass {number}, found a loop that was left: "
+                        "train all batches, or call loader.stop() to end the work of this trainer"
+                    )
+                stream.advance()
 
     def done(self) -> None:
         """Note that the batch in hand is trained, before the loop asks for the next one. A repetition has no effect."""
@@ -175,6 +192,8 @@ class Loader:
         """Report what is finished and end the session, unless the client was given."""
         if self.checkpoints is not None and not self.client.is_closed:
             self.checkpoints.finish()
+        if self.client.loader is not None and self.client.loader() is self:
+            self.client.loader = None
         if self._owns:
             finished = self._sampler.finished()
             if finished and not self.client.is_closed and not self.client.over:
@@ -190,6 +209,7 @@ class Loader:
         The loop finishes the batch in hand, calls the function, and ends. Unfinished tasks return to the queue without a charge. The other ranks
         of a group end with RankStoppedError.
         """
+        functions(on_stop=function)
         self._at_stop.append(function)
         return function
 
@@ -198,6 +218,7 @@ class Loader:
 
         It receives an iterator over batches of held-out data, as the loop does, and returns the means over their records by name.
         """
+        functions(on_evaluate=function)
         self._commands.evaluate = function
         return function
 

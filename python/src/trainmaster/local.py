@@ -80,19 +80,32 @@ class Local:
 
 def local(passes: int = 1, *flags: str) -> Local:
     """Start a master for this process alone, and return it. Refused where other processes of the job would each train alone."""
-    if int(os.environ.get("WORLD_SIZE") or 1) > 1 or os.environ.get("KUBERNETES_SERVICE_HOST"):
-        place = "WORLD_SIZE is " + os.environ["WORLD_SIZE"] if int(os.environ.get("WORLD_SIZE") or 1) > 1 else "this is a pod"
+    if others := _others():
         raise errors.InvalidError(
-            f"TRAINMASTER_ADDR: expected the address of a master, found none, and {place}: set it, since each process would train alone on all data"
+            f"local: expected the only process of a job, found one {others}: start a master, and give its address to all processes, "
+            "since each would train alone on all data"
         )
     started = Local(passes, *flags)
-    log.warning("no TRAINMASTER_ADDR is set: started a master for this process alone, at %s", started.addr)
+    log.info("started a master for this process alone, at %s", started.addr)
     return started
+
+
+def _others() -> str:
+    """Return what shows that the job has other processes; empty: nothing does."""
+    size = os.environ.get("WORLD_SIZE", "")
+    if size not in {"", "1"}:
+        return f"with WORLD_SIZE {size}"
+    return "in a pod" if os.environ.get("KUBERNETES_SERVICE_HOST") else ""
 
 
 def for_this_process() -> str:
     """Return the address of the master of this process, and start it first if there is none."""
     global _own
     if _own is None:
+        if others := _others():
+            raise errors.InvalidError(
+                f"TRAINMASTER_ADDR: expected the address of a master, found none {others}: set it, since each process would train alone on all data"
+            )
         _own = local()
+        log.warning("no TRAINMASTER_ADDR is set: started a master for this process alone, at %s", _own.addr)
     return _own.addr

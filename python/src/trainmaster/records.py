@@ -16,6 +16,7 @@ from typing import BinaryIO
 
 from . import errors
 from ._agent import binary
+from ._check import whole
 
 _HEADER = struct.Struct("<5I")  # magic, CRC-32, compressor, size, records
 _LENGTH = struct.Struct("<I")
@@ -67,8 +68,7 @@ def write_records(
     The files appear when all of them are complete. Existing files are kept unless `force` is given. The master splits a dataset
     into tasks of chunks: write enough chunks for all trainers.
     """
-    if not 1 <= shards <= 99999:
-        raise ValueError(f"shards: expected 1 to 99999, found {shards}")
+    shards, chunk_bytes = whole("shards", shards, 1, 99999), whole("chunk_bytes", chunk_bytes, 1)
     paths = [f"{os.fspath(prefix)}-{i:05d}-of-{shards:05d}" for i in range(shards)]
     for path in paths:
         if os.path.exists(path) and not force:
@@ -80,8 +80,8 @@ def write_records(
             made.append(_Shard(path, chunk_bytes))  # noqa: PERF401 a failure leaves the others to be removed
         count = 0
         for record in records:
-            if isinstance(record, str):
-                raise TypeError(f"record {count}: expected bytes, found str: encode it")
+            if not _is_bytes(record):
+                raise TypeError(f"record {count}: expected bytes, found {type(record).__name__}: encode it")
             made[count % shards].add(record)
             count += 1
         if count < shards:
@@ -97,6 +97,13 @@ def write_records(
                 os.unlink(shard.temporary)
         raise
     return paths
+
+
+def _is_bytes(record: object) -> bool:
+    try:
+        return memoryview(record).c_contiguous  # type: ignore[arg-type]
+    except TypeError:
+        return False
 
 
 def read_records(paths: str | os.PathLike[str]) -> Iterator[bytes]:

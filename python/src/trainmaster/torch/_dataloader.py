@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import multiprocessing.connection
+import operator
 import pickle
 import signal
 import threading
@@ -17,6 +18,7 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils import signal_handling
 
 from .. import errors
+from .._check import functions
 from .._group import GroupLoop
 from .._reader import Decode, Reader, Result
 from ..account import Run
@@ -54,22 +56,6 @@ class _Dataset:
 
 def _same(result: Any) -> Any:
     return result
-
-
-class _Sampler:
-    """Gives the addresses of each drawn batch to torch."""
-
-    def __init__(self, draw: Callable[[], Any]) -> None:
-        self.draw = draw
-
-    def __iter__(self) -> _Sampler:
-        return self
-
-    def __next__(self) -> tuple[Run, ...]:
-        batch = self.draw()
-        if batch is None:
-            raise StopIteration
-        return tuple(batch.runs)
 
 
 class _Watch:
@@ -164,13 +150,16 @@ class DataLoader(Loader):
                 raise TypeError(f"{name}: expected no such argument: the master decides which records this trainer gets, and they come in order")
         self.num_workers, self._arguments = num_workers, torch_arguments
         self._method = _start_method(torch_arguments.get("multiprocessing_context")) if num_workers else ""
+        functions(collate_fn=collate_fn)
+        if decode_batch is not None and collate_fn is not None:
+            raise ValueError("collate_fn, decode_batch: expected one of them, found both")
         self._check_functions(decode=decode, decode_batch=decode_batch, collate_fn=collate_fn)
         self.rebuilt = 0
         super().__init__(
             paths,
             decode=decode,
             decode_batch=decode_batch,
-            collate=collate_fn or (list if decode is None else default_collate),
+            collate=collate_fn or (None if decode is None else default_collate),
             batch_size=batch_size,
             shuffle=shuffle,
             shuffle_window=shuffle_window,
@@ -214,7 +203,7 @@ class DataLoader(Loader):
         generator = torch.Generator()  # so that the random numbers of the script do not depend on the workers
         loader: TorchLoader[Any] = TorchLoader(
             self.dataset,  # type: ignore[arg-type]
-            batch_sampler=_Sampler(self._sampler.draw),  # type: ignore[arg-type]
+            batch_sampler=map(operator.attrgetter("runs"), iter(self._sampler.draw, None)),
             collate_fn=_same,
             num_workers=self.num_workers,
             **{"generator": generator, **self._arguments},
@@ -254,7 +243,7 @@ class DataLoader(Loader):
                 iterator = self._build()
                 continue
             if result is None:
-                raise errors.AgentLostError("the agent has ended")
+                raise errors.AgentLostError
             failed = 0
             yield result
 
