@@ -13,6 +13,7 @@ import signal
 import socket
 import struct
 import subprocess
+import sys
 import time
 import zlib
 from collections import Counter
@@ -21,7 +22,7 @@ from typing import Any
 
 import trainmaster as tm
 
-MASTER = os.environ["TRAINMASTER_BIN"]
+MASTER = os.environ.get("TRAINMASTER_BIN") or sys.exit("TRAINMASTER_BIN: expected the path of bin/master, found none: run scripts/python.sh test")
 
 
 def _free_ports() -> Iterator[int]:

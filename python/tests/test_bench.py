@@ -8,7 +8,7 @@ import sys
 
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([sys.executable, "-m", "trainmaster.bench", *arguments], capture_output=True, text=True, check=False)
+    return subprocess.run([sys.executable, "-m", "trainmaster.bench", *arguments], capture_output=True, text=True, check=False, timeout=900)
 
 
 def test_figures_as_json() -> None:

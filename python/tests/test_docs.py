@@ -23,7 +23,7 @@ def test_examples_of_the_page_run(job: Callable[..., Job], tmp_path: pathlib.Pat
     printed = []
     for i, text in enumerate(blocks("docs/python.md") + blocks("docs/python-checkpoints.md")):
         (tmp_path / f"block_{i}.py").write_text(text)
-        done = subprocess.run([sys.executable, f"block_{i}.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+        done = subprocess.run([sys.executable, f"block_{i}.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=400)
         assert done.returncode == 0, f"block {i}: {done.stderr}"
         printed.append(done.stdout)
     assert printed[0] == ""
@@ -34,10 +34,10 @@ def test_examples_of_the_page_run(job: Callable[..., Job], tmp_path: pathlib.Pat
     j = job()
     (typed,) = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs/python-frameworks.md").read_text(), re.MULTILINE | re.DOTALL)
     typed = typed.replace("127.0.0.1:8080", j.addr).replace(" python ", f" {sys.executable} ")
-    assert subprocess.run(["sh", "-c", typed], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=120).stdout == "1000 records\n"
+    assert subprocess.run(["sh", "-c", typed], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=400).stdout == "1000 records\n"
     j.verify()
     (text,) = blocks("docs/python-commands.md")
-    done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "-c", text], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=400)
     assert done.stdout == "saved, since stop() was called\n", done.stderr
 
 
@@ -46,7 +46,7 @@ def test_three_lines_run(page: str, tmp_path: pathlib.Path) -> None:
     (text,) = blocks(page)
     head = 'import trainmaster as tm\ndef parse(r): return len(r), 0.0\ntm.write_records("data/train", [b"x"] * 100, shards=2)\n'
     (tmp_path / "script.py").write_text(head + text + "\nprint('done')\n")
-    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "done\n"
 

@@ -43,7 +43,8 @@ def run(directory: pathlib.Path, command: str) -> None:
 
 def write_digits(directory: pathlib.Path) -> None:
     """Write the digits of the program under the names of MNIST's files, with each record 20 times in the training data."""
-    done = subprocess.run([MASTER, "recordio", "convert", "--sample", "digits", "digits"], cwd=directory, capture_output=True, text=True, check=False)
+    command = [MASTER, "recordio", "convert", "--sample", "digits", "digits"]
+    done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False, timeout=240)
     assert done.returncode == 0, done.stderr
 
     def records(pattern: str, times: int) -> Iterator[bytes]:
