@@ -6,11 +6,14 @@ import json
 import subprocess
 import sys
 
+import pytest
+
 
 def bench(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-m", "trainmaster.bench", *arguments], capture_output=True, text=True, check=False, timeout=900)
 
 
+@pytest.mark.long
 def test_figures_as_json() -> None:
     done = bench("--only", "records", "--only", "killed", "--only", "loader", "--only", "agreement", "--runs", "1", "-o", "json")
     assert done.returncode == 0, done.stderr

@@ -95,7 +95,14 @@ def run_ranks(program: str, size: int, **options: Any) -> list[subprocess.Comple
             r.wait()
 
 
-@pytest.mark.parametrize(("workers", "kill"), [(0, None), (1, None), (0, [1, 3])], ids=["main process", "worker", "agent killed"])
+@pytest.mark.parametrize(
+    ("workers", "kill"),
+    [
+        pytest.param(0, None, id="main process", marks=pytest.mark.long),
+        pytest.param(1, None, id="worker"),
+        pytest.param(0, [1, 3], id="agent killed"),
+    ],
+)
 def test_gradient_is_that_of_the_mean_over_all_records(job: StartJob, tmp_path: pathlib.Path, workers: int, kill: list[int] | None) -> None:
     """F450, F451: tasks of all sizes, more ranks than tasks at the end of a pass. No rank waits for ever, and the gradient is right in each step."""
     n, passes = 130, 2

@@ -128,11 +128,12 @@ SYNC = {"optimizer": "momentum", "lr": 0.05, "momentum": 0.9}
 @pytest.mark.parametrize(
     ("options", "flags"),
     [
-        pytest.param({"optimizer": ASYNC, "check": True}, ["--passes", "12"], id="asynchronous"),
+        pytest.param({"optimizer": ASYNC, "check": True}, ["--passes", "12"], id="asynchronous", marks=pytest.mark.long),
         pytest.param(
             {"optimizer": {**ASYNC, "push_every": 2, "pull_every": 2, "staleness": 8, "wire_dtype": "bfloat16"}, "workers": 2},
             ["--passes", "16"],
             id="fewer exchanges",
+            marks=pytest.mark.long,
         ),
         pytest.param({"optimizer": SYNC}, ["--passes", "12", "--update-mode", "sync"], id="synchronous"),
     ],

@@ -21,6 +21,7 @@ import trainmaster as tm
 
 StartJob = Callable[..., Job]
 METHODS = ("fork", "spawn", "forkserver")
+KILLED = ("fork", "spawn", pytest.param("forkserver", marks=pytest.mark.long))
 
 
 def parse(record: memoryview) -> Any:
@@ -112,7 +113,7 @@ def test_trainers_share_passes(job: StartJob, tmp_path: pathlib.Path, batch_size
     j.verify()
 
 
-@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("method", KILLED)
 def test_killed_workers_are_replaced(job: StartJob, tmp_path: pathlib.Path, method: str) -> None:
     """Batches of 64 KB: a worker is killed while it writes one into the queue of results, and the reader does not wait forever."""
     data, j, seen = numbers(tmp_path, 3000, size=1024), job("--chunks-per-task", "4"), Counter[int]()
