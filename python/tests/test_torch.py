@@ -252,7 +252,7 @@ def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path) -> None:
     for arguments in ({"sampler": [1]}, {"in_order": False}):
         with pytest.raises(TypeError, match=f"{next(iter(arguments))}: expected no such argument"):
             tm.torch.DataLoader(data, addr=j.addr, **arguments)
-    with pytest.raises(ValueError, match="batch_size: expected at least 1, found 0"):
+    with pytest.raises(ValueError, match="batch_size: expected a whole number of at least 1, found 0"):
         tm.torch.DataLoader(data, batch_size=0, addr=j.addr)
     loader = tm.torch.DataLoader(data, decode=parse, addr=j.addr)
     plain: Any = torch.utils.data.DataLoader(loader.dataset, num_workers=1)  # type: ignore[arg-type]
