@@ -51,13 +51,12 @@ setup: ## install what the tests need and this machine lacks (Debian packages)
 	@scripts/setup.sh
 
 # Several go tests run at the same time, since many tests wait for processes. -ldflags=-w leaves out what debuggers read: a third of the time
-# of a link. make lint runs vet; make nightly runs e2e with the race
-# detector in the code of its tests, too.
+# of a link. make lint runs vet. make nightly runs e2e with the race detector.
 RACED = ./pserver $$(go list ./... | grep -vxE 'trainmaster|trainmaster/e2e(/sim(/mutants)?)?')
 
 .PHONY: test
-test: setup ## the core tier of tests, with the race detector; ends with the list of skips
-	$(TEST) -vet=off -timeout 35m ./e2e -e2e.raced \
+test: setup ## the core tier of tests, most with the race detector; ends with the list of skips
+	$(TEST) -vet=off -timeout 35m ./e2e \
 		and -vet=off -ldflags=-w -timeout 35m -race -p 3 $(RACED) \
 		and -vet=off -ldflags=-w -timeout 35m -p 1 ./e2e/sim ./e2e/sim/mutants . \
 		and -vet=off -timeout 35m -p 1 -run 'KilledAtEveryStep|TestEachPushOnce$$|AllocatesNothing$$' ./pserver ./pserver/persist ./pserver/dataport
