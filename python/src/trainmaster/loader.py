@@ -103,7 +103,6 @@ class Loader:
         self.client = client or (waiting() if addr is None and job is None else None) or Client(addr, job, timeout, window=window)
         if self.client.loader is not None and self.client.loader() is not None:
             raise errors.InvalidError("client: expected no other loader with it, found an open one: close the loader first, or make another client")
-        self.client.loader = weakref.ref(self)
         account.window = min(account.window, self.client.window)
         account.shuffle = min(account.shuffle, account.window)
         if (self.client.explicit or self.client.cuts) and shuffle:  # positions in a task are what a step has applied
@@ -119,6 +118,7 @@ class Loader:
         except BaseException:
             self.close()
             raise
+        self.client.loader = weakref.ref(self)
 
     @property
     def over(self) -> str:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
-import operator
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -18,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import errors
+from ._check import whole
 from .client import Client as Job
 from .client import shared
 
@@ -58,12 +58,12 @@ class Table(NamedTuple):
             raise errors.InvalidError(f"{of}scale: expected a finite number of at least 0, found {scale!r}")
         return {
             "name": self.name,
-            "dim": _whole(f"{of}dim", self.dim, 1),
+            "dim": whole(f"{of}dim", self.dim, 1),
             "init": self.init,
             "scale": float(scale),
-            "seed": _whole(f"{of}seed", self.seed, 0),
-            "expiry": 0 if self.expire_after is None else _whole(f"{of}expire_after", self.expire_after, 1),
-            "admission": 0 if self.admit_after is None else _whole(f"{of}admit_after", self.admit_after, 1),
+            "seed": whole(f"{of}seed", self.seed, 0),
+            "expiry": 0 if self.expire_after is None else whole(f"{of}expire_after", self.expire_after, 1),
+            "admission": 0 if self.admit_after is None else whole(f"{of}admit_after", self.admit_after, 1),
         }
 
 
@@ -347,17 +347,6 @@ def _local(settings: Mapping[str, Any]) -> dict[str, Any]:
     places = [{"parameter": begin, "gradient": at + begin} for begin in tensors]
     rate = settings["optimizer"].get("learning_rate") or 1.0
     return {"size": 2 * at, "gradients": at, "tensors": places, "mode": settings["mode"] or "async", "learning_rate": rate}
-
-
-def _whole(name: str, value: Any, least: int) -> int:
-    """Return a whole number of at most 64 bits."""
-    try:
-        found = operator.index(value)
-    except TypeError:
-        found = -1
-    if not least <= found < 1 << 64:
-        raise errors.InvalidError(f"{name}: expected a whole number of at least {least}, found {value!r}")
-    return found
 
 
 def _ids(table: str, ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
