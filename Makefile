@@ -92,9 +92,9 @@ bench-peers: setup build ## how often each record is in a model after kills, wit
 	scripts/python.sh peers $(SYSTEMS)
 
 .PHONY: bench-k8s
-bench-k8s: setup-k8s ## figures of pods on a real Kubernetes cluster, as JSON in bin/figures-k8s.json: make bench-k8s [RUNS=20], about 3 min a run
+bench-k8s: setup-k8s ## figures of pods on a real Kubernetes cluster, as JSON in bin/figures-k8s.json: make bench-k8s [RUNS=20 ONLY=thousand], about 3 min a run
 	@mkdir -p bin
-	go test -tags k8s,figures -vet=off -count=1 -timeout 3h -v -run 'TestFigures$$' ./e2e/k8s -figures $(CURDIR)/bin/figures-k8s.json -figures-runs $(or $(RUNS),20)
+	go test -tags k8s,figures -vet=off -count=1 -timeout 3h -v -run 'TestFigures$$$(if $(ONLY),/$(ONLY))' ./e2e/k8s -figures $(CURDIR)/bin/figures-k8s.json -figures-runs $(or $(RUNS),20)
 
 .PHONY: test-one
 test-one: setup ## one package, or one test of it: make test-one PKG=./recordio RUN=TestReader

@@ -9,7 +9,6 @@ import (
 	"fmt"
 	"math"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -21,6 +20,12 @@ import (
 	"time"
 
 	"google.golang.org/grpc"
+	corev1 "k8s.io/api/core/v1"
+	"k8s.io/apimachinery/pkg/runtime"
+	"k8s.io/client-go/informers"
+	"k8s.io/client-go/kubernetes"
+	"k8s.io/client-go/tools/cache"
+	"k8s.io/client-go/tools/clientcmd"
 
 	"trainmaster/internal/grpcdial"
 	pb "trainmaster/proto/trainmaster/v1"
@@ -241,7 +246,11 @@ func measureThousand(t *testing.T, c *Env, f *figures, atRest bool) {
 	}
 	c.Apply(t, "default", manifests.String())
 	t.Cleanup(func() { c.Kubectl(t, "delete", "node", "-l", "type=kwok,kubernetes.io/hostname!=kwok-0") })
-	ns := c.Namespace(t)
+	var ns string
+	t.Cleanup(func() { // the next run does not begin while these pods are deleted
+		c.Kubectl(t, "wait", "--for=delete", "namespace/"+ns, "--timeout=5m")
+	})
+	ns = c.Namespace(t)
 	template := strings.Replace(masterJob, "WORKER\n", "      nodeSelector: {type: kwok}\n      tolerations: [{key: kwok.x-k8s.io/node, operator: Exists}]\n", 1)
 	from, to := strings.Index(template, "apiVersion: batch/v1"), strings.Index(template, "  template:\n")
 	template = template[:from] + otherController + strings.Replace(template[to:], "restartPolicy: Never", "restartPolicy: Always", 1)
@@ -314,19 +323,32 @@ type podWatch struct {
 
 func watchPods(t *testing.T, c *Env, ns string) *podWatch {
 	t.Helper()
+	config, err := clientcmd.BuildConfigFromFlags("", c.Kubeconfig)
+	if err != nil {
+		t.Fatal(err)
+	}
+	config.ContentType = runtime.ContentTypeProtobuf // it costs less processor time than JSON
+	api, err := kubernetes.NewForConfig(config)
+	if err != nil {
+		t.Fatal(err)
+	}
 	w := &podWatch{pods: pods{}, ends: map[string]time.Time{}, deletions: map[string]time.Time{}}
-	ctx, stop := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	t.Cleanup(func() { stop(); <-done })
-	go func() {
-		defer close(done)
-		for ctx.Err() == nil { // the API ends a slow watch
-			if err := w.follow(ctx, ns); err != nil && ctx.Err() == nil {
-				t.Errorf("kubectl get pods --watch: %v", err)
-				return
+	informers := informers.NewSharedInformerFactoryWithOptions(api, 0, informers.WithNamespace(ns))
+	if _, err := informers.Core().V1().Pods().Informer().AddEventHandler(cache.ResourceEventHandlerFuncs{
+		AddFunc:    func(pod any) { w.event(pod.(*corev1.Pod), false) },
+		UpdateFunc: func(_, pod any) { w.event(pod.(*corev1.Pod), false) },
+		DeleteFunc: func(pod any) {
+			if d, ok := pod.(cache.DeletedFinalStateUnknown); ok {
+				pod = d.Obj
 			}
-		}
-	}()
+			w.event(pod.(*corev1.Pod), true)
+		},
+	}); err != nil {
+		t.Fatal(err)
+	}
+	stop := make(chan struct{})
+	informers.Start(stop)
+	t.Cleanup(func() { close(stop); informers.Shutdown() })
 	return w
 }
 
@@ -337,64 +359,22 @@ func (w *podWatch) uid(name string) string {
 	return w.pods[name].uid
 }
 
-// follow runs one watch to its end.
-func (w *podWatch) follow(ctx context.Context, ns string) error {
-	cmd := exec.CommandContext(ctx, "kubectl", "-n", ns, "get", "pods", "--watch", "--output-watch-events", "-o", "json")
-	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return err
-	}
-	if err := cmd.Start(); err != nil {
-		return err
-	}
-	w.mu.Lock()
-	w.pods = pods{}
-	w.mu.Unlock()
-	for in := json.NewDecoder(out); ; {
-		var e podEvent
-		if err := in.Decode(&e); err != nil {
-			_ = cmd.Wait() // it was killed, or its watch has ended
-			return nil
-		}
-		w.event(e)
-	}
-}
-
-type podEvent struct {
-	Type   string
-	Object struct {
-		Metadata struct {
-			Name, UID         string
-			Labels            map[string]string
-			DeletionTimestamp string
-		}
-		Status struct {
-			Phase, PodIP      string
-			ContainerStatuses []struct {
-				State struct{ Terminated *struct{} }
-			}
-		}
-	}
-}
-
-func (w *podWatch) event(e podEvent) {
+func (w *podWatch) event(pod *corev1.Pod, deleted bool) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.newest = time.Now()
-	name, labels := e.Object.Metadata.Name, e.Object.Metadata.Labels
-	s := podState{role: labels["trainmaster.io/role"], attempt: labels["trainmaster.io/attempt"], phase: e.Object.Status.Phase, ip: e.Object.Status.PodIP, uid: e.Object.Metadata.UID}
-	s.ended = e.Type == "DELETED"
-	for _, c := range e.Object.Status.ContainerStatuses {
+	s := podState{role: pod.Labels["trainmaster.io/role"], attempt: pod.Labels["trainmaster.io/attempt"], phase: string(pod.Status.Phase), ip: pod.Status.PodIP, uid: string(pod.UID)}
+	s.ended = deleted
+	for _, c := range pod.Status.ContainerStatuses {
 		s.ended = s.ended || c.State.Terminated != nil
 	}
-	if s.ended && w.ends[name].IsZero() {
-		w.ends[name] = time.Now()
+	if s.ended && w.ends[pod.Name].IsZero() {
+		w.ends[pod.Name] = time.Now()
 	}
-	if e.Object.Metadata.DeletionTimestamp != "" && w.deletions[name].IsZero() {
-		w.deletions[name] = time.Now()
+	if pod.DeletionTimestamp != nil && w.deletions[pod.Name].IsZero() {
+		w.deletions[pod.Name] = time.Now()
 	}
-	w.pods[name] = s
+	w.pods[pod.Name] = s
 }
 
 // await returns the time at which the pods are as is says.
