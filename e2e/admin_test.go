@@ -58,7 +58,6 @@ func corrupt(t testing.TB, path string) (repair func()) {
 // trainers during a pass. Every task is counted exactly once.
 func TestAdmin(t *testing.T) {
 	t.Parallel()
-	withRacedProgram(t)
 	const passes = 2
 	j := newJob(t)
 	master := j.master("--passes", "2", "--ps", "1", "--shuffle=false", "--task-max-failures", "1", "--lease-ttl", "60s")

@@ -89,7 +89,6 @@ func (a *agentProcess) call(op string, fields map[string]any) (reply map[string]
 
 // The program finds the leader in etcd, ignores the signals of a terminal, and counts each task of a pass once. It exits with 0 after close.
 func TestAgentServesAProcess(t *testing.T) {
-	withRacedProgram(t)
 	j := newJob(t)
 	j.master("--passes", "1")
 	a := startAgent(t, j.dir, j.in("--socket", filepath.Join(t.TempDir(), "s"), "--id", "python")...)

@@ -55,7 +55,6 @@ func (j *job) awaitProgress(what string) {
 // task is counted once, and all trainers end with the same parameters and the accuracy of a job with parameter servers.
 func TestAllReduceTrainsThroughFaults(t *testing.T) {
 	t.Parallel()
-	withRacedProgram(t)
 	const passes = 24
 	j := newJob(t)
 	flags := []string{"--passes", "24", "--ring", "2:4", "--ring-window", "500ms"}

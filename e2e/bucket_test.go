@@ -19,7 +19,6 @@ import (
 // The commands read the bucket.
 func TestCheckpointsInABucket(t *testing.T) {
 	t.Parallel()
-	withRacedProgram(t)
 	store := s3test.Start(t)
 	proxy, err := tcpproxy.New(store.Addr)
 	if err != nil {

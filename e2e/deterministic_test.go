@@ -45,9 +45,6 @@ func TestDeterministic(t *testing.T) {
 	for _, model := range []string{"mlp", "fm"} { // with tensors, and with embedding tables
 		t.Run(model, func(t *testing.T) {
 			t.Parallel()
-			if model == "mlp" {
-				withRacedProgram(t)
-			}
 			one := trainedDeterministically(t, model, "2", map[string]string{"a": "0s", "b": "1ms", "c": "3ms"}, func(j *job) {
 				j.server()
 				j.awaitSteps(0)

@@ -2,14 +2,12 @@ package e2e
 
 import (
 	"fmt"
-	"os/exec"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 
 	"trainmaster/internal/freeport"
-	"trainmaster/scripts/prepared"
 )
 
 // evaluate begins a round of a trainer by the command.
@@ -102,7 +100,6 @@ func TestTrainerIsEvaluatedOnCommand(t *testing.T) {
 // request. The first two do it during a training task.
 func TestPythonTrainersEvaluateTheirModels(t *testing.T) {
 	t.Parallel()
-	python := prepared.Python(t)
 	j := newJob(t)
 	data := filepath.Join(j.dir, "data", "digits-0*")
 	master := j.master("--passes", "3", "--evaluation-data", data, "--evaluate-every", "")
@@ -115,7 +112,7 @@ func TestPythonTrainersEvaluateTheirModels(t *testing.T) {
 		t.Fatal(err)
 	}
 	var out output
-	process := exec.CommandContext(t.Context(), python, script, j.connTo, data)
+	process := pythonCommand(t.Context(), t, script, j.connTo, data)
 	process.Stdout, process.Stderr = &out, &out
 	if err := process.Start(); err != nil {
 		t.Fatal(err)

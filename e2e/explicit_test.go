@@ -126,7 +126,6 @@ func (m *ringModel) train(ctx context.Context, c *trainer.Client, task *taskqueu
 // record of each pass once. The trainer uses LastStep, Rollback, Base, Applied and Checkpoint of the Go client.
 func TestExplicitCommits(t *testing.T) {
 	t.Parallel()
-	withRacedProgram(t)
 	const passes = 2
 	c := newCounters(t)
 	master := func() *process {

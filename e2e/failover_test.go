@@ -10,7 +10,6 @@ import (
 // A standby takes over from a leader that dies or hangs, long before the lease expires. Trainers see only a pause, and no task
 // is lost or counted twice. A paused leader that resumes has lost its term.
 func TestStandbyTakesOver(t *testing.T) {
-	withRacedProgram(t)
 	for name, tt := range map[string]struct {
 		fault    syscall.Signal
 		protocol string

@@ -241,7 +241,6 @@ func TestSlowStore(t *testing.T) {
 // continues when etcd is reachable again.
 func TestEtcdDown(t *testing.T) {
 	t.Parallel()
-	withRacedProgram(t)
 	const passes = 3
 	etcd := etcdtest.StartProcess(t, 0)
 	j := newJobOn(t, etcd.Endpoint())

@@ -293,7 +293,6 @@ func (c *caller) next(ctx context.Context, finished []taskqueue.Result) (*taskqu
 // is counted at most once, no attempt is dispatched twice, and no acknowledged finish is undone.
 func TestLinearizable(t *testing.T) {
 	t.Parallel()
-	withRacedProgram(t)
 	j := newJob(t)
 	flags := []string{"--passes", "0", "--holddown", "2s", "--lease-ttl", "60s", "--task-max-failures", "1000000", "--session-ttl", "5s"}
 	type proxied struct {

@@ -8,7 +8,6 @@ import (
 	"path/filepath"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync"
 	"testing"
 
@@ -25,16 +24,8 @@ type build struct {
 	text []byte // output of the compiler
 }
 
-// raced has the race detector, quick does not.
-var raced, quick build
-
-// racedTests contains the names of the tests that use the raced program.
-var racedTests sync.Map
-
-var (
-	allRaced  = flag.Bool("e2e.race", false, "use the program with the race detector in all tests")
-	someRaced = flag.Bool("e2e.raced", raceDetector, "use the program with the race detector in the tests that select it, also if the tests are without it")
-)
+// built is the program under test. It has the race detector if the tests have it.
+var built build
 
 func TestMain(m *testing.M) {
 	if settings := os.Getenv(counterEnv); settings != "" {
@@ -49,30 +40,22 @@ func TestMain(m *testing.M) {
 		panic(err)
 	}
 	etcdtest.Main(m, goleak.Cleanup(func(code int) {
-		for _, b := range []*build{&raced, &quick} {
-			if b.dir != "" {
-				_ = os.RemoveAll(b.dir)
+		for _, dir := range []string{built.dir, pythonStubs.dir} {
+			if dir != "" {
+				_ = os.RemoveAll(dir)
 			}
 		}
 		os.Exit(code)
 	}))
 }
 
-// program returns the path of the program under test: quick, or raced after withRacedProgram.
+// program returns the path of the program under test.
 func program(t testing.TB) string {
 	t.Helper()
-	name, _, _ := strings.Cut(t.Name(), "/")
-	_, selected := racedTests.Load(name)
-	if _, ok := racedTests.Load(t.Name()); *allRaced || *someRaced && (ok || selected) {
-		return raced.path(t, nil, "-race")
+	if raceDetector {
+		return built.path(t, nil, "-race")
 	}
-	return quick.path(t, []string{"CGO_ENABLED=0"}, "-trimpath") // the flags of make build, whose cached packages are reused
-}
-
-// withRacedProgram selects the program with the race detector for a test and its subtests. It costs several times the processor time, so
-// each part of the program has it in some tests. make nightly uses it in all tests.
-func withRacedProgram(t testing.TB) {
-	racedTests.Store(t.Name(), nil)
+	return built.path(t, []string{"CGO_ENABLED=0"}, "-trimpath") // the flags of make build, whose cached packages are reused
 }
 
 func (b *build) path(t testing.TB, env []string, flags ...string) string {

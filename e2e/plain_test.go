@@ -87,7 +87,6 @@ func read(task taskqueue.Task) (n int, err error) {
 // Two plain net/rpc clients train a job to its end although the master is killed.
 func TestPlainClients(t *testing.T) {
 	t.Parallel()
-	withRacedProgram(t)
 	const passes = 40
 	j := newJob(t)
 	master := j.master("--passes", "40", "--task-timeout-min", "1h")

@@ -45,7 +45,6 @@ func (j *job) awaitServer(index int, what string, condition func(*pb.DescribeRep
 // A parameter server is killed. Its successor starts from its checkpoint, trainers wait and continue, and the accuracy of the
 // model is not affected.
 func TestKilledParameterServer(t *testing.T) {
-	withRacedProgram(t)
 	for _, mode := range []string{"async", "sync"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

@@ -2,5 +2,5 @@
 
 package e2e
 
-// raceDetector says whether this test looks for data races, and so, by default, the programs that it builds.
+// raceDetector says whether these tests, and so the programs that they build, look for data races.
 const raceDetector = true

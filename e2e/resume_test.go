@@ -70,7 +70,6 @@ func (c counters) wantAtLeast(passes int) {
 // After the loss of etcd and all processes, the job resumes from the data and parameters of its newest checkpoint set. Each
 // record is trained once per pass with --on-shard-loss rewind, and at least once with continue.
 func TestResumeWithoutEtcd(t *testing.T) {
-	withRacedProgram(t)
 	for _, mode := range []string{"async", "sync"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()
@@ -211,7 +210,6 @@ func TestRecreatedJobUsesExistingCheckpoints(t *testing.T) {
 
 // A job is restored from a snapshot with parameters, after the loss of etcd and all checkpoints.
 func TestSnapshotWithModel(t *testing.T) {
-	withRacedProgram(t)
 	for _, mode := range []string{"async", "sync"} {
 		t.Run(mode, func(t *testing.T) {
 			t.Parallel()

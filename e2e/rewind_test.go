@@ -44,7 +44,6 @@ func (c counters) awaitCut(number uint64) uint64 {
 
 // Any process, or all of them, is killed. Each record is trained once per pass.
 func TestRewind(t *testing.T) {
-	withRacedProgram(t)
 	for _, victim := range []string{"none", "server", "trainer in a cut", "master in a cut", "everything"} {
 		t.Run(victim, func(t *testing.T) {
 			t.Parallel()
@@ -193,7 +192,6 @@ func TestRunResumed(t *testing.T) {
 // pass is in the model at least once.
 func TestTrainerLossRetrainsItsTask(t *testing.T) {
 	t.Parallel()
-	withRacedProgram(t)
 	c := newCounters(t)
 	m := c.master("--passes", fmt.Sprint(rewindPasses), "--ps", "2", "--update-mode", "sync",
 		"--session-ttl", "5s", "--checkpoint-every", "200ms")
@@ -270,7 +268,6 @@ func TestSynchronousJobWithoutCheckpointsFailsOnServerLoss(t *testing.T) {
 // per pass, in the tensor and in the table.
 func TestSynchronousJobWithEverything(t *testing.T) {
 	t.Parallel()
-	withRacedProgram(t)
 	const passes = 8
 	c := newCounters(t)
 	master, m, servers, trainers := c.started(passes, "--backup-workers", "1")

@@ -22,7 +22,7 @@ import (
 // Number of tasks per pass of the digits dataset in `master run` with three trainers.
 const runTasks = 24
 
-// A complete job by `master run`. The accuracy is checked without the race detector; a run with it takes one pass.
+// A complete job by `master run`.
 func TestRun(t *testing.T) {
 	for _, c := range []struct {
 		model, mode string
@@ -43,24 +43,20 @@ func TestRun(t *testing.T) {
 		if slices.Contains(c.flags, "flights") {
 			dataset, records = "flights", 4000
 		}
-		job := func(t *testing.T, passes int) (r local.Result) {
+		t.Run(strings.Join(append([]string{c.model, c.mode}, c.flags...), " "), func(t *testing.T) {
+			t.Parallel()
 			args := append([]string{"run", "--model", c.model, "--update-mode", c.mode, "-o", "json"}, c.flags...)
-			if passes > 0 {
-				args = append(args, "--passes", fmt.Sprint(passes))
+			if c.passes > 0 {
+				args = append(args, "--passes", fmt.Sprint(c.passes))
 			}
 			o := run(t, t.TempDir(), args...)
 			o.wants(t, 0)
+			var r local.Result
 			o.decode(t, &r)
 			wantPlain(t, o.stderr)
 			if r.TestRecords != records || r.Restarts != 0 || r.Model != c.model {
 				t.Errorf("found %+v, expected %s, %d records, and no restarts", r, c.model, records)
 			}
-			return r
-		}
-		name := strings.Join(append([]string{c.model, c.mode}, c.flags...), " ")
-		t.Run(name, func(t *testing.T) {
-			t.Parallel()
-			r := job(t, c.passes)
 			if *r.Accuracy < c.accuracy || dataset == "flights" && (r.AUC == nil || *r.AUC < 0.62) {
 				t.Errorf("found %+v, expected an accuracy of at least %.2f, and with flights an area under the ROC curve of at least 0.62", r, c.accuracy)
 			}
@@ -72,13 +68,6 @@ func TestRun(t *testing.T) {
 				t.Errorf("accuracy of the saved model: expected %[2]v, found %.4[1]f", own, *r.Accuracy)
 			}
 		})
-		if *someRaced && c.model != "softmax" { // mlp has the same modes
-			t.Run(name+" for a pass", func(t *testing.T) {
-				t.Parallel()
-				withRacedProgram(t)
-				job(t, 1)
-			})
-		}
 	}
 }
 
@@ -106,7 +95,7 @@ func startRun(t testing.TB, args ...string) runJob {
 
 // passesOf returns the number of passes of a run during which faults are injected. With the race detector fewer passes are enough.
 func passesOf(usual, raced int) int {
-	if *allRaced {
+	if raceDetector {
 		return raced
 	}
 	return usual

@@ -283,7 +283,6 @@ func TestScaleUnderLoad(t *testing.T) {
 // The leader is killed during migrations. The next leader completes them, and no push is lost or counted twice.
 func TestLeaderKilledWhileBlocksMove(t *testing.T) {
 	t.Parallel()
-	withRacedProgram(t)
 	j := newJob(t)
 	master := j.master("--ps", "2")
 	j.server()
@@ -484,7 +483,6 @@ func (j *job) awaitSteps(more uint64) {
 // second migration. Each record is trained once per pass.
 func TestScaleSynchronous(t *testing.T) {
 	t.Parallel()
-	withRacedProgram(t)
 	const passes = 8
 	c := newCounters(t)
 	lead := func() *process {

@@ -15,7 +15,6 @@ import (
 // sets but the first set and the sets that servers ask for. Every acknowledged push is applied once.
 func TestStoppedServersLoseNothing(t *testing.T) {
 	t.Parallel()
-	withRacedProgram(t)
 	j := newJob(t)
 	j.master("--passes", "100000", "--ps", "2", "--checkpoint-every", "never")
 	servers := []*process{j.server(), j.server()}

@@ -33,7 +33,6 @@ func TestKilledTrainer(t *testing.T) {
 
 func testKilledTrainer(t *testing.T, protocol string) {
 	t.Parallel()
-	withRacedProgram(t)
 	const passes = 3
 	j := newJob(t)
 	master := j.master("--passes", "3", "--ps", "1", "--task-timeout-min", "1h", "--session-ttl", "1h")
@@ -95,7 +94,6 @@ func (j *job) wantReassigned(h history, id string) {
 // second time.
 func TestPausedTrainerJoinsAgain(t *testing.T) {
 	t.Parallel()
-	withRacedProgram(t)
 	const passes = 8
 	j := newJob(t)
 	master := j.master("--passes", "8", "--ps", "1", "--session-ttl", "3s")

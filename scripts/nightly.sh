@@ -39,7 +39,7 @@ make build || exit 1
 step soak soaked make soak MINUTES="$minutes" SEED=0 REPORT="$folder/soak.json"
 step sim histories make sim N="$n" PUSHES="$pushes" SEED=$((RANDOM * 32768 + RANDOM))
 step python last scripts/python.sh test -m "long or not long"
-step race last go test -race ./e2e -count=1 -timeout 2h -e2e.race
+step race last go test -race ./e2e -count=1 -timeout 2h
 step race-sim last go test -race ./e2e/sim -count=1 -timeout 2h
 step properties last go test ./taskqueue -count=1 -timeout 4h -run TestQueueAgainstNaive -rapid.checks="$checks" -rapid.seed=0
 step mutants last make mutants N="$n"

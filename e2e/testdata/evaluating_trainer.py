@@ -8,30 +8,18 @@ they have evaluated. The trainer "request" takes the task with its next request.
 """
 
 import concurrent.futures
-import importlib
-import pathlib
 import sys
-import tempfile
 import threading
 
 import grpc
-from grpc_tools import protoc
 
-PROTO = pathlib.Path(__file__).resolve().parents[2] / "proto"
+from trainmaster.v1 import coordinator_pb2 as pb
+from trainmaster.v1 import coordinator_pb2_grpc as coordinator_grpc
+from trainmaster.v1 import data_pb2 as data_pb
+from trainmaster.v1 import trainer_control_pb2 as control_pb
+from trainmaster.v1 import trainer_control_pb2_grpc as control_grpc
+
 LOSSES = {"port": 1, "heartbeat": 2, "request": 3}
-
-
-def stubs():
-    out = tempfile.mkdtemp(prefix="trainmaster-stubs-")
-    files = [f"trainmaster/v1/{name}.proto" for name in ("data", "coordinator", "trainer_control")]
-    if protoc.main(["protoc", f"-I{PROTO}", f"--python_out={out}", f"--grpc_python_out={out}", *files]) != 0:
-        sys.exit(f"cannot compile the .proto files in {PROTO}")
-    sys.path.insert(0, out)
-    names = ("data_pb2", "coordinator_pb2", "coordinator_pb2_grpc", "trainer_control_pb2", "trainer_control_pb2_grpc")
-    return [importlib.import_module(f"trainmaster.v1.{name}") for name in names]
-
-
-data_pb, pb, coordinator_grpc, control_pb, control_grpc = stubs()
 output = threading.Lock()
 
 
