@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import pathlib
 import signal
+import struct
 import subprocess
 import sys
+import termios
 import textwrap
 import time
 from collections import Counter
@@ -134,12 +137,26 @@ def test_killed_workers_are_replaced(job: StartJob, tmp_path: pathlib.Path, meth
 @pytest.mark.parametrize("method", METHODS)
 def test_worker_that_is_killed_in_a_message_does_not_block_the_loop(job: StartJob, tmp_path: pathlib.Path, method: str) -> None:
     """A message of 1 MB does not fit the pipe: the worker stands in the middle of it until the loop reads."""
+
+    class Loader(tm.torch.DataLoader):
+        def _build(self) -> Any:
+            self.iterator = super()._build()
+            return self.iterator
+
+        def await_full_pipe(self) -> None:
+            pipe = self.iterator._worker_result_queue._reader.fileno()
+            full = fcntl.fcntl(pipe, fcntl.F_GETPIPE_SZ) - 4096  # the last page can have room for a smaller part
+            end = time.monotonic() + 240
+            while struct.unpack("i", fcntl.ioctl(pipe, termios.FIONREAD, b"....")) < (full,):
+                assert time.monotonic() < end
+                time.sleep(0.01)  # there is nothing to wait on
+
     data, j, seen = numbers(tmp_path, 4000, size=4096, per_chunk=100), job("--chunks-per-task", "10"), Counter[int]()
-    loader = tm.torch.DataLoader(data, decode_batch=whole, batch_size=256, num_workers=2, multiprocessing_context=method, addr=j.addr)
+    loader = Loader(data, decode_batch=whole, batch_size=256, num_workers=2, multiprocessing_context=method, addr=j.addr)
     for n, batch in enumerate(loader):
         seen.update(number_of(r) for r in batch)
         if n == 3:
-            time.sleep(0.5)  # the queue is full and a worker is in the middle of a message
+            loader.await_full_pipe()
             for pid in loader.worker_pids:
                 kill(pid)
     assert loader.rebuilt >= 1

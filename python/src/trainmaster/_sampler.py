@@ -33,6 +33,7 @@ class Sampler:
         self.loss: float | None = None
         self._trained = 0  # records since the last report of progress
         self._reported = 0.0  # time of that report
+        self._has_traced = False  # a traceback is in the log
         client.on_stopped = self._drop
 
     def draw(self) -> Batch | None:
@@ -48,12 +49,12 @@ class Sampler:
     def _supply(self, need: Need) -> None:
         """Get tasks for the account."""
         finished = self.finished()
-        is_bound = need.wait and bool(self.is_in_group or self._unapplied())  # it must not wait for a task
+        may_not_wait = need.wait and bool(self.is_in_group or self._unapplied())
         patience, self.patience = self.patience, 0.0
         works: list[Work] | None = []
         try:
             client, want = self.client, need.want
-            works = client.fetch_soon(finished, want, patience) if is_bound else client.fetch(finished, want, need.wait)
+            works = client.fetch_soon(finished, want, patience) if may_not_wait else client.fetch(finished, want, need.wait)
         except errors.CommitFirstError:
             if self.checkpoints is None:
                 raise
@@ -68,7 +69,7 @@ class Sampler:
         elif works:
             self.account.give(works)
             self.client.forget(works[-1].id)
-        elif is_bound:
+        elif may_not_wait:
             if not self.is_in_group:
                 self.require_applied()
             self.account.idle()
@@ -131,7 +132,9 @@ class Sampler:
         """Return tasks that failed in a reader to the queue."""
         for f in failures:
             if self.account.fail(f.task):
-                log.error("a task failed and returns to the queue: %s", "\n".join(filter(None, (f.text, f.trace))))
+                # A function that always fails would write its traceback for each attempt of each task.
+                log.error("a task failed and returns to the queue: %s", f.text if self._has_traced else "\n".join(filter(None, (f.text, f.trace))))
+                self._has_traced = self._has_traced or bool(f.trace)
                 self.client.fail_work(f.task, f.text)
 
     def _drop(self, tasks: Sequence[int]) -> None:

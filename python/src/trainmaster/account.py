@@ -196,7 +196,8 @@ class Account:
             return Need(wait=not s.left, want=self._want(s, room))
         in_flight = any(b.runs for b in s.flight)
         if in_flight and not is_closed:
-            batch = Batch()  # torch has room for a batch, and the records in flight may bring the next task
+            # With an empty batch, torch continues with the records in flight. When they are consumed, the master may have the next task.
+            batch = Batch()
         elif not batch.runs:
             if s.over is None:
                 self._state = s._replace(is_dry=False)

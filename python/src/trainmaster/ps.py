@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from . import errors
 from ._check import whole
-from .client import Client as Job
+from .client import Client as Session
 from .client import shared
 
 Array = npt.NDArray[np.float32]
@@ -92,7 +92,7 @@ class Client:
         optimizer: str = "sgd",
         lr: float | None = None,
         mode: str | None = None,
-        client: Job | None = None,
+        client: Session | None = None,
         staleness: int | None = None,
         wire_dtype: str = "float32",
         tables: Iterable[Table] = (),
@@ -103,7 +103,7 @@ class Client:
         for name, a in arrays.items():
             if a.dtype != np.float32:
                 raise errors.InvalidError(f"parameter {name!r}: expected float32, found {a.dtype}: convert it")
-        self.job = client or shared()
+        self.session = client or shared()
         rule: dict[str, Any] = {"kind": optimizer, **settings}
         if lr is not None:
             rule["learning_rate"] = lr
@@ -124,9 +124,9 @@ class Client:
         self._done = 0  # sequence number of the last request that is answered
         self._initial = arrays
         self._open(arrays)
-        if not self.job.cuts:
+        if not self.session.cuts:
             self._initial = {}  # a job without cuts never returns to its beginning
-        self.job.on_restart.append(self._reopen)
+        self.session.on_restart.append(self._reopen)
 
     @property
     def mode(self) -> str:
@@ -141,7 +141,7 @@ class Client:
     @property
     def lost(self) -> tuple[type[Exception], ...]:
         """The errors after which the session has ended, and the loader begins another one."""
-        return self.job.lost
+        return self.session.lost
 
     @property
     def sequence(self) -> int:
@@ -203,7 +203,7 @@ class Client:
             try:
                 self._await()
             except self.lost:
-                self.job.is_lost = True
+                self.session.is_lost = True
                 raise
 
     def _fill(self, grads: Arrays | None) -> None:
@@ -250,11 +250,11 @@ class Client:
 
     def _grow(self, op: str, size: int) -> None:
         """Make the region of rows at least this large. It has room for twice as much, so that it seldom grows."""
-        self.job.require_open(op)
+        self.session.require_open(op)
         try:
-            reply, descriptor = self.job.link.open("ps_rows", bytes=max(2 * size, 1 << 16))
+            reply, descriptor = self.session.link.open("ps_rows", bytes=max(2 * size, 1 << 16))
         except self.lost:
-            self.job.is_lost = True
+            self.session.is_lost = True
             raise
         try:
             self._region = np.frombuffer(mmap.mmap(descriptor, reply["size"]), np.uint8)
@@ -278,22 +278,22 @@ class Client:
         try:
             return self._await()
         except self.lost:
-            self.job.is_lost = True
+            self.session.is_lost = True
             raise
         except (errors.Error, TimeoutError):
             raise
         except BaseException:
             with contextlib.suppress(Exception):  # the exception that is raised again is the reason
-                self.job.link.call(**{**self._last, "timeout": _SETTLE}) if self._done != self.sequence else None
+                self.session.link.call(**{**self._last, "timeout": _SETTLE}) if self._done != self.sequence else None
             raise
 
     def _check_over(self, op: str) -> None:
-        if self.job.over and not self.sequence:
+        if self.session.over and not self.sequence:
             raise errors.OverError(f"{op}: the job had ended before this trainer joined")
 
     def _await(self) -> dict[str, Any]:
         try:
-            reply = self.job.call(**self._last)
+            reply = self.session.call(**self._last)
         except errors.MasterTimeoutError:
             raise  # it continues: the next call waits for it
         except errors.Error:
@@ -307,11 +307,11 @@ class Client:
     def _open(self, initial: Mapping[str, Any]) -> None:
         self._done = self.sequence
         self._region = np.zeros(0, np.uint8)
-        if self.job.over:  # there is nothing to train
+        if self.session.over:  # there is nothing to train
             self._layout = layout = _local(self._settings)
             flat = np.zeros(layout["size"] // 4, np.float32)
         else:
-            self._layout, descriptor = self.job.link.open("ps_open", **self._settings)
+            self._layout, descriptor = self.session.link.open("ps_open", **self._settings)
             layout = self._layout
             try:
                 flat = np.frombuffer(mmap.mmap(descriptor, layout["size"]), np.float32)
@@ -328,7 +328,7 @@ class Client:
                 arrays[t["name"]] = flat[at : at + size].reshape(t["shape"])
         for name, array in initial.items():
             np.copyto(self.parameters[name], array)
-        if not self.job.over:
+        if not self.session.over:
             self._request("ps_init")
 
     def _reopen(self) -> None:

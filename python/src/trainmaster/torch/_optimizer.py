@@ -99,7 +99,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         super().__init__(list(self._named.values()), {"lr": self.ps.learning_rate})
         self._view()
         self.ps.on_moved = self._view
-        self.ps.job.before_finish = self.flush
+        self.ps.session.before_finish = self.flush
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients to zero. They stay where they are."""
@@ -132,11 +132,11 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
             for name in ("found_inf", "grad_scale"):  # the scaler leaves them after an exception
                 self.__dict__.pop(name, None)
             raise errors.InvalidError(SCALED)
-        records = self.ps.job.records_in_hand if records is None else records
+        records = self.ps.session.records_in_hand if records is None else records
         if self.ps.mode == "sync":
             return self._step_together(closure, records)
         loss = self._loss(closure)
-        if self.ps.job.is_lost:
+        if self.ps.session.is_lost:
             return loss  # the batch is dispatched again
         self._gather()
         held = self._added(records or 1)
@@ -149,7 +149,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
 
     def flush(self) -> None:
         """Push what `push_every` holds back."""
-        if self._held.batches and not self.ps.job.is_lost:
+        if self._held.batches and not self.ps.session.is_lost:
             self._push(self._held)
 
     def _loss(self, closure: Callable[[], Any] | None) -> Any:
@@ -168,7 +168,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         while True:
             self.zero_grad()
             loss = self._loss(closure)
-            if self.ps.job.is_lost:
+            if self.ps.session.is_lost:
                 return loss
             self._gather()
             self._gradients.mul_(records)

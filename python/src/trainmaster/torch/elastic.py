@@ -238,14 +238,20 @@ class Handler(RendezvousHandler):
         """Wait until all nodes of a generation are here: their agents are members before. False: another generation follows."""
         store.set(f"here/{state['rank']}", "1")
         keys = [f"here/{rank}" for rank in range(len(state["members"]))]
+
+        def missing() -> str:
+            return ", ".join(m["id"] for m, key in zip(state["members"], keys) if store._read([key], 0) is None)
+
+        warned = ""
         while store._read(keys, _SLICE) is None:
+            if not warned and (warned := missing()):
+                log.warning("generation %d: waiting for %s, which can still stop its programs", self._generation, warned)
             now = self._ring()
             if now["generation"] > self._generation or now["ended"] or now["state"] == "closed":
                 return False
             if time.monotonic() >= end:
-                missing = ", ".join(m["id"] for m, key in zip(state["members"], keys) if store._read([key], 0) is None)
                 raise RendezvousTimeoutError(
-                    f"generation {self._generation}: expected all nodes within {self._timeout:.0f} s, found none of {missing}: look at its log"
+                    f"generation {self._generation}: expected all nodes within {self._timeout:.0f} s, found none of {missing()}: look at its log"
                 )
         return True
 
