@@ -90,7 +90,7 @@ BUGS = [
         "test_loader.py::test_decode_error_fails_its_task",
     ),
     Bug(
-        "F395", "records of a failed task stay in its batch", "_reader.py", "for task, item in items if task not in bad]", "for task, item in items]",
+        "F395", "records of a failed task stay in its batch", "_reader.py", "in made if task not in bad for item", "in made for item",
         "test_loader.py::test_decode_error_fails_its_task",
     ),
     Bug(

@@ -120,7 +120,7 @@ class History:
 
     def check_positions(self, batch: Batch, positions: dict[int, tuple[int, int]]) -> None:
         """The parameters include the base of a task and what was consumed of it: cuts have these positions."""
-        used = {task: positions[task][0] + n for task, n in batch.counts().items()}
+        used = {task: positions[task][0] + n for task, n in batch.counts.items()}
         assert self.account.used(batch) == used
         assert self.account.ends(batch) == any(n == positions[task][1] for task, n in used.items())
         positions |= {task: (n, positions[task][1]) for task, n in used.items()}
@@ -193,10 +193,10 @@ def test_failed_task_leaves_the_batches() -> None:
     account.draw()
     account.give([work(1, [6]), work(2, [6])])
     first, second, third = account.draw(), account.draw(), account.draw()
-    assert [b.counts() for b in (first, second, third) if isinstance(b, Batch)] == [{1: 4}, {1: 2, 2: 2}, {2: 4}]
+    assert [b.counts for b in (first, second, third) if isinstance(b, Batch)] == [{1: 4}, {1: 2, 2: 2}, {2: 4}]
     assert account.fail(1)
     assert not account.fail(1)
-    assert [b.counts() for b in account.flight] == [{}, {2: 2}, {2: 4}]
+    assert [b.counts for b in account.flight] == [{}, {2: 2}, {2: 4}]
     for _ in range(3):
         account.consume()
     assert account.finished == (2,)

@@ -72,7 +72,8 @@ class Reader:
                 self._mapped.popitem(last=False)
         else:
             self._mapped.move_to_end(key)
-        return [mapped[i] for i in run.records]
+        wanted = run.records
+        return mapped[wanted.start : wanted.stop] if isinstance(wanted, range) else [mapped[i] for i in wanted]
 
     def read(self, runs: Sequence[Run]) -> Result:
         """Return failures, the number of samples, and the data of the records that remain."""
@@ -107,20 +108,20 @@ class Reader:
         return tuple(failures), len(good), self.decode_batch(good) if good else None
 
     def _decode(self, found: list[tuple[Run, list[memoryview]]], bad: set[int], fail: Fail) -> list[Any]:
-        items: list[tuple[int, Any]] = []
+        decode: Decode = bytes if self.decode is None else self.decode
+        made: list[tuple[int, list[Any]]] = []
         for run, records in found:
-            for at, record in zip(run.records, records):
-                if run.task in bad:
-                    break
-                try:
-                    item = bytes(record) if self.decode is None else self.decode(record)
-                except Exception as e:  # noqa: BLE001 it is the user's function
-                    where = f"{run.chunk['path']}: chunk at {run.chunk['offset']}, record {at}"
-                    fail(run.task, f"{where}: decode: {type(e).__name__}: {e}", traceback.format_exc())
-                    break
-                if item is not SKIP:
-                    items.append((run.task, item))
-        return [item for task, item in items if task not in bad]
+            if run.task in bad:
+                continue
+            items: list[Any] = []
+            made.append((run.task, items))
+            try:
+                for record in records:
+                    items.append(decode(record))  # noqa: PERF401 its length is the number of the record that fails
+            except Exception as e:  # noqa: BLE001 it is the user's function
+                where = f"{run.chunk['path']}: chunk at {run.chunk['offset']}, record {run.records[len(items)]}"
+                fail(run.task, f"{where}: decode: {type(e).__name__}: {e}", traceback.format_exc())
+        return [item for task, items in made if task not in bad for item in items if item is not SKIP]
 
     def _good(self, found: list[tuple[Run, list[memoryview]]], bad: set[int]) -> list[memoryview]:
         return [r for run, records in found if run.task not in bad for r in records]

@@ -123,7 +123,7 @@ class Sampler:
         """Consume a batch that the loop does not get: a marker, or records that were skipped."""
         if not self.account.flight:
             return
-        counts = self.account.head.counts()
+        counts = self.account.head.counts
         if self.checkpoints is not None and counts:
             self.checkpoints.skip(counts)
         self.use()

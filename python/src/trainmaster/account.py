@@ -51,7 +51,10 @@ class Work(NamedTuple):
 
 
 class Run(NamedTuple):
-    """Records of one chunk of one task, in the order in which a batch has them."""
+    """Records of one chunk of one task, in the order in which a batch has them.
+
+    A batch of several shuffled tasks has the records of a chunk together.
+    """
 
     task: int
     chunk: Chunk
@@ -63,22 +66,17 @@ class Batch(NamedTuple):
 
     pass_: int = 0
     runs: tuple[Run, ...] = ()
+    counts: Mapping[int, int] = {}  # task -> number of its records
 
     @property
     def records(self) -> int:
         """Number of records."""
-        return sum(len(r.records) for r in self.runs)
-
-    def counts(self) -> dict[int, int]:
-        """Number of records of each task."""
-        counts: dict[int, int] = {}
-        for run in self.runs:
-            counts[run.task] = counts.get(run.task, 0) + len(run.records)
-        return counts
+        return sum(self.counts.values())
 
     def without(self, task: int) -> Batch:
         """Return the batch without the records of a task."""
-        return self._replace(runs=tuple(r for r in self.runs if r.task != task))
+        counts = {t: n for t, n in self.counts.items() if t != task}
+        return self._replace(runs=tuple(r for r in self.runs if r.task != task), counts=counts)
 
 
 class Need(NamedTuple):
@@ -110,11 +108,20 @@ class _Source:
         """Return records `begin` to `end`, counted in the order of the task."""
         if self.order is None:
             return self._ordered(begin, end)
-        runs = []
-        for at in self.order[begin:end]:
-            chunk = bisect.bisect_right(self.starts, at) - 1
-            runs.append(Run(self.work.id, self.work.chunks[chunk], (at - self.starts[chunk],)))
-        return runs
+        runs: list[tuple[int, list[int]]] = []
+        for at in range(begin, end):
+            chunk, record = self.locate(at)
+            if not runs or runs[-1][0] != chunk:
+                runs.append((chunk, []))
+            runs[-1][1].append(record)
+        return [Run(self.work.id, self.work.chunks[chunk], records) for chunk, records in runs]
+
+    def locate(self, at: int) -> tuple[int, int]:
+        """Return the chunk of a record, and its place there. `at` counts in the permutation of the task."""
+        assert self.order is not None
+        at = self.order[at]
+        chunk = bisect.bisect_right(self.starts, at) - 1
+        return chunk, at - self.starts[chunk]
 
     def _ordered(self, begin: int, end: int) -> list[Run]:
         runs = []
@@ -220,10 +227,12 @@ class Account:
 
     def _fill(self, s: _State) -> _State:
         """Move records from the pool to the batch that is begun."""
+        if not s.pool:
+            return s
         if self.shuffle > 1:
             return self._fill_mixed(s)
         pool, batch = list(s.pool), s.partial
-        runs, n, pass_ = list(batch.runs), batch.records, batch.pass_
+        runs, n, pass_, counts = list(batch.runs), batch.records, batch.pass_, dict(batch.counts)
         while pool and n < self.batch_size:
             task, at = pool[0]
             source = self._sources[task]
@@ -233,11 +242,12 @@ class Account:
             end = min(source.records, at + self.batch_size - n)
             runs += source.runs(at, end)
             n += end - at
+            counts[task] = counts.get(task, 0) + end - at
             if end == source.records:
                 pool.pop(0)
             else:
                 pool[0] = task, end
-        return s._replace(pool=tuple(pool), partial=Batch(pass_, tuple(runs)))
+        return s._replace(pool=tuple(pool), partial=Batch(pass_, tuple(runs), counts))
 
     def _fill_mixed(self, s: _State) -> _State:
         """Do the same with records of several tasks of one pass, in random order.
@@ -247,24 +257,29 @@ class Account:
         if len(s.pool) < self.shuffle and not s.is_dry and s.over is None and len(s.left) < self.window:
             return s
         batch = s.partial
-        runs, n = list(batch.runs), batch.records
+        runs, n, counts = list(batch.runs), batch.records, dict(batch.counts)
         pass_ = batch.pass_ if n else (self._pass_of(s) if s.pool else 0)
         now = [list(p) for p in s.pool if self._sources[p[0]].work.pass_ == pass_]
         later = [p for p in s.pool if self._sources[p[0]].work.pass_ != pass_]
         chance = random.Random(f"{self.seed}/{pass_}/{s.drawn}/{n}")
+        weights = [self._sources[task].records - at for task, at in now]
+        found: dict[tuple[int, int], list[int]] = {}  # (task, chunk) -> records
         while now and n < self.batch_size:
-            weights = [self._sources[task].records - at for task, at in now]
             picked = chance.choices(range(len(now)), weights)[0]
             task, at = now[picked]
-            runs += self._sources[task].runs(at, at + 1)
+            chunk, record = self._sources[task].locate(at)
+            found.setdefault((task, chunk), []).append(record)
             n += 1
+            counts[task] = counts.get(task, 0) + 1
             now[picked][1] += 1
-            if weights[picked] == 1:
-                del now[picked]
+            weights[picked] -= 1
+            if not weights[picked]:
+                del now[picked], weights[picked]
             if len(now) + len(later) < self.shuffle and not s.is_dry and s.over is None and len(s.left) < self.window:
                 break  # ask for another task first
+        runs += (Run(task, self._sources[task].work.chunks[chunk], records) for (task, chunk), records in found.items())
         pool = tuple((t, at) for t, at in now) + tuple(later)
-        return s._replace(pool=pool, partial=Batch(pass_, tuple(runs)))
+        return s._replace(pool=pool, partial=Batch(pass_, tuple(runs), counts))
 
     def give(self, tasks: Iterable[Work]) -> None:
         """Take tasks of a reply. A task that was given before is ignored."""
@@ -302,7 +317,7 @@ class Account:
         s = self._state
         left, finished = dict(s.left), list(s.finished)
         gone = []
-        for task, n in s.flight[0].counts().items():
+        for task, n in s.flight[0].counts.items():
             left[task] -= n
             if not left[task]:
                 del left[task]
@@ -316,11 +331,11 @@ class Account:
     def used(self, batch: Batch) -> dict[int, int]:
         """Number of records of each task of the oldest batch that are consumed with it, from the beginning of the task."""
         left = self._state.left
-        return {task: self._sources[task].records - left[task] + n for task, n in batch.counts().items()}
+        return {task: self._sources[task].records - left[task] + n for task, n in batch.counts.items()}
 
     def ends(self, batch: Batch) -> bool:
         """Whether a task is finished when the oldest batch is consumed."""
-        return any(self._state.left[task] == n for task, n in batch.counts().items())
+        return any(self._state.left[task] == n for task, n in batch.counts.items())
 
     def reported(self, tasks: Iterable[int]) -> None:
         """Note that the agent knows that these tasks are finished."""

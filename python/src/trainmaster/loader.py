@@ -323,7 +323,7 @@ class Loader:
     def _give(self, pass_: int, samples: int, data: Any, session: int, loop: int) -> Iterator[tuple[int, Any]]:
         """Give the loop a batch, and consume it."""
         is_current = session == self.client.session and bool(self.account.flight)
-        counts = self.account.head.counts() if is_current else {}
+        counts = self.account.head.counts if is_current else {}
         self.client.records_in_hand, self._at = samples, self.account.consumed if is_current else -1
         if self.checkpoints is not None:
             self.checkpoints.begin(counts)

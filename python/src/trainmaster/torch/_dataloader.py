@@ -6,6 +6,7 @@ import multiprocessing
 import multiprocessing.connection
 import operator
 import pickle
+import select
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -68,6 +69,8 @@ class _Watch:
 
     def __init__(self) -> None:
         self.sentinels: list[int] = []
+        self._workers: Sequence[Any] = ()  # whose sentinels these are
+        self._poll = select.poll()
         self.iterator: Any = None
         self.is_armed = False
         self.is_set = False
@@ -88,7 +91,11 @@ class _Watch:
 
     def arm(self, iterator: Any) -> None:
         """Let the end of a worker of torch's iterator interrupt the main thread. It may have come before."""
-        self.sentinels = [w.sentinel for w in iterator._workers]
+        if self._workers is not iterator._workers:  # for each batch, it would cost a tenth of the time of this process
+            self.sentinels, self._poll = [w.sentinel for w in iterator._workers], select.poll()
+            for sentinel in self.sentinels:
+                self._poll.register(sentinel, select.POLLIN)
+            self._workers = iterator._workers
         self.iterator = iterator
         self.is_armed = True
         self.check()
@@ -96,7 +103,7 @@ class _Watch:
     def check(self) -> None:
         """Raise an error if `next` runs and a worker has died."""
         # At its end, the iterator itself ends the workers.
-        if self.is_armed and not self.iterator._shutdown and multiprocessing.connection.wait(self.sentinels, 0):
+        if self.is_armed and not self.iterator._shutdown and self._poll.poll(0):
             self.is_armed = False
             raise WorkerDiedError("a worker of the DataLoader has died")
 
