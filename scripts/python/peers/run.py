@@ -142,14 +142,11 @@ def dlrover(directory: pathlib.Path, kill: tuple[int, int] | None) -> list[int]:
 
 def streaming(directory: pathlib.Path, kill: tuple[int, int] | None) -> list[int]:
     """StreamingDataset of mosaicml-streaming with its StreamingDataLoader."""
-    import torch.distributed as dist
     from streaming import StreamingDataLoader, StreamingDataset
     from streaming.base.util import clean_stale_shared_memory
 
     model = Model(directory, kill)
-    if model.rank == 0:
-        clean_stale_shared_memory()
-    dist.barrier()
+    clean_stale_shared_memory()  # on all ranks: it has a barrier
     dataset = StreamingDataset(local=str(directory / "mds"), shuffle=True, shuffle_seed=SEED, batch_size=BATCH)
     loader = StreamingDataLoader(dataset, batch_size=BATCH, num_workers=2)
     if model.state is not None:
