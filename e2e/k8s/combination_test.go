@@ -96,7 +96,7 @@ func TestEachCombinationStartsWorksAndEnds(t *testing.T) {
 			if c.also != "" {
 				e.Apply(t, ns, strings.NewReplacer("DIRECTORY", directory, "IMAGE", e.Image).Replace(c.also))
 			}
-			e.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=15m")
+			e.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=180s")
 			Until(t, 3*time.Minute, func() error {
 				var found []string
 				for _, role := range []string{"worker", "ps"} {

@@ -100,7 +100,7 @@ func TestOnePodTrainsTheDigits(t *testing.T) {
 	c := Cluster(t)
 	ns := c.Namespace(t)
 	c.Kubectl(t, "-n", ns, "apply", "-k", c.overlay("one-pod"))
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=15m")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=300s")
 	wantAccuracy(t, "test accuracy", c.Kubectl(t, "-n", ns, "logs", "job/digits"))
 }
 
@@ -118,7 +118,7 @@ func TestSingleTrainsTheDigits(t *testing.T) {
 	ns := c.Namespace(t)
 	c.volume(t, ns, "digits")
 	c.Kubectl(t, "-n", ns, "apply", "-k", c.overlay("single"))
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=15m")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=300s")
 	c.awaitEnd(t, ns)
 	c.Kubectl(t, "-n", ns, "apply", "-f", filepath.Join(c.overlay("single"), "evaluate.yaml"))
 	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits-evaluate", "--timeout=120s")
@@ -151,7 +151,7 @@ func TestDeletedMasterOfSingleContinues(t *testing.T) {
 	if complete := c.Get(t, ns, "job/digits", Condition("Complete", "status")); complete == "True" {
 		t.Error("the Job is complete without its master")
 	}
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=15m")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=300s")
 	after := c.Kubectl(t, append([]string{"-n", ns, "get"}, append(strings.Fields(workers), "-o", "jsonpath={.items[*].metadata.uid}")...)...)
 	if before == "" || before != after {
 		t.Errorf("workers %q, and %q after the replacement of the master: expected the same", before, after)
@@ -231,14 +231,14 @@ func TestTwoMastersTrainTheDigits(t *testing.T) {
 	}
 	c.loadEtcd(t)
 	manifests := c.Kubectl(t, "kustomize", c.overlay("ha"))
-	c.Apply(t, ns, strings.NewReplacer("--passes=30", "--passes=1000", "/usr/local/bin/etcd", "/etcd").Replace(manifests))
+	c.Apply(t, ns, strings.NewReplacer("--passes=30", "--passes=600", "/usr/local/bin/etcd", "/etcd").Replace(manifests))
 	c.awaitPass(t, ns, 3)
 	leader := c.leader(t, ns)
 	c.Kubectl(t, "-n", ns, "delete", "pod", leader, "--grace-period=1")
 	c.awaitNextLeader(t, ns, leader)
 	c.awaitPass(t, ns, 5)
 	c.breakStandby(t, ns)
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=15m") // 1,000 passes, so that all of this is during the job
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=300s")
 	if reason := c.Get(t, ns, "job/digits", Condition("SuccessCriteriaMet", "reason")); reason != "SuccessPolicy" {
 		t.Errorf("reason %q: expected SuccessPolicy", reason)
 	}

@@ -52,7 +52,7 @@ func TestScaledWorkersLoseNothing(t *testing.T) {
 	c.inMaster(t, ns, "scale", "workers=1")
 	awaitWorkers(t, c, ns, "digits-worker-0-0")
 	c.inMaster(t, ns, "scale", "workers=4") // to the end in less time
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=15m")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=300s")
 	verifyJob(t, c, ns, directory)
 }
 
@@ -95,7 +95,7 @@ func TestUnschedulableWorkersDelayNoOtherPod(t *testing.T) {
 		}
 		return nil
 	})
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=15m")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=240s")
 	verifyJob(t, c, ns, directory)
 }
 

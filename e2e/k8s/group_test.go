@@ -28,7 +28,7 @@ func TestGroupsOfPodsTrainTogether(t *testing.T) {
 	if status := strings.Join(strings.Fields(c.inMaster(t, ns, "status")), " "); !strings.Contains(status, "worker pods 2 of 2 groups of 2 running") {
 		t.Errorf("found\n%s", status)
 	}
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=15m")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=240s")
 	for _, pod := range []string{"digits-worker-0-1", "digits-worker-0-1-1", "digits-worker-1-0", "digits-worker-1-0-1"} {
 		c.Await(t, 0, ns, "pod/"+pod, "{.status.phase}", "Succeeded")
 	}

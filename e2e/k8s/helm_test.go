@@ -92,7 +92,7 @@ func TestChartTrainsTheDigits(t *testing.T) {
 	if out, err := helm("install", release, c.chart(), "--namespace", ns, "--values", values, "--skip-crds", "--wait", "--timeout", "90s"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=Complete", "trainingjob/digits", "--timeout=15m")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=Complete", "trainingjob/digits", "--timeout=300s")
 	if out, err := helm("uninstall", release, "--namespace", ns, "--wait"); err != nil {
 		t.Fatalf("%v\n%s", err, out)
 	}

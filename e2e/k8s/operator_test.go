@@ -85,7 +85,7 @@ func TestTrainingJobTrainsTheDigits(t *testing.T) {
 	ns := c.Namespace(t)
 	c.claim(t, ns)
 	c.Apply(t, ns, c.trainingJob(t, 30))
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=Complete", "trainingjob/digits", "--timeout=15m")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=Complete", "trainingjob/digits", "--timeout=300s")
 	out := c.Kubectl(t, "-n", ns, "get", "trainingjobs")
 	if head := strings.Join(strings.Fields(strings.Split(out, "\n")[0]), " "); head != "NAME PHASE PROGRESS WORKERS PS ACCURACY AGE" {
 		t.Errorf("columns: found %s", head)
@@ -190,7 +190,7 @@ func TestTrainingJobIsSuspendedAndContinues(t *testing.T) {
 	if after, err := passes(); err != nil || before < 3 || after < before {
 		t.Errorf("pass %d, and %d after the suspension, %v", before, after, err)
 	}
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=Complete", "trainingjob/digits", "--timeout=15m")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=Complete", "trainingjob/digits", "--timeout=300s")
 	c.verify(t, ns, "/job/digits/etcd")
 }
 

@@ -80,7 +80,7 @@ func TestEvictedAndForciblyDeletedWorkersCostNothing(t *testing.T) {
 	c.evict(t, ns, "digits-worker-0-0")
 	c.Kubectl(t, "-n", ns, "delete", "pod", "digits-worker-1-0", "--force", "--grace-period=0")
 	awaitWorkers(t, c, ns, "digits-worker-0-1", "digits-worker-1-1", "digits-worker-2-0")
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=15m")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=240s")
 	verifyJob(t, c, ns, directory)
 }
 
@@ -111,7 +111,7 @@ func TestMasterThatIsAwayCostsNoRelaunch(t *testing.T) {
 		}
 		return nil
 	})
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=15m")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=240s")
 	verifyJob(t, c, ns, directory)
 }
 
@@ -130,7 +130,7 @@ func TestPodsEndWithoutAMasterAndReturnWithIt(t *testing.T) {
 		c.Await(t, 2*time.Minute, ns, "pod/"+pod, code, "75")
 	}
 	c.Kubectl(t, "-n", ns, "patch", "job/digits", "--type=merge", "-p", `{"spec":{"suspend":false}}`)
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=15m")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=240s")
 	verifyJob(t, c, ns, directory)
 }
 
@@ -151,7 +151,7 @@ func TestJobSurvivesALostNode(t *testing.T) {
 		c.Kubectl(t, "-n", ns, "wait", "--for=create", "--timeout=180s", "pod/"+pod)
 	}
 	c.ReturnNode(t)
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=15m")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=240s")
 	verifyJob(t, c, ns, directory)
 }
 
@@ -180,7 +180,7 @@ func TestHungTrainersAreReplaced(t *testing.T) {
 	name := c.program(t, ns, "hang")
 	directory := startMaster(t, c, ns, "--workers=2", "--worker-image="+name, "--worker-command=/hang master:8080", "--dataset=digits=/job/data/digits-0*",
 		"--task-timeout-min=1s", "--max-relaunch=20")
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=15m")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=240s")
 	verifyJob(t, c, ns, directory)
 	if events := c.Kubectl(t, "-n", ns, "get", "events", "-o", "jsonpath={.items[*].message}"); !strings.Contains(events, "its trainer hangs beyond the hard deadline of its task") {
 		t.Errorf("expected an event about a trainer that hangs, found %s", events)

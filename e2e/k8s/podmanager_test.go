@@ -172,7 +172,7 @@ func TestJobOfPodsOutlivesItsPods(t *testing.T) {
 			t.Errorf("%s went with the pod of the master", name)
 		}
 	}
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=15m")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=240s")
 	Until(t, 3*time.Minute, func() error {
 		completed := 0
 		for name, phase := range podsOf(t, c, ns, "worker") {
@@ -299,7 +299,7 @@ func TestPodsOfAnEndedJobAreCleanedByTheNextMaster(t *testing.T) {
 		return nil
 	})
 	rights(`"get","list","watch","create","delete"`)
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=15m")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=180s")
 	Until(t, 3*time.Minute, func() error {
 		if found := podsOf(t, c, ns, "ps"); len(found) > 0 {
 			return fmt.Errorf("expected no server of the complete job, found %v", found)
@@ -431,5 +431,5 @@ func TestJobContinuesWithoutTheAPIServer(t *testing.T) {
 	if found := podsOf(t, c, ns, "master"); len(found) != 1 || len(master) != 1 {
 		t.Errorf("the master was replaced: expected %v, found %v", master, found)
 	}
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=15m")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=240s")
 }

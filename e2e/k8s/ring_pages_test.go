@@ -129,7 +129,7 @@ func TestExampleOfAllReduceInPods(t *testing.T) {
 	replaceFlags(t, overlay, blocks[0], replaced)
 	c.volume(t, ns, "digits")
 	c.Kubectl(t, "-n", ns, "apply", "-k", overlay)
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=15m")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=300s")
 	c.Kubectl(t, "-n", ns, "apply", "-f", filepath.Join(overlay, "evaluate.yaml"))
 	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits-evaluate", "--timeout=120s")
 	if log := c.Kubectl(t, "-n", ns, "logs", "job/digits-evaluate"); !strings.Contains(log, "accuracy") {
@@ -154,7 +154,7 @@ func TestExampleOfARingInPods(t *testing.T) {
 	c.volume(t, ns, "digits")
 	c.Kubectl(t, "-n", ns, "apply", "-k", overlay)
 	c.awaitRing(t, ns, "2 to 4 members", func(r ringView) bool { return len(r.Members) >= 2 })
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=15m")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=180s")
 }
 
 // restrict makes a namespace admit only pods of the Pod Security Standard restricted.

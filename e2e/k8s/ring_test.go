@@ -187,7 +187,7 @@ func TestAllReduceInPodsOutlivesItsPods(t *testing.T) {
 	c.awaitRing(t, ns, "the next attempts", func(r ringView) bool {
 		return len(r.Members) == 4 && r.has("digits-worker-1-1") && r.has("digits-worker-2-1")
 	})
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=15m")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=300s")
 	c.wantSameModel(t, ns, "digits-worker-0-0", "digits-worker-1-1", "digits-worker-2-1", "digits-worker-3-0")
 	verifyJob(t, c, ns, directory)
 }
@@ -216,6 +216,6 @@ func TestUnreachablePodLeavesTheRing(t *testing.T) {
 	if r.has(victim) || !strings.Contains(r.Formed, "cannot reach member "+victim+", which is excluded for 1m0s") {
 		t.Errorf("expected a generation without %s and the reason, found %+v", victim, r)
 	}
-	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=15m")
+	c.Kubectl(t, "-n", ns, "wait", "--for=condition=complete", "job/digits", "--timeout=300s")
 	verifyJob(t, c, ns, directory)
 }

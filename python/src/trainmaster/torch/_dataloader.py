@@ -91,7 +91,7 @@ class _Watch:
 
     def arm(self, iterator: Any) -> None:
         """Let the end of a worker of torch's iterator interrupt the main thread. It may have come before."""
-        if self._workers is not iterator._workers:  # for each batch, it would cost a tenth of the time of this process
+        if self._workers is not iterator._workers:  # once, not for each batch
             self.sentinels, self._poll = [w.sentinel for w in iterator._workers], select.poll()
             for sentinel in self.sentinels:
                 self._poll.register(sentinel, select.POLLIN)
