@@ -14,7 +14,7 @@ import (
 func TestMain(m *testing.M) { etcdtest.Main(m) }
 
 // patience limits waits for conditions. The machine may be busy.
-const patience = 30 * time.Second
+const patience = 2 * time.Minute
 
 func eventually(t *testing.T, what string, holds func() bool) {
 	t.Helper()

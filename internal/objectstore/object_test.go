@@ -202,9 +202,19 @@ func TestReplacedObject(t *testing.T) {
 		s.proxy.Inject(1, httpproxy.Fault{CutAfter: 300_000})
 		read := make(chan error, 1)
 		requests := 0
+		replaced := make(chan struct{})
+		var await func()
+		await = func() { // later requests, as after the stall limit of the second
+			s.proxy.Before(await)
+			<-replaced
+		}
 		s.proxy.Before(func() {
 			requests++
-			s.proxy.Before(func() { s.put(t, "a", other) }) // between the first and the second request
+			s.proxy.Before(func() { // between the first and the second request
+				s.proxy.Before(await)
+				defer close(replaced)
+				s.put(t, "a", other)
+			})
 		})
 		go func() { read <- s.bucket.ReadRange(limited(t), "a", v, make([]byte, len(data)), 0) }()
 		if err := <-read; !errors.Is(err, objectstore.ErrReplaced) || requests != 1 {

@@ -148,7 +148,7 @@ func TestBranches(t *testing.T) {
 
 // Connections without a known preface within the timeout are closed. Other connections are served in the same time.
 func TestUnknownPrefaceIsClosed(t *testing.T) {
-	addr, _, logged := split(t, portsplit.Config{HelloTimeout: 100 * time.Millisecond}, portsplit.HTTPGet)
+	addr, _, logged := split(t, portsplit.Config{HelloTimeout: time.Second}, portsplit.HTTPGet)
 	silent, short, other, gone := dial(t, addr), dial(t, addr), dial(t, addr), dial(t, addr)
 	send(t, short, "GET")
 	send(t, other, "POST / HTTP/1.1\r\n\r\n")
@@ -160,7 +160,7 @@ func TestUnknownPrefaceIsClosed(t *testing.T) {
 	wantClosed(t, other)
 	wantClosed(t, silent)
 	wantClosed(t, short)
-	time.Sleep(200 * time.Millisecond) // the timeout is for the hello alone
+	time.Sleep(1200 * time.Millisecond) // the timeout is for the hello alone
 	send(t, right, "more")
 	wantEcho(t, right, "more")
 	if !strings.Contains(logged(), "unknown protocol") {
