@@ -229,11 +229,14 @@ func (c Config) group(table *taskqueue.Table) error {
 	return nil
 }
 
+// PassesDone is the reason of ErrJobFinished if no rule, operator or strategy has ended the job.
+const PassesDone = "all passes are done"
+
 // Errors that the network APIs map to what their transports say.
 var (
 	ErrNotLeader     = committer.ErrNotLeader
 	ErrStopping      = committer.ErrStopping
-	ErrJobFinished   = errors.New("job finished")
+	ErrJobFinished   = errors.New("job finished") // wrapped with the reason, PassesDone or another one
 	ErrJobFailed     = errors.New("job failed")
 	ErrRejoin        = errors.New("the trainer has no session: join again")
 	ErrDrained       = errors.New("drained: the trainer gets no more tasks and is to leave")

@@ -199,7 +199,11 @@ func (t *term) assignment(ctx context.Context, a taskqueue.Answer) (Reply, error
 			r.More = append(r.More, t.assigned(more))
 		}
 	case taskqueue.AnswerEnded:
-		return r, fmt.Errorf("%w: %s", ErrJobFinished, cmp.Or(a.Reason, "all passes are done"))
+		reason := cmp.Or(a.Reason, PassesDone)
+		if a.SetAside > 0 {
+			reason += fmt.Sprintf("; tasks set aside, whose records were not trained: %d", a.SetAside)
+		}
+		return r, fmt.Errorf("%w: %s", ErrJobFinished, reason)
 	case taskqueue.AnswerFailed:
 		return r, t.failure(ctx)
 	case taskqueue.AnswerRejoin:

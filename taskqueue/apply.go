@@ -34,7 +34,9 @@ type Answer struct {
 	Set    int
 	Base   int64  // of the task: the record to begin with
 	Reason string // of AnswerEnded; "": the passes are done
-	Round  *Round // of an evaluation task, without its metrics
+	// SetAside is the number of tasks set aside, of AnswerEnded.
+	SetAside int
+	Round    *Round // of an evaluation task, without its metrics
 	// HyperParameters are of a training task; nil: the job has none. They must not be changed.
 	HyperParameters map[string]float64
 	More            []Answer    // further tasks.
@@ -236,10 +238,7 @@ func (q *Queue) end(status Status, reason string) {
 	q.status, q.reason, q.dirty = status, reason, true
 	q.ledger.ended(status, reason)
 	q.raise(JobEnded{status, reason})
-	fields, setAside := map[string]any{}, 0
-	for _, s := range q.sets {
-		setAside += len(s.aside)
-	}
+	fields, setAside := map[string]any{}, q.countAside()
 	if reason != "" {
 		fields["reason"] = reason
 	}
@@ -247,6 +246,14 @@ func (q *Queue) end(status Status, reason string) {
 		fields["set_aside"] = setAside
 	}
 	q.notice(status == Failed || setAside > 0, "job "+status.String(), fields)
+}
+
+// countAside returns the number of tasks that are set aside.
+func (q *Queue) countAside() (n int) {
+	for _, s := range q.sets {
+		n += len(s.aside)
+	}
+	return n
 }
 
 // skipAside moves the cursor over tasks that are set aside.

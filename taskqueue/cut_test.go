@@ -4,6 +4,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"time"
 )
 
 // Between the beginning of a cut and its release no step completes, and a trainer that waits for a step must flush
@@ -94,6 +95,22 @@ func cutJobOf(t *testing.T, opt Options) (q *Queue, joined []Answer) {
 		q.Apply(1, &Request{Trainer: a.Ordinal, Incarnation: a.Incarnation, Seq: 1, Ack: 1, Want: true, Epoch: 1})
 	}
 	return q, joined
+}
+
+// With explicit commits, lost trainers keep their tasks until a commit or a rollback, and the overview says that they are lost.
+func TestOverviewNamesLostTrainers(t *testing.T) {
+	q, _ := cutJobOf(t, Options{ExplicitCommit: true})
+	for _, lost := range []bool{false, true} {
+		for _, v := range q.Overview().Trainers {
+			if v.Lost != lost || len(v.Tasks) != 1 {
+				t.Errorf("expected a task, and lost %t, found %+v", lost, v)
+			}
+		}
+		if n := len(q.Overview().Trainers); n != 2 {
+			t.Errorf("expected 2 trainers, found %d", n)
+		}
+		q.Apply(q.Clock().Add(time.Minute), &Tick{})
+	}
 }
 
 // With RetrainLost, another trainer immediately receives the task of a lost trainer, from its base. The job takes

@@ -85,7 +85,7 @@ func (n *naive) ask(t *naiveTrainer, seq uint64, a *Answer) {
 	a.Kind = AnswerWait
 	switch n.status {
 	case Ended:
-		a.Kind = AnswerEnded
+		a.Kind, a.SetAside = AnswerEnded, len(n.skipped)
 		return
 	case Failed:
 		a.Kind = AnswerFailed

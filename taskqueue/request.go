@@ -156,7 +156,7 @@ func (q *Queue) ask(t *trainer, seq uint64, accepts Kinds, a *Answer) {
 	}
 	switch q.status {
 	case Ended:
-		a.Kind, a.Reason = AnswerEnded, q.reason
+		a.Kind, a.Reason, a.SetAside = AnswerEnded, q.reason, q.countAside()
 		return
 	case Failed:
 		a.Kind = AnswerFailed

@@ -64,6 +64,7 @@ type TrainerOverview struct {
 	Address     string
 	Joined      bool // false: a plain connection
 	Draining    bool
+	Lost        bool // its session has ended, and its tasks wait for a commit or a rollback
 	Silent      time.Duration
 	Tasks       []int // indices of the tasks that it holds
 	Progress    Progress
@@ -86,7 +87,7 @@ func (q *Queue) Overview() Overview {
 	}
 	for _, t := range q.sortedTrainers() {
 		v := TrainerOverview{
-			ID: t.id, Ordinal: t.ordinal, Incarnation: t.incarnation, Address: t.address, Joined: !t.plain, Draining: t.draining,
+			ID: t.id, Ordinal: t.ordinal, Incarnation: t.incarnation, Address: t.address, Joined: !t.plain, Draining: t.draining, Lost: t.gone,
 			Silent: q.clock.Sub(t.seen), Progress: t.progress,
 		}
 		for _, e := range t.holds {

@@ -68,7 +68,10 @@ var (
 	ErrJobFailed   = wire.ErrJobFailed
 	// ErrOtherDataset is returned by ReportDataset if other files are the dataset of the job.
 	ErrOtherDataset = wire.ErrOtherDataset
-	ErrDrained      = errors.New("drained: an operator ended the work of this trainer")
+	// ErrDamaged is returned by ReportDataset if a file is damaged, and ErrFiles if a name is of no file that the master reads.
+	ErrDamaged = errors.New("damaged file")
+	ErrFiles   = errors.New("not a file of a dataset")
+	ErrDrained = errors.New("drained: an operator ended the work of this trainer")
 )
 
 // Client is a joined trainer. Only Progressed may be called concurrently with other methods.
@@ -149,7 +152,7 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 	c.stats, c.hyper = map[taskqueue.Token]taskqueue.RunStats{}, map[taskqueue.Token]map[string]float64{}
 	c.from, c.kept = map[taskqueue.Token]taskqueue.ModelSource{}, map[taskqueue.Token]string{}
 	c.session.Accepts, c.window = config.Accepts, reply.Window
-	c.evaluator.files.stores, c.evaluator.done = c.files.stores, make(chan struct{}, 1)
+	c.evaluator.files.stores, c.evaluator.due, c.evaluator.known = c.files.stores, make(chan struct{}, 1), make(chan struct{})
 	if reply.Explicit {
 		c.explicit = session.NewSteps()
 	}
@@ -485,21 +488,27 @@ func (c *Client) Draining() bool {
 func (c *Client) beat() {
 	ticker := time.NewTicker(c.config.Heartbeat)
 	defer ticker.Stop()
+	known := false
 	for {
 		select {
 		case <-c.ctx.Done():
 			return
 		case <-ticker.C:
-		case <-c.evaluator.done: // the next heartbeat has the next task
+		case <-c.evaluator.due: // the next heartbeat has the next task
 		}
+		evaluates := c.evaluates()
 		c.mu.Lock()
 		beat := beatRequest{HeartbeatRequest: wire.HeartbeatRequest{Trainer: c.who, Progress: c.progress, Held: c.held.list()}}
-		beat.Evaluates = c.evaluates() && c.config.Control == ""
+		beat.Evaluates = evaluates && c.config.Control == ""
 		if c.moved {
 			beat.Moving, c.moved = c.running, false
 		}
 		c.mu.Unlock()
 		reply, err := call[beatReply](c.ctx, c.link, "Heartbeat", beat)
+		if evaluates && !known && !errors.Is(err, io.EOF) {
+			known = true
+			close(c.evaluator.known)
+		}
 		switch {
 		case errors.Is(err, io.EOF): // there is no leader yet
 		case errors.Is(err, ErrJobFailed):

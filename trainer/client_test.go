@@ -403,7 +403,7 @@ func testSilentMaster(t *testing.T) {
 func TestSessionLost(t *testing.T) { overBoth(t, testSessionLost) }
 
 func testSessionLost(t *testing.T) {
-	r := mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: taskqueue.Options{SessionTTL: 500 * time.Millisecond}})
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{Queue: taskqueue.Options{SessionTTL: 2 * time.Second}})
 	r.Register(1)
 	proxy := etcdtest.StartProxy(t, "http://"+r.Addr)
 	locate := trainer.At(proxy.Addr())

@@ -23,7 +23,8 @@ type evaluator struct {
 	files files // of the evaluation in progress
 	by    atomic.Pointer[EvaluateFunc]
 	one   sync.Mutex    // held during an evaluation
-	done  chan struct{} // has a token after an evaluation
+	due   chan struct{} // has a token when a heartbeat must not wait: after an evaluation, or a call of EvaluateBy
+	known chan struct{} // closed when the master has this from a heartbeat
 
 	mu       sync.Mutex
 	accepted []taskqueue.Token // the newest last
@@ -34,8 +35,23 @@ type evaluator struct {
 // chunk.
 type EvaluateFunc func(ctx context.Context, task *taskqueue.Task, stamps []dataset.Stamp) (metrics []byte, err error)
 
-// EvaluateBy sets the function that evaluates the current model, if Config has none. It may be called concurrently with other methods.
-func (c *Client) EvaluateBy(f EvaluateFunc) { c.evaluator.by.Store(&f) }
+// EvaluateBy sets the function that evaluates the current model, if Config has none. The channel is closed when the master knows it, or has refused the
+// session: a request for tasks before ends a round of this trainer. It may be called concurrently with other methods.
+func (c *Client) EvaluateBy(f EvaluateFunc) <-chan struct{} {
+	if c.evaluator.by.Swap(&f) == nil {
+		//guard:heartbeat-says-that-it-evaluates
+		c.evaluator.hurry()
+	}
+	return c.evaluator.known
+}
+
+// hurry lets the next heartbeat follow immediately.
+func (e *evaluator) hurry() {
+	select {
+	case e.due <- struct{}{}:
+	default:
+	}
+}
 
 // evaluates reports whether the client evaluates its current model.
 func (c *Client) evaluates() bool { return c.config.Evaluate != nil || c.evaluator.by.Load() != nil }
@@ -118,10 +134,7 @@ func (c *Client) evaluate(task *taskqueue.Task, stamps []dataset.Stamp) {
 	defer func() {
 		e.ended()
 		c.held.end(task.Token)
-		select {
-		case e.done <- struct{}{}:
-		default:
-		}
+		e.hurry()
 	}()
 	running, release := c.UntilStopped(c.ctx, task)
 	defer release()

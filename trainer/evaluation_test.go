@@ -1,6 +1,7 @@
 package trainer_test
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -22,6 +23,7 @@ import (
 	"github.com/sirupsen/logrus"
 	logtest "github.com/sirupsen/logrus/hooks/test"
 
+	"trainmaster/dataset"
 	"trainmaster/etcdstore"
 	"trainmaster/etcdstore/etcdtest"
 	"trainmaster/master"
@@ -72,7 +74,7 @@ func evaluatedJobOf(t *testing.T, of trainer.Config) (*trainer.Client, *etcdstor
 		return err == nil && len(v.Sets) == 2
 	})
 	logger, _ := logtest.NewNullLogger()
-	of.ID, of.Locate, of.Heartbeat, of.Log, of.Protocol = "a", trainer.At(r.Addr), 50*time.Millisecond, logrus.NewEntry(logger), protocol
+	of.ID, of.Locate, of.Heartbeat, of.Log, of.Protocol = "a", trainer.At(r.Addr), cmp.Or(of.Heartbeat, 50*time.Millisecond), logrus.NewEntry(logger), protocol
 	of.Accepts = taskqueue.KindsOf(taskqueue.Training, taskqueue.Evaluation)
 	c, err := trainer.Join(within(t), of)
 	if err != nil {
@@ -133,6 +135,29 @@ func TestClientEvaluatesItsOwnModel(t *testing.T) {
 			t.Error(err)
 		}
 	})
+}
+
+// A round that begins before the client says that it evaluates waits for it: no heartbeat is due, and the next request for a task does not end the round.
+func TestRoundWaitsForAClientThatIsAboutToEvaluate(t *testing.T) {
+	c, store, evaluating := evaluatedJobOf(t, trainer.Config{Heartbeat: time.Hour})
+	if err := evaluating.Evaluate(within(t), "a"); err != nil {
+		t.Fatal(err)
+	}
+	mastertest.Eventually(t, "the round begins", func() bool { return len(recordsOf(t, store)) == 1 })
+	select {
+	case <-c.EvaluateBy(func(context.Context, *taskqueue.Task, []dataset.Stamp) ([]byte, error) {
+		var set metric.Set
+		err := set.AddMean("loss", 0.5, 1)
+		return set.Encode(), err
+	}):
+	case <-within(t).Done():
+		t.Fatal("expected a heartbeat, found none")
+	}
+	next(t, c, nil)
+	mastertest.Eventually(t, "the round ends", func() bool { return recordsOf(t, store)[0].Ended != nil })
+	if r := recordsOf(t, store)[0]; r.Outcome != "of trainer a" || r.Results != 3 || r.Figures["loss"] != 0.5 {
+		t.Errorf("record %+v", r)
+	}
 }
 
 // An evaluation that fails ends the round with the error.

@@ -165,6 +165,7 @@ var kinds = map[string]error{
 	"JOB_FINISHED": wire.ErrJobFinished, "JOB_FAILED": wire.ErrJobFailed, "REJOIN": wire.ErrRejoin, "DRAINED": wire.ErrDrained,
 	"OTHER_DATASET": wire.ErrOtherDataset, "ROLLED_BACK_TO_STEP": wire.ErrRolledBack, "OTHER_GENERATION": wire.ErrOtherGeneration,
 	"OTHER_STEP": wire.ErrOtherStep, "MEMBER_LOST": wire.ErrMemberLost, "NOT_EXPLICIT": wire.ErrNotExplicit, "NO_FILES": fs.ErrNotExist,
+	"DAMAGED_FILE": ErrDamaged, "NOT_RECORDS": ErrFiles, "OUTSIDE_ROOTS": ErrFiles, "UNKNOWN_SCHEME": ErrFiles,
 }
 
 // permanent are the codes of a server that knows the call and refuses the request: the same request fails again. This master sends them with

@@ -18,8 +18,8 @@ import (
 // takes its tasks by another process. A goroutine makes the requests, one at a time. The methods note outcomes for its next request, and
 // may be called concurrently.
 //
-// As many tasks are requested ahead as were taken in the last 50 ms, at least one, when less than half of them are left. A fast trainer does not
-// wait, and a slow trainer leaves the tasks to others. A request reports the finished tasks. Without a need for tasks, it waits up to 10 ms for more
+// As many tasks are requested ahead as were taken in the last 100 ms, at least one, when less than half of them are left. A fast trainer does not
+// wait, and a slow trainer leaves the tasks to others. A request reports the finished tasks. Without a need for tasks, it waits up to 100 ms for more
 // of them: each request is a commit of the master.
 type Window struct {
 	client *Client
@@ -59,8 +59,8 @@ const (
 )
 
 const (
-	aheadSpan = 50 * time.Millisecond  // the tasks that were taken within are requested ahead.
-	mostDelay = 10 * time.Millisecond  // of a finish.
+	aheadSpan = 100 * time.Millisecond // the tasks that were taken within are requested ahead.
+	mostDelay = 100 * time.Millisecond // of a finish.
 	pollPause = 100 * time.Millisecond // between requests of a trainer that holds tasks and waits for more.
 	freshWait = 100 * time.Millisecond // for the answer to a new request, if the caller does not wait longer
 )

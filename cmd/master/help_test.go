@@ -34,6 +34,32 @@ func TestHelpFitsScreen(t *testing.T) {
 	}
 }
 
+// The Python package has the program under another name. Users copy the commands of its help and errors.
+func TestProgramOfThePackageNamesItself(t *testing.T) {
+	say := func(args ...string) string {
+		root := rootCommand()
+		cli.Rename(root, "/venv/bin/trainmaster")
+		var b bytes.Buffer
+		execute(t.Context(), root, args, &b, &b)
+		return b.String()
+	}
+	for _, c := range []struct {
+		args []string
+		want string
+	}{
+		{[]string{"--help"}, "\n  trainmaster --data-dir"},
+		{[]string{"run", "--help"}, "\n  trainmaster run --model mlp"},
+		{[]string{"run", "--help"}, "'trainmaster recordio convert'"},
+		{[]string{"runn"}, "See 'trainmaster --help'"},
+		{[]string{"status", "--addr", "127.0.0.1:1"}, "start a master with: trainmaster --listen 127.0.0.1:1"},
+		{[]string{"status", "--addr", "127.0.0.1:1"}, "show it with trainmaster queues --literal or trainmaster verify"},
+	} {
+		if found := say(c.args...); !strings.Contains(found, c.want) || strings.Contains(found, " master run") {
+			t.Errorf("%q: expected %q, without master run, found:\n%s", c.args, c.want, found)
+		}
+	}
+}
+
 // The names of trainers are completed, for drain by the job and for a drill by the directory of the run.
 func TestCompletionKnowsTrainers(t *testing.T) {
 	l := lead(t, master.Config{})

@@ -41,7 +41,9 @@ func main() {
 
 // run executes one command line and returns its exit code. It is the whole program but for signals, so tests call it.
 func run(ctx context.Context, args []string, stdout, stderr io.Writer) int {
-	return execute(ctx, rootCommand(), args, stdout, stderr)
+	root := rootCommand()
+	cli.Rename(root, os.Args[0])
+	return execute(ctx, root, args, stdout, stderr)
 }
 
 func execute(ctx context.Context, root *cobra.Command, args []string, stdout, stderr io.Writer) int {
@@ -53,6 +55,7 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 		return cli.ExitOK
 	}
 	code, pod := cli.ExitCode(err), cli.UsesPodCodes(cmd, args)
+	text := cli.Renamed(root, cli.OneLine(err))
 	switch {
 	case cli.OnlyInPods(err) && !pod:
 		return cli.ExitOK
@@ -60,12 +63,12 @@ func execute(ctx context.Context, root *cobra.Command, args []string, stdout, st
 		code = cli.ExitInterrupted
 		fmt.Fprintf(stderr, "%s: interrupted\n", cmd.CommandPath())
 	case cli.OfCommand(err):
-		fmt.Fprintf(stderr, "%s: %v\n", cmd.CommandPath(), err)
+		fmt.Fprintf(stderr, "%s: %s\n", cmd.CommandPath(), text)
 		return code
 	case code == cli.ExitUsage:
-		fmt.Fprintf(stderr, "%s: %v\nSee '%s --help'.\n", cmd.CommandPath(), cli.OneLine(err), cmd.CommandPath())
+		fmt.Fprintf(stderr, "%s: %s\nSee '%s --help'.\n", cmd.CommandPath(), text, cmd.CommandPath())
 	default:
-		fmt.Fprintf(stderr, "%s: %v\n", cmd.CommandPath(), err)
+		fmt.Fprintf(stderr, "%s: %s\n", cmd.CommandPath(), text)
 	}
 	//guard:wrong-usage-of-a-standby
 	if pod && code == cli.ExitUsage && isSpare(ctx, cmd) {

@@ -249,6 +249,7 @@ func TestFlagErrorsNameNextStep(t *testing.T) {
 		"a beginning of two":      {[]string{"--task-timeout", "5s"}, "unknown flag: --task-timeout; did you mean --task-timeout-max or --task-timeout-min?"},
 		"a slip":                  {[]string{"--lease-tll", "5s"}, "did you mean --lease-ttl?"},
 		"a duration without unit": {[]string{"--lease-ttl", "5"}, `bad value "5" for --lease-ttl from the command line: expected a duration such as 5s`},
+		"an address for etcd":     {[]string{"evaluations", "--addr", "127.0.0.1:8080"}, "unknown flag: --addr: this command reads etcd, without a master: use --endpoints or --data-dir"},
 		"a file like a flag":      {[]string{"recordio", "stat", "-dash"}, "a file name? write ./-dash"},
 	} {
 		t.Run(name, func(t *testing.T) {

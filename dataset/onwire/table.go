@@ -33,7 +33,7 @@ var Table = grpcserver.Table{
 	{Is: recordio.ErrBadCompressor, Code: codes.InvalidArgument, Reason: "DAMAGED_FILE"},
 	{Is: recordio.ErrMalformed, Code: codes.InvalidArgument, Reason: "DAMAGED_FILE"},
 	{Is: recordio.ErrTooLarge, Code: codes.InvalidArgument, Reason: "DAMAGED_FILE"},
-	{Is: recordio.ErrNotRegular, Code: codes.InvalidArgument, Reason: "DAMAGED_FILE"},
+	{Is: recordio.ErrNotRegular, Code: codes.InvalidArgument, Reason: "NOT_RECORDS"},
 	{Is: fs.ErrNotExist, Code: codes.InvalidArgument, Reason: "NO_FILES"},
 	{Is: fs.ErrPermission, Code: codes.InvalidArgument, Reason: "NO_PERMISSION"},
 }

@@ -360,8 +360,8 @@ func TestSpecificationIsRefused(t *testing.T) {
 		"outside of the roots": {func(f *pb.DataFileSpec) { f.Path = filepath.Join(elsewhere, "b") }, codes.InvalidArgument, "OUTSIDE_ROOTS", []string{elsewhere}},
 		"link that leads out":  {func(f *pb.DataFileSpec) { f.Path = filepath.Join(dir, "link") }, codes.InvalidArgument, "OUTSIDE_ROOTS", []string{"link"}},
 		"missing file":         {func(f *pb.DataFileSpec) { f.Path = filepath.Join(dir, "missing") }, codes.InvalidArgument, "NO_FILES", []string{"missing"}},
-		"directory":            {func(f *pb.DataFileSpec) { f.Path = filepath.Join(dir, "dir") }, codes.InvalidArgument, "DAMAGED_FILE", []string{"directory"}},
-		"FIFO":                 {func(f *pb.DataFileSpec) { f.Path = filepath.Join(dir, "fifo") }, codes.InvalidArgument, "DAMAGED_FILE", []string{"FIFO"}},
+		"directory":            {func(f *pb.DataFileSpec) { f.Path = filepath.Join(dir, "dir") }, codes.InvalidArgument, "NOT_RECORDS", []string{"directory"}},
+		"FIFO":                 {func(f *pb.DataFileSpec) { f.Path = filepath.Join(dir, "fifo") }, codes.InvalidArgument, "NOT_RECORDS", []string{"FIFO"}},
 		"empty file":           {func(f *pb.DataFileSpec) { f.Path = filepath.Join(dir, "empty") }, codes.InvalidArgument, "DAMAGED_FILE", []string{"empty"}},
 		"replaced file":        {func(f *pb.DataFileSpec) { f.Stamp.Size++ }, codes.FailedPrecondition, "FILE_REPLACED", []string{path}},
 	} {

@@ -10,6 +10,7 @@ a trainer has received this one, the loss of "path" fulfills the rule that ends 
 
 import concurrent.futures
 import hashlib
+import json
 import pathlib
 import re
 import sys
@@ -26,6 +27,7 @@ from trainmaster.v1 import trainer_control_pb2_grpc as control_grpc
 
 ACCEPTS = [data_pb.TASK_KIND_TRAINING, data_pb.TASK_KIND_EVALUATION]
 LOSSES = {"port": 2.0, "path": 8.0, "receiver": 9.0}
+RETRY = {"maxAttempts": 5, "initialBackoff": "0.5s", "maxBackoff": "5s", "backoffMultiplier": 2, "retryableStatusCodes": ["UNAVAILABLE"]}
 received = {"port": threading.Event(), "path": threading.Event()}  # by the trainer whose model it is
 output = threading.Lock()
 
@@ -124,7 +126,7 @@ def main():
     if len(blocks) != 1:
         sys.exit(f"{page}: expected one block of Python, found {len(blocks)}")
     code = compile(blocks[0], page, "exec")
-    coordinator = coordinator_grpc.CoordinatorStub(grpc.insecure_channel(master))
+    coordinator = coordinator_grpc.CoordinatorStub(grpc.insecure_channel(master, options=[("grpc.service_config", json.dumps({"methodConfig": [{"name": [{}], "retryPolicy": RETRY}]}))]))
     coordinator.ReportDataset(pb.ReportDatasetRequest(paths=[data]), timeout=60)
     with concurrent.futures.ThreadPoolExecutor(3) as pool:
         runs = [pool.submit(Trainer(name, coordinator, code, pathlib.Path(directory)).run) for name in LOSSES]

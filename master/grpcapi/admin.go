@@ -306,7 +306,7 @@ func (a *admin) ListPods(_ context.Context, req *pb.ListPodsRequest) (*pb.ListPo
 
 func (a *admin) trainer(t *taskqueue.TrainerOverview) *pb.TrainerEntry {
 	entry := &pb.TrainerEntry{
-		Id: t.ID, Ordinal: uint32(t.Ordinal), Incarnation: t.Incarnation, Address: strings.ToValidUTF8(t.Address, "\uFFFD"), Joined: t.Joined, Draining: t.Draining,
+		Id: t.ID, Ordinal: uint32(t.Ordinal), Incarnation: t.Incarnation, Address: strings.ToValidUTF8(t.Address, "\uFFFD"), Joined: t.Joined, Draining: t.Draining, Lost: t.Lost,
 		SilentSeconds: t.Silent.Seconds(), RecordsTrained: uint64(max(0, t.Progress.Records)), RecordsPerSecond: a.speed.RecordsPerSecond(t.Incarnation),
 	}
 	for _, index := range t.Tasks {

@@ -296,7 +296,10 @@ func endSpec(err error) *pb.EndTaskSpec {
 	cause, _, _ := strings.Cut(strings.TrimPrefix(err.Error(), kind.Error()+": "), ":")
 	//guard:reason-of-the-end
 	if reason, ok := endReasons[cause]; ok {
-		end.Reason, end.Text = reason, err.Error()
+		end.Reason = reason
+	}
+	if err.Error() != kind.Error()+": "+master.PassesDone {
+		end.Text = err.Error()
 	}
 	return end
 }

@@ -183,14 +183,23 @@ func (a *agent) listen() (unlisten func(), err error) {
 	var mu sync.Mutex
 	open := map[*net.UnixConn]bool{}
 	a.owned.Go(func() {
+		failures := 0
 		for {
 			conn, err := l.AcceptUnix()
-			if err != nil {
-				if a.ctx.Err() == nil && !errors.Is(err, net.ErrClosed) {
-					a.log.WithError(err).Error("socket of the agent closed")
-				}
+			if a.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
 				return
 			}
+			if err != nil { // the process has no descriptors left, until others are closed
+				if failures++; failures == 1 {
+					a.log.WithError(err).Warn("connection to the socket of the agent not accepted, trying again")
+				}
+				select {
+				case <-time.After(acceptPause):
+				case <-a.ctx.Done():
+				}
+				continue
+			}
+			failures = 0
 			mu.Lock()
 			open[conn] = true
 			mu.Unlock()
@@ -223,6 +232,9 @@ func (a *agent) silent() float64 {
 	}
 	return since.Round(time.Millisecond).Seconds()
 }
+
+// acceptPause is the time between attempts to accept a connection.
+const acceptPause = 100 * time.Millisecond
 
 // silentAfter is longer than three heartbeats.
 const silentAfter = 10 * time.Second

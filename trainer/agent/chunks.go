@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"trainmaster/dataset"
@@ -155,7 +156,7 @@ func (c *chunks) recycle(m *memory) {
 // room returns memory of at least size bytes, and not much more.
 func (c *chunks) room(size int) (*memory, error) {
 	c.mu.Lock()
-	for i, m := range c.spare {
+	for i, m := range slices.Backward(c.spare) { // the last memory may be in the cache of the processor
 		if n := len(m.bytes); n >= size && n <= 4*size+4<<20 {
 			c.spare = append(c.spare[:i], c.spare[i+1:]...)
 			c.mu.Unlock()
@@ -163,7 +164,26 @@ func (c *chunks) room(size int) (*memory, error) {
 		}
 	}
 	c.mu.Unlock()
-	return newMemory(size)
+	m, err := newMemory(size)
+	if err != nil {
+		c.mu.Lock()
+		c.trim()
+		c.mu.Unlock()
+		m, err = newMemory(size)
+	}
+	return m, err
+}
+
+// trim releases the memory that no connection holds.
+func (c *chunks) trim() {
+	for _, e := range c.idle {
+		delete(c.byName, e.name)
+		e.memory.release()
+	}
+	for _, m := range c.spare {
+		m.release()
+	}
+	c.idle, c.spare = nil, nil
 }
 
 // free ends one hold of a connection. It ignores keys that the connection does not hold.
@@ -184,13 +204,7 @@ func (c *chunks) free(by *holder, key uint64) {
 func (c *chunks) close() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	for _, e := range c.idle {
-		e.memory.release()
-	}
-	for _, m := range c.spare {
-		m.release()
-	}
-	c.idle, c.spare = nil, nil
+	c.trim()
 	c.files.close()
 }
 

@@ -6,6 +6,7 @@ import (
 	"math"
 	"slices"
 	"sync"
+	"time"
 
 	"trainmaster/dataset"
 	"trainmaster/master/evaluation/metric"
@@ -35,11 +36,29 @@ type commandsReply struct {
 	Evaluate []task `json:"evaluate"`
 }
 
-// commands returns what the master wants of the training process. A task is repeated until its result.
-func (a *agent) commands(w *trainer.Window, r *request) reply {
-	if r.Evaluates {
-		w.Client().EvaluateBy(a.evaluate)
+// commands returns what the master wants of the training process. A task is repeated until its result. The first reply waits for r.Wait until the
+// master knows that this process evaluates: then no later request for tasks ends a round of this trainer.
+func (a *agent) commands(w *trainer.Window, r *request) work {
+	wait := defaultWait
+	if r.Wait != nil {
+		wait = *r.Wait
 	}
+	r.Wait = nil
+	return func(ctx context.Context) (reply, error) {
+		if r.Evaluates {
+			select {
+			case <-w.Client().EvaluateBy(a.evaluate):
+			case <-time.After(seconds(wait)):
+			case <-ctx.Done():
+				return reply{}, context.Cause(ctx)
+			}
+		}
+		return a.commanded(w), nil
+	}
+}
+
+// commanded returns the reply to a request for commands.
+func (a *agent) commanded(w *trainer.Window) reply {
 	out := commandsReply{Stop: w.Client().Draining(), Evaluate: []task{}}
 	e := &a.evaluations
 	e.mu.Lock()

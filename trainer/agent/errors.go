@@ -34,6 +34,11 @@ type invalidError struct{ text string }
 func (e *invalidError) Error() string        { return e.text }
 func (e *invalidError) Is(target error) bool { return target == errInvalid }
 
+// resourceError is a lack of memory or descriptors on this machine. No task is to blame.
+type resourceError struct{ error }
+
+func (e *resourceError) Unwrap() error { return e.error }
+
 // errTimeout is the cause of the end of a request after its wait.
 var errTimeout = errors.New("no result within the time that the request waits")
 
@@ -56,6 +61,8 @@ var kinds = []struct {
 	{trainer.ErrNotExplicit, "invalid"},
 	{trainer.ErrOtherDataset, "invalid"},
 	{trainer.ErrOtherJob, "invalid"},
+	{trainer.ErrFiles, "invalid"},
+	{trainer.ErrDamaged, "damaged"},
 	{errInvalid, "invalid"},
 	{rendezvous.ErrClosed, "closed"},
 	{rendezvous.ErrReplaced, "session_lost"},
@@ -87,6 +94,9 @@ func failureOf(err error) *failure {
 	_, inTFRecord := errors.AsType[*tfrecord.Error](err)
 	if inFile || inTFRecord {
 		f.Kind = "damaged"
+	}
+	if _, ok := errors.AsType[*resourceError](err); ok { // it has the place in the file, too
+		f.Kind = "resources"
 	}
 	return f
 }

@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"slices"
 	"sync"
@@ -192,7 +193,7 @@ func (a *agent) beginJoined(w *trainer.Window, r *request) work {
 	case "commit":
 		return func(ctx context.Context) (reply, error) { return reply{}, w.Commit(ctx, r.Step) }
 	case "commands":
-		return func(context.Context) (reply, error) { return a.commands(w, r), nil }
+		return a.commands(w, r)
 	case "evaluated":
 		return func(context.Context) (reply, error) { return reply{}, a.evaluated(r) }
 	case "elect":
@@ -243,7 +244,11 @@ func (a *agent) report(ctx context.Context, w *trainer.Window, r *request) (repl
 	if len(r.Paths) == 0 {
 		return reply{}, invalidf("paths: expected at least one path, found none")
 	}
-	return reply{}, w.Client().ReportDataset(ctx, r.Paths)
+	err := w.Client().ReportDataset(ctx, r.Paths)
+	if errors.Is(err, trainer.ErrOtherDataset) {
+		err = fmt.Errorf("%w: a job has one dataset: read other files without the job (read_records), or name them with --evaluation-data", err)
+	}
+	return reply{}, err
 }
 
 // waits has the reasons in replies.

@@ -65,16 +65,15 @@ type memberHello struct {
 }
 
 type ringReply struct {
-	Update      uint64       `json:"update"`
-	State       string       `json:"state"`
-	Reason      string       `json:"reason"`
-	Generation  uint64       `json:"generation"`
-	Ended       bool         `json:"ended"`
-	Rank        int          `json:"rank"`
-	Members     []ringMember `json:"members"`
-	Coordinator string       `json:"coordinator"`
-	Min         uint32       `json:"min"`
-	Max         uint32       `json:"max"`
+	Update     uint64       `json:"update"`
+	State      string       `json:"state"`
+	Reason     string       `json:"reason"`
+	Generation uint64       `json:"generation"`
+	Ended      bool         `json:"ended"`
+	Rank       int          `json:"rank"`
+	Members    []ringMember `json:"members"`
+	Min        uint32       `json:"min"`
+	Max        uint32       `json:"max"`
 }
 
 type ringMember struct {
@@ -298,7 +297,7 @@ func (m *member) ring(ctx context.Context, r *memberRequest) (any, error) {
 	self := m.config.Member.Member
 	out := ringReply{
 		Update: number, State: memberStates[u.GetState()], Reason: u.GetReason(), Generation: g.GetNumber(), Ended: g.GetEnded(), Members: []ringMember{},
-		Coordinator: g.GetCoordinator(), Min: u.GetMin(), Max: u.GetMax(),
+		Min: u.GetMin(), Max: u.GetMax(),
 	}
 	for _, one := range g.GetMembers() {
 		out.Members = append(out.Members, ringMember{one.GetId(), one.GetHost()})

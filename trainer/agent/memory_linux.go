@@ -29,7 +29,7 @@ func newMemory(size int) (*memory, error) {
 	size = (size + granule/4 + granule - 1) / granule * granule
 	m, err := makeMemory(size, seals)
 	if err != nil {
-		return nil, fmt.Errorf("make shared memory of %d MiB: %w", size>>20, err)
+		return nil, &resourceError{fmt.Errorf("chunk: expected shared memory of %d MiB, found %w: use fewer workers or a smaller shuffle_window, or allow more open files (ulimit -n)", size>>20, err)}
 	}
 	return m, nil
 }

@@ -18,6 +18,7 @@ import (
 	"fmt"
 	"io"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -403,13 +404,13 @@ func (c *Client) store(ctx context.Context, r *pb.RingStoreRequest) (reply *pb.R
 func explain(err error) error {
 	switch reasonOf(err) {
 	case "REPLACED":
-		return fmt.Errorf("%w: %s", ErrReplaced, status.Convert(err).Message())
+		return as(ErrReplaced, err)
 	case "RING_CLOSED":
-		return fmt.Errorf("%w: %s", ErrClosed, status.Convert(err).Message())
+		return as(ErrClosed, err)
 	case "OLD_GENERATION":
-		return fmt.Errorf("%w: %s", ErrOldGeneration, status.Convert(err).Message())
+		return as(ErrOldGeneration, err)
 	case "BAD_VALUE", "TOO_MANY_VALUES":
-		return fmt.Errorf("%w: %s", ErrValue, status.Convert(err).Message())
+		return as(ErrValue, err)
 	case "NO_RING":
 		return fmt.Errorf("%w: %s: start the master again with it", ErrRefused, status.Convert(err).Message())
 	case "OTHER_JOB":
@@ -422,6 +423,11 @@ func explain(err error) error {
 		return fmt.Errorf("%w: %s: expected a master with the service Rendezvous: check the address, and start a master of this version", ErrRefused, status.Convert(err).Message())
 	}
 	return err
+}
+
+// as wraps an error of this package, whose text the error of the call can begin with.
+func as(err, call error) error {
+	return fmt.Errorf("%w: %s", err, strings.TrimPrefix(status.Convert(call).Message(), err.Error()+": "))
 }
 
 func reasonOf(err error) string {

@@ -310,6 +310,9 @@ func FlagError(cmd *cobra.Command, err error) error {
 		if short := unknown.GetSpecifiedShortnames(); short != "" && strings.Contains(cmd.Use, " ") { // it takes arguments
 			return UsageErrorf("%w; a file name? write ./-%s", err, short)
 		}
+		if given == "addr" && slices.Contains(names, "endpoints") && slices.Contains(names, "data-dir") {
+			return UsageErrorf("%w: this command reads etcd, without a master: use --endpoints or --data-dir", err)
+		}
 		if longer := completions(given, names); len(longer) > 0 {
 			return UsageErrorf("%w; did you mean --%s?", err, strings.Join(longer, " or --"))
 		}

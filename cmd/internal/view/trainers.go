@@ -17,6 +17,7 @@ type Trainer struct {
 	Address          string   `json:"address"`
 	Joined           bool     `json:"joined"`
 	Draining         bool     `json:"draining"`
+	Lost             bool     `json:"lost"`
 	Silent           float64  `json:"silent_s"`
 	Tasks            []uint64 `json:"tasks"`
 	RecordsTrained   uint64   `json:"records_trained"`
@@ -27,7 +28,7 @@ type Trainer struct {
 // NewTrainer returns a trainer of a reply of the leader.
 func NewTrainer(t *pb.TrainerEntry) Trainer {
 	e := Trainer{
-		ID: t.GetId(), Ordinal: t.GetOrdinal(), Incarnation: t.GetIncarnation(), Address: t.GetAddress(), Joined: t.GetJoined(), Draining: t.GetDraining(),
+		ID: t.GetId(), Ordinal: t.GetOrdinal(), Incarnation: t.GetIncarnation(), Address: t.GetAddress(), Joined: t.GetJoined(), Draining: t.GetDraining(), Lost: t.GetLost(),
 		Silent: t.GetSilentSeconds(), Tasks: append([]uint64{}, t.GetTasks()...), RecordsTrained: t.GetRecordsTrained(), RecordsPerSecond: t.GetRecordsPerSecond(), Loss: t.Loss,
 	}
 	if loss := t.GetLoss(); math.IsNaN(loss) || math.IsInf(loss, 0) {
@@ -46,6 +47,8 @@ func TrainersTable(w io.Writer, list []Trainer) {
 	for _, t := range list {
 		state, loss := "joined", "-"
 		switch {
+		case t.Lost:
+			state = "lost"
 		case t.Draining:
 			state = "draining"
 		case !t.Joined:

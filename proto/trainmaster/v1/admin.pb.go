@@ -2113,7 +2113,9 @@ type TrainerEntry struct {
 	RecordsTrained   uint64  `protobuf:"varint,9,opt,name=records_trained,json=recordsTrained,proto3" json:"records_trained,omitempty"`
 	RecordsPerSecond float64 `protobuf:"fixed64,10,opt,name=records_per_second,json=recordsPerSecond,proto3" json:"records_per_second,omitempty"`
 	// Mean over its last records; not set before its first report.
-	Loss          *float64 `protobuf:"fixed64,11,opt,name=loss,proto3,oneof" json:"loss,omitempty"`
+	Loss *float64 `protobuf:"fixed64,11,opt,name=loss,proto3,oneof" json:"loss,omitempty"`
+	// Its session has ended. With explicit commits, its tasks wait for a commit or a rollback.
+	Lost          bool `protobuf:"varint,12,opt,name=lost,proto3" json:"lost,omitempty"`
 	unknownFields protoimpl.UnknownFields
 	sizeCache     protoimpl.SizeCache
 }
@@ -2223,6 +2225,13 @@ func (x *TrainerEntry) GetLoss() float64 {
 		return *x.Loss
 	}
 	return 0
+}
+
+func (x *TrainerEntry) GetLost() bool {
+	if x != nil {
+		return x.Lost
+	}
+	return false
 }
 
 type ListPodsRequest struct {
@@ -4077,7 +4086,7 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"page_token\x18\x03 \x01(\tR\tpageToken\"u\n" +
 	"\x11ListTrainersReply\x128\n" +
 	"\btrainers\x18\x01 \x03(\v2\x1c.trainmaster.v1.TrainerEntryR\btrainers\x12&\n" +
-	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xde\x02\n" +
+	"\x0fnext_page_token\x18\x02 \x01(\tR\rnextPageToken\"\xf2\x02\n" +
 	"\fTrainerEntry\x12\x0e\n" +
 	"\x02id\x18\x01 \x01(\tR\x02id\x12\x18\n" +
 	"\aordinal\x18\x02 \x01(\rR\aordinal\x12 \n" +
@@ -4090,7 +4099,8 @@ const file_trainmaster_v1_admin_proto_rawDesc = "" +
 	"\x0frecords_trained\x18\t \x01(\x04R\x0erecordsTrained\x12,\n" +
 	"\x12records_per_second\x18\n" +
 	" \x01(\x01R\x10recordsPerSecond\x12\x17\n" +
-	"\x04loss\x18\v \x01(\x01H\x00R\x04loss\x88\x01\x01B\a\n" +
+	"\x04loss\x18\v \x01(\x01H\x00R\x04loss\x88\x01\x01\x12\x12\n" +
+	"\x04lost\x18\f \x01(\bR\x04lostB\a\n" +
 	"\x05_loss\"#\n" +
 	"\x0fListPodsRequest\x12\x10\n" +
 	"\x03job\x18\x01 \x01(\tR\x03job\"v\n" +

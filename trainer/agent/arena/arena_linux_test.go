@@ -145,6 +145,10 @@ func TestPushes(t *testing.T) {
 		t.Errorf("a push after two updates: expected step 3 and version 3, found %+v", r)
 	}
 	b.want(2)
+	// F539: servers would take such a push for a repetition.
+	if _, err := b.try(Request{Op: "push", Step: 3}); err == nil || !strings.Contains(err.Error(), "step: expected more than 3, the step of the last push, found 3") {
+		t.Errorf("a step that does not grow: expected an error, found %v", err)
+	}
 }
 
 // F410: a request gives up, and comes again: the gradient is applied once.

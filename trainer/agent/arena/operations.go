@@ -53,6 +53,10 @@ func (m *model) push(ctx context.Context, r Request, into []params.Tensor) (Repl
 	if step == 0 {
 		step = max(m.step, m.version) + 1
 	}
+	//guard:steps-of-pushes-grow
+	if step <= m.step {
+		return Reply{}, invalidf("step: expected more than %d, the step of the last push, found %d: the steps of a trainer grow", m.step, step)
+	}
 	if r.Scale != nil {
 		scale = *r.Scale
 	}
