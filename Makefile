@@ -63,7 +63,7 @@ test: setup ## the core tier of tests, most with the race detector; ends with th
 
 .PHONY: wheel
 wheel: build ## a Python wheel with bin/master, in bin: make wheel [GOOS=linux GOARCH=arm64 with such a bin/master]
-	scripts/python.sh wheel
+	TRAINMASTER_VERSION=$(VERSION) scripts/python.sh wheel
 
 .PHONY: test-python
 test-python: setup build ## ruff, mypy and the tests of the Python package, with real masters and DataLoader workers: make test-python [ARGS="-k loader"]

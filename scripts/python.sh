@@ -48,6 +48,7 @@ test)
 	"$python" -m ruff check --quiet . ../examples/{ddp,flights,jax,lightning,mnist,transformers} ../scripts/python
 	"$python" -m ruff format --quiet --check . ../examples/{ddp,flights,jax,lightning,mnist,transformers} ../scripts/python
 	"$python" -m mypy --no-error-summary
+	"$python" -m mypy --no-error-summary --python-version 3.10 src # the oldest that the package supports
 	for e in ddp flights jax lightning transformers; do # each is a module named train
 		"$python" -m mypy --no-error-summary "../examples/$e"
 	done

@@ -9,7 +9,7 @@ import struct
 import grpc
 import numpy
 
-from trainmaster.v1 import coordinator_pb2_grpc, data_pb2, data_proxy_pb2, data_proxy_pb2_grpc
+from trainmaster.v1 import coordinator_pb2_grpc, data_proxy_pb2, data_proxy_pb2_grpc
 
 SERVICE = "trainmaster.v1.Coordinator"
 

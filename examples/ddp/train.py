@@ -25,7 +25,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--train", default="mnist/digits-0*", help="files to train on")
     parser.add_argument("--test", default="mnist/digits-test-*", help="files to measure the model on")
-    parser.add_argument("--saved", default="saved", help="directory of the saved steps, which all ranks share")
+    parser.add_argument("--saved", default="ddp-saved", help="directory of the saved steps, which all ranks share")
     parser.add_argument("--workers", type=int, default=1, help="worker processes of each rank")
     args = parser.parse_args()
 

@@ -78,7 +78,7 @@ def main() -> None:
     if optimizer.pull():
         *inputs, late = torch.utils.data.default_collate([parse(r) for r in tm.read_records(args.test)])
         with torch.no_grad():
-            print(f"test AUC {area_under_curve(model(*inputs), late):.2f}")
+            print(f"test AUC {area_under_curve(model(*inputs), late):.3f}")
     loader.close()
 
 

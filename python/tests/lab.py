@@ -17,8 +17,10 @@ import sys
 import time
 import zlib
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
+
+import pytest
 
 import trainmaster as tm
 
@@ -106,6 +108,33 @@ class Job:
         return passes
 
 
+class Servers:
+    """A job with parameter servers. `etcd` is its address."""
+
+    def __init__(self, directory: pathlib.Path, stack: contextlib.ExitStack, *flags: str) -> None:
+        self.etcd, addr = (f"127.0.0.1:{free_port()}" for _ in range(2))
+        self.log, self._stack = stack.enter_context((directory / "log").open("wb")), stack
+        self.start("--data-dir", str(directory / "etcd"), "--etcd-listen", self.etcd, "--listen", addr, "--http", "", *flags)
+
+    def start(self, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start a process of the job."""
+        environment = {k: v for k, v in os.environ.items() if not k.startswith("TRAINMASTER_")}
+        process = subprocess.Popen([MASTER, *arguments], stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log, env=environment)
+        self._stack.callback(process.wait)
+        self._stack.callback(process.kill)
+        return process
+
+    def serve(self, *flags: str) -> subprocess.Popen[bytes]:
+        """Start a parameter server."""
+        return self.start("pserver", "--endpoints", self.etcd, *flags)
+
+
+def refuses(words: str, call: Callable[[], Any]) -> None:
+    with pytest.raises((tm.Error, ValueError, TypeError)) as e:
+        call()
+    assert words in str(e.value), e.value
+
+
 def numbers(directory: pathlib.Path, n: int, shards: int = 2, per_chunk: int = 25, size: int = 12, force: bool = False) -> str:
     """Write n records, each with its number and a checksum, and return the glob of the files."""
     body = (size + 4) * per_chunk
@@ -166,6 +195,13 @@ def end(pid: int) -> None:
         assert poll.poll(240_000)
     finally:
         os.close(descriptor)
+
+
+def stop(pid: int) -> None:
+    """Stop a process, and wait until all its threads are stopped."""
+    os.kill(pid, signal.SIGSTOP)
+    while any(") T " not in t.read_text() for t in pathlib.Path(f"/proc/{pid}/task").glob("*/stat")):
+        time.sleep(0.01)
 
 
 def await_text(file: pathlib.Path, words: str, times: int) -> None:

@@ -34,7 +34,7 @@ BUGS = [
         "test_account.py::test_each_record_is_consumed_once",
     ),
     Bug(
-        "F390", "no marker while a batch is in flight", "account.py", "if in_flight and not is_closed:", "if False:",
+        "F390", "no marker while a batch is in flight", "account.py", "if not is_closed and any(b.runs for b in s.flight):", "if False:",
         "test_account.py::test_each_record_is_consumed_once",
     ),
     Bug(
@@ -44,6 +44,10 @@ BUGS = [
     Bug(
         "F391", "batches of two passes are mixed", "account.py", "if n and source.work.pass_ != pass_:", "if False:",
         "test_account.py::test_each_record_is_consumed_once",
+    ),
+    Bug(
+        "F391", "finished tasks are reported with each request", "_sampler.py", "        self.account.reported(finished)  # after", "        pass  # after",
+        "test_loader.py::test_finishes_are_reported_once",
     ),
     Bug(
         "F392", "the state changes in two steps", "account.py", "        self._state = s._replace(flight=s.flight[1:], sent",
@@ -63,6 +67,10 @@ BUGS = [
         'tasks += (reply["id"] not in self._unwanted and reply.get("tasks")) or ()', "test_link.py::test_reply_of_another_request_is_not_taken",
     ),
     Bug(
+        "F393", "memory of a request that was given up is lost", "_link.py", "            os.close(descriptor)\n            if \"key\" in reply:\n                self._freed",
+        "            os.close(descriptor)\n            if \"key\" in reply:\n                collections.deque()", "test_link.py::test_memory_of_a_request_that_was_given_up_is_freed",
+    ),
+    Bug(
         "F394", "a worker that died does not interrupt the loop", "torch/_dataloader.py", "        if self.is_armed and not", "        if False and not",
         "test_torch.py::test_worker_that_is_killed_in_a_message_does_not_block_the_loop[fork]",
     ),
@@ -80,14 +88,162 @@ BUGS = [
     ),
     Bug(
         "F394", "workers are replaced forever", "torch/_dataloader.py", "if failed > _RETRIES:", "if False:",
-        "test_torch.py::test_worker_that_always_dies_ends_the_loop",
+        "test_torch.py::test_worker_that_always_dies_ends_the_loop[dies_at_40]",
+    ),
+    Bug(
+        "F399", "a local master leaves its directory", "local.py", '; rm -rf "$LOCAL_DIRECTORY"', "",
+        "test_client.py::test_local_master_ends_with_its_process",
+    ),
+    Bug(
+        "F394", "any worker that exits ends the loop", "torch/_dataloader.py", "if not has_answered and any(w.exitcode", "if any(w.exitcode",
+        "test_torch.py::test_worker_that_always_dies_ends_the_loop[exits_at_40]",
+    ),
+    Bug(
+        "F506", "a lack of a descriptor for the connection is an error of the system", "_agent.py", "            except OSError as e:\n                raise errors.ResourceError", "            except KeyError as e:\n                raise errors.ResourceError",
+        "test_loader.py::test_lack_of_a_descriptor_for_the_connection_ends_the_loop",
+    ),
+    Bug(
+        "F535", "a node that was away ends", "torch/elastic.py", "with contextlib.suppress(errors.OldGenerationError):", "with contextlib.suppress(KeyError):",
+        "test_elastic.py::test_node_that_was_away_for_several_generations_takes_part_in_the_next",
+    ),
+    Bug(
+        "F535", "a node joins again after its end", "torch/elastic.py", "                if self._is_shut_down:", "                if False:",
+        "test_elastic.py::test_node_that_was_away_for_several_generations_takes_part_in_the_next",
+    ),
+    Bug(
+        "F536", "an untrained model is committed", "torch/_checkpoints.py", '        self._require_restored("commit()")\n', "",
+        "test_checkpoints.py::test_commit_before_restore_is_refused",
+    ),
+    Bug(
+        "F537", "a task is not finished when its records are applied", "client.py", "        if task._left <= 0:\n", "        if False:\n",
+        "test_docs.py::test_example_without_a_framework_continues_after_kills",
+    ),
+    Bug(
+        "F484", "rows are written while the agent reads others", "ps.py", "        self._check_over(op)\n        self.settle()\n        dims", "        self._check_over(op)\n        dims",
+        "test_ps.py::test_gradients_of_an_operation_in_progress_stay",
+    ),
+    Bug(
+        "F538", "gradients elsewhere are not copied", "torch/_optimizer.py", "elif not _is_view(p.grad, gradient):", "elif False:",
+        "test_optimizer.py::test_parameters_that_a_script_moves_are_trained",
+    ),
+    Bug(
+        "F538", "parameters elsewhere are not copied", "torch/_optimizer.py", "            if not _is_view(p, place):\n                p.data.copy_(place)", "            if False:\n                p.data.copy_(place)",
+        "test_optimizer.py::test_parameters_that_a_script_moves_are_trained",
+    ),
+    Bug(
+        "F538", "the script has the tensors of the optimizer", "torch/_optimizer.py", "p.data = torch.from_numpy(self.ps.parameters[name])", "p.data = parameter",
+        "test_optimizer.py::test_parameters_that_a_script_moves_are_trained",
+    ),
+    Bug(
+        "F539", "a gradient is broadcast", "ps.py", "if array.shape != self.gradients[name].shape:", "if False:",
+        "test_optimizer.py::test_bad_argument_of_an_exchange_is_named_and_ends_nothing",
+    ),
+    Bug(
+        "F539", "a number of NumPy is sent as it is", "ps.py", '"scale": float(scale)}', '"scale": scale}',
+        "test_optimizer.py::test_bad_argument_of_an_exchange_is_named_and_ends_nothing",
+    ),
+    Bug(
+        "F539", "0 selects the default", "ps.py", "elif name in _ABOVE_ZERO and np.float32(value) == 0:", "elif False:",
+        "test_optimizer.py::test_bad_argument_of_an_exchange_is_named_and_ends_nothing",
+    ),
+    Bug(
+        "F540", "a rollback at the start ends the script", "ps.py", "            except self.lost:  # as in", "            except ZeroDivisionError:  # as in",
+        "test_optimizer.py::test_trainer_joins_a_synchronous_job_before_its_servers",
+    ),
+    Bug(
+        "F540", "tasks of the former session are finished in the next one", "ps.py", "                if self.session._has_tasks():\n                    raise\n", "",
+        "test_optimizer.py::test_optimizer_that_is_made_in_the_loop_restarts_no_session",
+    ),
+    Bug(
+        "F509", "a stopped agent of a ring is waited for", "_link.py", "with contextlib.suppress(errors.InvalidError):  # a member", "with contextlib.suppress(errors.AgentTimeoutError):  # a member",
+        "test_elastic.py::test_node_that_was_away_for_several_generations_takes_part_in_the_next",
+    ),
+    Bug(
+        "F541", "the model has other parameters than the version", "torch/_optimizer.py", "            if self.ps.settle():\n                self._take()\n", "            self.ps.settle()\n",
+        "test_optimizer.py::test_parameters_elsewhere_are_those_of_the_version_after_an_interrupt",
+    ),
+    Bug(
+        "F541", "the initial parameters change with the model", "ps.py", "{name: a.copy() for name, a in arrays.items()}", "dict(arrays)",
+        "test_optimizer.py::test_parameters_elsewhere_are_those_of_the_version_after_an_interrupt",
+    ),
+    Bug(
+        "F541", "the end of the job replaces the parameters", "ps.py", "dict(self.parameters) if self.session.over else self._initial or", "self._initial or",
+        "test_optimizer.py::test_parameters_elsewhere_are_those_of_the_version_after_an_interrupt",
+    ),
+    Bug(
+        "F393", "an interrupt leaves the number of a closed descriptor", "_link.py",
+        "            self._in = self._in._replace(replies=replies)  # before its descriptor is closed: no descriptor is closed twice\n            self._drop(*reply)\n",
+        "            self._drop(*reply)\n            self._in = self._in._replace(replies=replies)\n",
+        "test_link.py::test_interrupt_closes_no_descriptor_twice",
+    ),
+    Bug(
+        "F397", "a chunk ahead keeps its descriptor", "_link.py", "for descriptor in (*self._in.descriptors, *(d for _, d in self._in.replies.values() if d is not None)):", "for descriptor in self._in.descriptors:",
+        "test_link.py::test_link_that_ends_leaves_no_descriptor_of_a_chunk_ahead",
+    ),
+    Bug(
+        "F542", "the loop of a late client asks for commands", "client.py", "        if self.over == LATE:\n            return False, []\n", "",
+        "test_client.py::test_job_of_this_process_alone_that_has_ended",
+    ),
+    Bug(
+        "F542", "the next client waits for the master of the ended job", "local.py", "if _own is None or _own.has_ended:", "if _own is None:",
+        "test_client.py::test_job_of_this_process_alone_that_has_ended",
+    ),
+    Bug(
+        "F542", "an address whose master has ended is tried", "client.py", "ended = has_ended(self._where)", "ended = False",
+        "test_client.py::test_job_of_this_process_alone_that_has_ended",
+    ),
+    Bug(
+        "F543", "the agent of a client that nothing uses runs on", "client.py", "            agent.release([*self._held.finished, *self._unreported()])\n", "",
+        "test_client.py::test_client_that_is_not_closed_ends_its_session",
+    ),
+    Bug(
+        "F543", "the finished tasks of a client that nothing uses are lost", "client.py", "*self._unreported()])", "])",
+        "test_client.py::test_client_that_is_not_closed_ends_its_session",
+    ),
+    Bug(
+        "F544", "two threads are in a loop", "loader.py", 'self._threads.setdefault("in the loop", thread) != thread', "False",
+        "test_loader.py::test_loop_of_another_thread_is_refused",
+    ),
+    Bug(
+        "F509", "a stopped agent that owes a chunk is waited for", "_link.py", "self._await(number) if timeout is None else self._wait(number, timeout)", "self._wait(number, 1e9 if timeout is None else timeout)",
+        "test_client.py::test_stopped_agent_that_owes_a_chunk_counts_as_lost",
+    ),
+    Bug(
+        "F509", "a slow chunk is a lost agent", "_link.py", '                self._call("free", _PATIENCE, {"key": 0})', "                raise errors.AgentTimeoutError",
+        "test_client.py::test_stopped_agent_that_owes_a_chunk_counts_as_lost",
+    ),
+    Bug(
+        "F534", "Ctrl-C ends a worker that starts", "torch/_dataloader.py", "            signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))\n", "",
+        "test_torch.py::test_worker_that_is_interrupted_at_its_start_goes_on",
+    ),
+    Bug(
+        "F534", "Ctrl-C has no effect after workers could not start", "torch/_dataloader.py",
+        "            signal.pthread_sigmask(signal.SIG_SETMASK, mask)\n            _watch.is_starting", "            _watch.is_starting",
+        "test_torch.py::test_lack_of_processes_leaves_a_loop_that_ctrl_c_ends",
+    ),
+    Bug(
+        "F534", "Ctrl-C has no effect while the first draw waits", "torch/_dataloader.py", "signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # the workers", "pass  #",
+        "test_torch.py::test_worker_that_is_interrupted_at_its_start_goes_on",
+    ),
+    Bug(
+        "F534", "torch's handler raises for workers that start", "torch/_dataloader.py", "if callable(before) and not self.is_starting:", "if callable(before):",
+        "test_torch.py::test_worker_that_dies_while_others_start_is_replaced",
     ),
     Bug(
         "F395", "a failure is not reported",
         "_sampler.py",
-        "self.client.fail_work(f.task, f.text)",
+        "self.client._fail_work(f.task, f.text)",
         "pass",
         "test_loader.py::test_decode_error_fails_its_task",
+    ),
+    Bug(
+        "F395", "records of a failed task stay in the batch that is begun", "account.py", "partial=s.partial.without(task), flight", "partial=s.partial, flight",
+        "test_account.py::test_failed_task_leaves_the_batch_that_is_begun",
+    ),
+    Bug(
+        "F395", "a failed task is dropped before it is reported", "_sampler.py", "                self.client._fail_work(f.task, f.text)",
+        "                self.account.fail(f.task)\n                self.client._fail_work(f.task, f.text)",
+        "test_loader.py::test_exception_before_a_failure_is_reported_keeps_its_task",
     ),
     Bug(
         "F395", "records of a failed task stay in its batch", "_reader.py", "in made if task not in bad for item", "in made for item",
@@ -101,24 +257,36 @@ BUGS = [
         "F396", "batches of a lost session go on", "_sampler.py", "        self.account.reset()\n", "", "test_loader.py::test_agent_that_is_killed_costs_no_count",
     ),
     Bug(
-        "F480", "progress finds the end of the agent", "client.py", "with contextlib.suppress(errors.AgentLostError):  # the next", "if True:  # the next",
+        "F444", "a progress report to a dead agent ends the loop", "client.py", "suppress(errors.AgentLostError):  # the next request finds it\n            self._link", "suppress():\n            self._link",
+        "test_loader.py::test_batch_of_a_lost_session_comes_again",
+    ),
+    Bug(
+        "F480", "progress finds the end of the agent", "client.py", "suppress(errors.AgentLostError):  # the next request finds it\n            self._link", "suppress():\n            self._link",
         "test_loader.py::test_agent_that_is_killed_in_a_step_does_not_end_the_loop",
     ),
     Bug(
-        "F480", "a session that has not begun counts as begun", "client.py", "        self._agent = self._start()\n        try:", "        self._agent = self._start()\n        self.is_lost = False\n        try:",
+        "F480", "a session that has not begun counts as begun", "client.py", "        self._agent = self._start()\n        try:", "        self._agent = self._start()\n        self._is_lost = False\n        try:",
         "test_loader.py::test_exception_in_a_restart_loses_no_record",
     ),
     Bug(
-        "F480", "tasks that came late hide the finished ones", "client.py", "if self.link.tasks and finished:", "if False:",
+        "F480", "tasks that came late hide the finished ones", "client.py", "if (self._given_back or self._link.tasks) and finished:", "if False:",
         "test_client.py::test_finishes_are_reported_after_an_interrupt",
     ),
     Bug(
-        "F481", "a loss that is not finite is sent", "client.py", "if loss is not None and math.isfinite(loss)", "if loss is not None",
+        "F480", "a request to a closed agent is an error of the system", "_link.py", "        self._in = self._in._replace(is_ended=True)\n", "",
+        "test_loader.py::test_exception_in_a_restart_loses_no_record[master]",
+    ),
+    Bug(
+        "F481", "a loss that is not finite is sent", "client.py", "if math.isfinite(value) else {}", "if loss is not None else {}",
         "test_loader.py::test_loss_that_is_not_finite_costs_no_record",
     ),
     Bug(
-        "F482", "each chunk of the window stays mapped", "loader.py", "return min(32 * window, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4)",
+        "F482", "each chunk of the window stays mapped", "loader.py", "return min(32 * window, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4 // readers))",
         "return 32 * window", "test_loader.py::test_mapped_chunks_stay_below_the_limit_of_open_files",
+    ),
+    Bug(
+        "F482", "each worker keeps as many chunks as the loader may", "loader.py", " // 4 // readers))", " // 4))",
+        "test_torch.py::test_mapped_chunks_of_all_workers_stay_below_the_limit_of_the_agent",
     ),
     Bug(
         "F484", "gradients are written while they are read", "ps.py", "        self.settle()\n        if grads.keys()", "        if grads.keys()",
@@ -212,7 +380,7 @@ BUGS = [
     ),
     Bug(
         "F501", "the error of the agent ends the loop", "torch/_checkpoints.py",
-        'task=task, step=step, n=n)\n        except self.loader.client.lost:', 'task=task, step=step, n=n)\n        except ZeroDivisionError:',
+        'task=task, step=step, n=n)\n        except self.loader.client._lost:', 'task=task, step=step, n=n)\n        except ZeroDivisionError:',
         "test_checkpoints.py::test_agent_that_is_killed_ends_the_loop_with_the_documented_error",
     ),
     Bug(
@@ -228,7 +396,7 @@ BUGS = [
         "test_torch.py::test_worker_that_is_killed_while_the_loop_looks_ahead",
     ),
     Bug(
-        "F454", "an applied batch is given again", "loader.py", "if self.checkpoints.ended == self.account.consumed and", "if False and",
+        "F454", "an applied batch is given again", "loader.py", "if self.checkpoints._last_used == self.account.consumed and", "if False and",
         "test_checkpoints.py::test_loop_that_was_left_does_not_repeat_an_applied_batch",
     ),
     Bug(
@@ -279,7 +447,7 @@ BUGS = [
         "test_elastic.py::test_failed_program_starts_again_on_all_nodes",
     ),
     Bug(
-        "F415", "the parameters of the model are not in the arena", "torch/_optimizer.py", "p.data = parameter", "p.copy_(parameter)",
+        "F415", "the parameters of the model are not in the arena", "torch/_optimizer.py", "p.data = torch.from_numpy(self.ps.parameters[name])", "p.copy_(parameter)",
         "test_ps.py::test_killed_trainer[asynchronous]",
     ),
     Bug(
@@ -287,11 +455,11 @@ BUGS = [
         "test_client.py::test_local_master_ends_although_a_fork_has_its_pipe",
     ),
     Bug(
-        "F441", "a loader holds two tasks", "client.py", "str(max(window, _MIN_WINDOW))", "str(_MIN_WINDOW)",
+        "F441", "a loader holds two tasks", "client.py", '"--window", str(window)', '"--window", "2"',
         "test_torch.py::test_small_tasks_fill_batches[0]",
     ),
     Bug(
-        "F442", "a task is finished before its gradients are pushed", "client.py", "if ends and self.before_finish is not None:", "if False:",
+        "F442", "a task is finished before its gradients are pushed", "_sampler.py", "if client._before_finish is not None and self.account.ends(batch):", "if False:",
         "test_ps.py::test_rest_is_pushed_before_a_task_is_finished",
     ),
     Bug(
@@ -299,20 +467,20 @@ BUGS = [
         "test_account.py::test_each_record_is_consumed_once",
     ),
     Bug(
-        "F444", "a progress report to a dead agent ends the loop", "client.py", "with contextlib.suppress(errors.AgentLostError):", "if True:",
-        "test_loader.py::test_batch_of_a_lost_session_comes_again",
-    ),
-    Bug(
         "F445", "a step waits without its reason", "client.py", "_EXPECTED.get(op, f", "_EXPECTED.get(None, f",
         "test_ps.py::test_step_says_that_it_waits_for_other_trainers",
     ),
     Bug(
-        "F399", "a local master outlives its process", "local.py", "read -r _ <&3; kill $!; wait", "wait",
+        "F399", "a local master outlives its process", "local.py", "read -r _ <&3; kill $!; wait", "read -r _ <&3; exit",
         "test_client.py::test_local_master_ends_with_its_process",
     ),
     Bug(
         "F460", "SIGTERM ends the process", "_commands.py", "if threading.current_thread() is threading.main_thread() and", "if False and",
         "test_commands.py::test_trainer_that_is_stopped_finishes_its_batch_and_leaves[SIGTERM-Loader]",
+    ),
+    Bug(
+        "F460", "SIGTERM after a drain ends the process", "_commands.py", "if not r.is_terminated]", "if not r.stopped]",
+        "test_commands.py::test_trainer_that_is_stopped_finishes_its_batch_and_leaves[drain-Loader]",
     ),
     Bug(
         "F460", "the loop goes on after the batch in hand", "loader.py", "while not self._commands.follow():", "while not (self._commands.follow() and self._has_left):",
@@ -331,7 +499,7 @@ BUGS = [
         "test_commands.py::test_model_is_evaluated_on_command[not finite]",
     ),
     Bug(
-        "F461", "a trainer that waits is not evaluated", "client.py", "(self.while_waiting is not None and self.while_waiting())", "False",
+        "F461", "a trainer that waits is not evaluated", "client.py", "(self._while_waiting is not None and self._while_waiting())", "False",
         "test_commands.py::test_model_is_evaluated_on_command[while it waits]",
     ),
     Bug(
@@ -372,7 +540,7 @@ BUGS = [
         "F474", "ids are shortened", "ps.py", '.view(np.int64)[:] = ids', ".view(np.int64)[:] = ids.astype(np.int32)", "test_embedding.py::test_rows_of_any_id",
     ),
     Bug(
-        "F475", "a cut lacks the records that its rows have", "client.py", "        if self.cuts and not self.is_lost:\n            try:\n                self.link.post", "        if False:\n            try:\n                self.link.post",
+        "F475", "a cut lacks the records that its rows have", "client.py", "        if self._cuts and not self._is_lost:\n            try:\n                self._link.post", "        if False:\n            try:\n                self._link.post",
         "test_embedding.py::test_killed_server_and_trainer_lose_and_repeat_no_update",
     ),
     Bug(
@@ -416,7 +584,7 @@ BUGS = [
         "test_loader.py::test_skipped_records_have_no_weight",
     ),
     Bug(
-        "F496", "the agent ends a loop that was stopped", "loader.py", "        except self.client.lost as e:\n            if self.client.explicit:", "        except ZeroDivisionError as e:\n            if self.client.explicit:",
+        "F496", "the agent ends a loop that was stopped", "loader.py", "        except self.client._lost as e:\n            if self.client.explicit:", "        except ZeroDivisionError as e:\n            if self.client.explicit:",
         "test_commands.py::test_stop_and_the_end_of_the_agent_in_one_batch",
     ),
     Bug(
@@ -436,17 +604,97 @@ BUGS = [
         "test_frameworks.py::test_bad_settings_of_transformers_are_explained",
     ),
     Bug(
-        "F499", "a closed loader can be iterated over", "loader.py", "        self.client.require_open(\"loop\")\n        termination.begin", "        termination.begin",
+        "F499", "a closed loader can be iterated over", "loader.py", "        self.client._require_open(\"loop\")\n        with", "        with",
         "test_loader.py::test_loop_over_a_closed_loader_is_refused",
     ),
     Bug(
-        "F499", "a loop goes on after the close", "loader.py", "        self.client.require_open(\"loop\")\n        if loop != ", "        if loop != ",
+        "F499", "a loop goes on after the close", "loader.py", "        self.client._require_open(\"loop\")\n        if loop != ", "        if loop != ",
         "test_loader.py::test_loop_over_a_closed_loader_is_refused",
     ),
     Bug(
         "F504", "a late reply hides the finished tasks", "client.py",
-        "_begin_fetch(finished):\n            return None\n        link = self.link\n        if not link", "_begin_fetch(()):\n            return None\n        link = self.link\n        if not link",
+        "_begin_fetch(finished):\n            return None\n        link = self._link\n        if not self", "_begin_fetch(()):\n            return None\n        link = self._link\n        if not self",
         "test_client.py::test_finishes_are_reported_after_a_late_reply",
+    ),
+    Bug(
+        "F505", "tasks of a closed loader are lost", "loader.py", "            self.client._give_back(self.account.works(self._is_exact))\n", "",
+        "test_loader.py::test_next_loader_of_a_client_has_the_tasks_of_the_last_one[loader]",
+    ),
+    Bug(
+        "F505", "the task of a loop that was left is lost", "loader.py", "        self.client._hand_over()  #", "        #",
+        "test_loader.py::test_next_loader_of_a_client_has_the_tasks_of_the_last_one[tasks]",
+    ),
+    Bug(
+        "F506", "a lack of descriptors fails the task", "_reader.py", "except (errors.AgentLostError, errors.ResourceError):", "except errors.AgentLostError:",
+        "test_loader.py::test_lack_of_descriptors_ends_the_loop_and_fails_no_task",
+    ),
+    Bug(
+        "F506", "a lack of descriptors is a damaged package", "_link.py", 'raise errors.ResourceError(f"{op}: expected a file', 'raise errors.AgentError(f"{op}: expected a file',
+        "test_link.py::test_descriptor_that_the_kernel_has_dropped_is_a_lack_of_resources",
+    ),
+    Bug(
+        "F507", "a start needs room before it removes files", "torch/_checkpoints.py", "                    self._remove_uncommitted(name)  # first",
+        "                    self._publish(step, name)\n                    self._remove_uncommitted(name)  # first", "test_checkpoints.py::test_start_removes_what_has_filled_the_disk",
+    ),
+    Bug(
+        "F507", "a file that is not complete stays", "torch/_checkpoints.py", "            _remove(temporary)\n        raise\n", "            pass\n        raise\n",
+        "test_checkpoints.py::test_file_is_synced_before_it_has_its_name",
+    ),
+    Bug(
+        "F508", "files that are not complete are in the dataset", "records.py", 'f".{name}-{number:05d}.tmp")', 'f"{name}-{number:05d}.tmp")',
+        "test_records.py::test_killed_writer_leaves_no_file_of_the_dataset",
+    ),
+    Bug(
+        "F508", "two writers write the same files", "records.py", "            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)\n", "            pass\n",
+        "test_records.py::test_killed_writer_leaves_no_file_of_the_dataset",
+    ),
+    Bug(
+        "F509", "a stopped agent is waited for", "client.py", "return self._link.call(op, limit, wait=wait, **fields)", "return self._link.call(op, None, wait=wait, **fields)",
+        "test_client.py::test_stopped_agent_counts_as_lost",
+    ),
+    Bug(
+        "F509", "a group waits for a stopped agent", "client.py", "            if reply is None and time.monotonic() - self._requested > limit:", "            if False:",
+        "test_client.py::test_stopped_agent_of_a_group_counts_as_lost",
+    ),
+    Bug(
+        "F456", "skipped records overtake accumulated ones", "torch/_checkpoints.py", "        if self._open:  # the records", "        if False:  # the records",
+        "test_checkpoints.py::test_skipped_records_do_not_overtake_accumulated_ones",
+    ),
+    Bug(
+        "F400", "a file has its name before its content is on the disk", "torch/_checkpoints.py", "        _sync(temporary)\n        os.replace(temporary, path)\n    except",
+        "        os.replace(temporary, path)\n    except", "test_checkpoints.py::test_file_is_synced_before_it_has_its_name",
+    ),
+    Bug(
+        "F520", "a session after a restart does not say that it evaluates", "_commands.py", "        client._on_restart.append(self._announce)\n", "",
+        "test_commands.py::test_model_is_evaluated_after_the_end_of_the_agent",
+    ),
+    Bug(
+        "F530", "files of another number of shards stay", "records.py", "for path in old.difference(paths):", "for path in set(paths) - set(paths):",
+        "test_records.py::test_no_files_of_another_number_of_shards_stay",
+    ),
+    Bug(
+        "F530", "files of another number of shards are not found", "records.py", "-{digits}-of-{digits}", "-{digits}-of-{shards:05d}",
+        "test_records.py::test_no_files_of_another_number_of_shards_stay",
+    ),
+    Bug(
+        "F530", "writers with other numbers of shards do not meet", "records.py", 'f".{name}-{number:05d}.tmp")', 'f".{name}-{number:05d}-{shards}.tmp")',
+        "test_records.py::test_killed_writer_leaves_no_file_of_the_dataset",
+    ),
+    Bug(
+        "F531", "the end of the program is not noticed", "local.py", "has_ended = bool(select.select", "has_ended = False and bool(select.select",
+        "test_client.py::test_program_that_ends_is_no_local_master",
+    ),
+    Bug(
+        "F532", "each file that cannot be read is damaged", "records.py", "if _DAMAGE.search(text) else", "if text else",
+        "test_records.py::test_bad_input_is_explained",
+    ),
+    Bug(
+        "F533", "a file that another writer has completed is emptied", "records.py", "        if not is_own:", "        if self.file.closed:",
+        "test_records.py::test_file_that_another_writer_has_just_completed_is_kept",
+    ),
+    Bug(
+        "F521", "a further group of parameters is not trained", "torch/_optimizer.py", "        if self.param_groups:\n", "        if False:\n",
+        "test_embedding.py::test_further_group_of_parameters_is_refused",
     ),
 ]  # fmt: skip
 

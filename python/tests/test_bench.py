@@ -19,8 +19,8 @@ def test_figures_as_json() -> None:
     assert done.returncode == 0, done.stderr
     figures = {f["name"]: f for f in json.loads(done.stdout)["figures"]}
     assert set(figures) == {
-        "1 KB records", "memory of the agent, reading", "killed trainer to its task with another, p99", "DataLoader, records/s",
-        "agreement of 3 ranks behind a step, p50",
+        "1 KB records", "memory of the agent, reading", "killed trainer to its task with another, p99",
+        "DataLoader, records/s", "DataLoader, records/s, shuffled", "agreement of 3 ranks behind a step, p50",
     }  # fmt: skip
     for f in figures.values():
         assert f["value"] > 0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import itertools
 import json
 import os
@@ -15,6 +16,7 @@ import threading
 import time
 import types
 import weakref
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -109,10 +111,12 @@ class Ledger(torch.nn.Module):
 class Trainer:
     """A script in this process."""
 
-    def __init__(self, j: Job, data: str, saved: pathlib.Path, records: int = 200, **options: Any) -> None:
+    def __init__(
+        self, j: Job, data: str, saved: pathlib.Path, records: int = 200, client: tm.Client | None = None, decode: Any = number_of, **options: Any
+    ) -> None:
         self.model = Ledger(records)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
-        self.loader = tm.torch.DataLoader(data, decode=number_of, batch_size=10, addr=j.addr)
+        self.loader = tm.torch.DataLoader(data, decode=decode, batch_size=10, addr=None if client else j.addr, client=client)
         options = {"model": self.model, "optimizer": self.optimizer, **options}
         self.checkpoints = tm.torch.Checkpoints(saved, self.loader, **options)
 
@@ -132,9 +136,10 @@ class Trainer:
     def die(self) -> None:
         """End as a killed process: nothing is saved or committed any more."""
         self.loader.checkpoints = None
-        self.checkpoints.settle()
+        self.checkpoints._settle()
         self.checkpoints._saving = None
-        kill(self.loader.client.agent_pid)
+        if self.loader.client._agent.is_alive():
+            kill(self.loader.client.agent_pid)
         self.loader.client.close()
 
     def counts(self) -> dict[int, int]:
@@ -188,7 +193,7 @@ def test_step_without_a_file_is_not_committed(job: StartJob, tmp_path: pathlib.P
     with pytest.raises(OSError, match="No space left"):
         for batch in t.loader:
             t.step(batch)
-            t.checkpoints.settle()
+            t.checkpoints._settle()
     assert failed == [6]
     _checkpoints._at_exit(weakref.ref(t.checkpoints))
     t.loader.close()
@@ -233,7 +238,7 @@ def test_process_without_a_session_replaces_no_file(job: StartJob, tmp_path: pat
     go.set()
     saving = old.checkpoints._saving
     assert saving is not None
-    old.checkpoints.settle()
+    old.checkpoints._settle()
     old.checkpoints._commit_is_done(saving)  # as if the end of its session had come after its commit
     assert (tmp_path / "saved" / "latest.json").read_text() == published
     old.die()
@@ -266,8 +271,8 @@ def test_interrupted_commit_is_repeated(job: StartJob, tmp_path: pathlib.Path, m
     for batch in itertools.islice(t.loader, 3):
         t.step(batch)
     t.loader.done()
-    t.checkpoints.settle()
-    t.checkpoints.boundary()
+    t.checkpoints._settle()
+    t.checkpoints._boundary()
     assert t.checkpoints._saving is not None
     assert t.checkpoints._saving.request is not None
 
@@ -280,7 +285,7 @@ def test_interrupted_commit_is_repeated(job: StartJob, tmp_path: pathlib.Path, m
     until = time.monotonic() + 60
     while t.checkpoints.committed == 0:
         assert time.monotonic() < until
-        t.checkpoints.boundary()
+        t.checkpoints._boundary()
         time.sleep(0.02)  # a step
     assert t.checkpoints.committed == 3
     t.die()
@@ -338,6 +343,147 @@ def test_rank_that_ends_with_an_exception_does_not_wait_for_the_others(
     _checkpoints._at_exit(weakref.ref(t.checkpoints))
     assert t.checkpoints.committed == 3
     t.die()
+
+
+def test_skipped_records_do_not_overtake_accumulated_ones(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The records of a task are applied in order: a skipped record after a batch without a step belongs to the next step."""
+    j, data = job("--explicit-commit", "--chunks-per-task", "4"), numbers(tmp_path, 40, shards=1, per_chunk=10)
+    t = Trainer(j, data, tmp_path / "saved", records=40, decode=lambda r: tm.SKIP if 10 <= number_of(r) < 20 else number_of(r))
+    t.checkpoints.restore()
+    post, applied = t.loader.client._post, Counter[int]()
+
+    def note(op: str, **fields: Any) -> None:
+        if op == "applied":
+            applied[fields["step"]] += fields["n"]
+        post(op, **fields)
+
+    monkeypatch.setattr(t.loader.client, "_post", note)
+    batches = iter(t.loader)
+    first, second = next(batches), next(batches)
+    assert (first.tolist(), second.tolist()) == (list(range(10)), list(range(20, 30)))
+    assert not applied
+    t.step(first, second)
+    for batch in batches:
+        t.step(batch)
+    assert applied == {1: 30, 2: 10}
+    t.loader.close()
+    j.verify()
+
+
+def test_next_loader_needs_another_client(job: StartJob, tmp_path: pathlib.Path) -> None:
+    j, data, times = job("--explicit-commit"), numbers(tmp_path, 200), torch.zeros(200, dtype=torch.int64)
+    for batches in (3, 4, 100):
+        with tm.Client(j.addr) as client:
+            t = Trainer(j, data, tmp_path / "saved", client=client)
+            t.checkpoints.restore()
+            for batch in itertools.islice(t.loader, batches):
+                t.step(batch)
+            t.checkpoints.commit()
+            t.loader.close()
+            times = t.model.times
+            with pytest.raises(tm.errors.InvalidError, match="client: expected a new client, since the job has explicit commits"):
+                tm.Loader(data, client=client)
+    assert times.unique().tolist() == [1]
+    j.verify()
+
+
+def test_damaged_and_other_checkpoints_are_named(job: StartJob, tmp_path: pathlib.Path) -> None:
+    j, data, saved = job("--explicit-commit"), numbers(tmp_path, 200), tmp_path / "saved"
+    t = Trainer(j, data, saved)
+    t.checkpoints.restore()
+    t.step(next(iter(t.loader)))
+    t.checkpoints.commit()
+    t.die()
+    (path,) = saved.glob("step-*.pt")
+    content = path.read_bytes()
+    for damaged in (b"", b"text", content[: len(content) // 2]):
+        path.write_bytes(damaged)
+        t = Trainer(j, data, saved)
+        with pytest.raises(tm.errors.DamagedError, match=rf"{path}: expected the state of step 1, found a damaged file \(.*: restore it"):
+            t.checkpoints.restore()
+        t.die()
+    path.write_bytes(content)
+    other = Trainer(j, data, saved, records=100)
+    with pytest.raises(tm.errors.InvalidError, match=rf"{path}: expected the state of this model and optimizer, found that of others \(RuntimeError"):
+        other.checkpoints.restore()
+    other.die()
+
+
+def test_commit_before_restore_is_refused(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """Otherwise an untrained model is the state of step 1."""
+    t = Trainer(job("--explicit-commit"), numbers(tmp_path, 200), tmp_path / "saved")
+    with pytest.raises(tm.errors.InvalidError, match=r"checkpoints: expected restore\(\) before commit\(\), found none: call it"):
+        t.checkpoints.commit()
+    assert t.checkpoints.restore() == 0
+    with pytest.raises(tm.errors.InvalidError, match=r"expected none, since job .* has no committed step"):
+        t.checkpoints.load_state_dict({})
+    t.die()
+
+
+def test_save_that_fails_names_its_file(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    t = Trainer(job("--explicit-commit"), numbers(tmp_path, 200), tmp_path / "saved")
+    t.checkpoints.restore()
+    t.step(next(iter(t.loader)))
+
+    def fail(_: Any, path: pathlib.Path) -> None:
+        path.write_text("a part")
+        raise RuntimeError("[enforce fail]")
+
+    monkeypatch.setattr(torch, "save", fail)
+    with pytest.raises(tm.errors.SaveError, match=r"step-000000000001-\d+\.pt: expected to write it, found RuntimeError: .enforce fail.: "):
+        t.checkpoints.commit()
+    assert not list((tmp_path / "saved").glob("*.tmp"))
+    t.die()
+
+
+def test_start_removes_what_has_filled_the_disk(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The disk is full of files of steps that were not committed. No start may need room before it has removed them."""
+    j, data, saved = job("--explicit-commit"), numbers(tmp_path, 200), tmp_path / "saved"
+    first = Trainer(j, data, saved)
+    first.checkpoints.restore()
+    for batch in itertools.islice(first.loader, 3):
+        first.step(batch)
+    first.checkpoints.commit()
+    generation = first.checkpoints._generation
+    first.die()
+    for name in (f"step-{6:012d}-{generation}.tmp", f".latest.json-{generation}.tmp"):
+        (saved / name).touch()
+
+    def replace(source: Any, target: Any) -> None:
+        raise OSError(errno.ENOSPC, f"{target}: no space")
+
+    second = Trainer(j, data, saved)
+    with monkeypatch.context() as m, pytest.raises(OSError, match="no space"):
+        m.setattr(os, "replace", replace)
+        second.checkpoints.restore()
+    assert sorted(p.name for p in saved.iterdir()) == ["latest.json", f"step-{3:012d}-{generation}.pt"]
+    second.die()
+
+
+def test_file_is_synced_before_it_has_its_name(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    done: list[str] = []
+    sync, replace = _checkpoints._sync, os.replace
+
+    def note_sync(path: pathlib.Path) -> None:
+        done.append(f"sync {path.name}")
+        sync(path)
+
+    def note_rename(source: pathlib.Path, target: pathlib.Path) -> None:
+        done.append("rename")
+        replace(source, target)
+
+    monkeypatch.setattr(_checkpoints, "_sync", note_sync)
+    monkeypatch.setattr(os, "replace", note_rename)
+    _checkpoints._store(tmp_path / "a.pt", lambda path: path.write_text("x"))
+    assert done == ["sync a.tmp", "rename", f"sync {tmp_path.name}"]
+
+    def fill(path: pathlib.Path) -> None:
+        path.touch()
+        raise OSError(errno.ENOSPC, "no space")
+
+    with pytest.raises(OSError, match="no space"):
+        _checkpoints._store(tmp_path / "b.pt", fill)
+    assert [p.name for p in tmp_path.iterdir()] == ["a.pt"]
 
 
 def test_files_are_synced_when_no_rank_writes(job: StartJob, tmp_path: pathlib.Path) -> None:
@@ -462,6 +608,7 @@ def test_accumulated_batches_and_several_steps_for_a_batch(job: StartJob, tmp_pa
     assert t.checkpoints.committed == 3
     t.die()
     t = Trainer(j, data, tmp_path / "saved", every=2)
+    t.loader.checkpoints = None
     t.checkpoints = tm.torch.Checkpoints(tmp_path / "saved", t.loader, model=t.model, optimizer=[t.optimizer, other], every=2)
     assert t.checkpoints.restore() == 3
     assert t.counts() == {0: 110, 1: 90}
@@ -550,7 +697,7 @@ def test_files_of_another_job_are_kept_and_refused(job: StartJob, tmp_path: path
         if i == 6:
             break
     t.checkpoints.commit()
-    now = t.loader.client.incarnation
+    now = t.loader.client._incarnation
     assert sorted(p.name for p in other.glob("*.pt")) == [f"step-000000000006-{now}.pt", f"step-000000000007-{now}.pt", stale.name]
     t.die()
     t = Trainer(j, data, used)
@@ -646,7 +793,7 @@ def test_script_that_starts_after_the_end_loads_the_last_step(job: StartJob, tmp
         last = t.checkpoints.committed
         t = start()
         if files == "of the program":
-            t.loader.client.hello, t.loader.client.over = {"job_id": "", "incarnation": 0}, "the job ended before this trainer joined"
+            t.loader.client._hello, t.loader.client.over = {"job_id": "", "incarnation": 0}, "the job ended before this trainer joined"
         assert t.checkpoints.restore() == last
         if files == "of the program":
             t.loader.load_state_dict({"format": 1, "job": json.loads((tmp_path / "saved" / "latest.json").read_text())["job"], "step": last})
@@ -663,11 +810,30 @@ def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path) -> None:
         tm.torch.Checkpoints(tmp_path / "c", plain, model=model, optimizer=optimizer)
     plain.close()
     loader = tm.torch.DataLoader(data, addr=job("--explicit-commit").addr)
-    with pytest.raises(ValueError, match="every: expected at least 1 step, found 0"):
-        tm.torch.Checkpoints(tmp_path / "c", loader, model=model, optimizer=optimizer, every=0)
+    make: Callable[..., Any] = tm.torch.Checkpoints
+    foreign = torch.utils.data.DataLoader(torch.utils.data.TensorDataset(torch.zeros(1)))
+    (tmp_path / "file").touch()
+    wrong: list[tuple[str, dict[str, Any]]] = [
+        ("every: expected a whole number of at least 1, found 0", {"every": 0}),
+        ("every: expected a whole number of at least 1, found None", {"every": None}),
+        ("directory: expected the path of a directory, found None", {"directory": None}),
+        ("directory: expected the path of a directory, found ''", {"directory": ""}),
+        ("directory: expected a directory, found the file '.*/file'", {"directory": tmp_path / "file"}),
+        ("loader: expected a loader of trainmaster, found NoneType: use tm.torch.DataLoader", {"loader": None}),
+        ("loader: expected a loader of trainmaster, found DataLoader", {"loader": foreign}),
+        ("model: expected a torch.nn.Module, found dict: its state is saved with save= and load=", {"model": {}}),
+        ("optimizer: expected an optimizer of PyTorch or a list of them, found \\[\\]", {"optimizer": []}),
+        ("optimizer: expected an optimizer of PyTorch or a list of them, found 5", {"optimizer": 5}),
+        ("save: expected a function, found 5", {"model": None, "save": 5, "load": print}),
+    ]
+    for words, arguments in wrong:
+        with pytest.raises((TypeError, ValueError), match=words):
+            make(**{"directory": tmp_path / "c", "loader": loader, "model": model, "optimizer": optimizer, **arguments})
     with pytest.raises(ValueError, match="expected either model, or both save and load"):
         tm.torch.Checkpoints(tmp_path / "c", loader, optimizer=optimizer)
     checkpoints = tm.torch.Checkpoints(tmp_path / "c", loader, model=model, optimizer=optimizer)
+    with pytest.raises(tm.errors.InvalidError, match="expected one for each loader, found another one of this loader"):
+        tm.torch.Checkpoints(tmp_path / "c", loader, model=model, optimizer=optimizer)
     assert checkpoints.restore() == 0
     with pytest.raises(tm.errors.InvalidError, match=r"expected optimizer\.step\(\) before the end of the pass, .* loader\.is_last"):
         for _ in loader:

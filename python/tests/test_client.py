@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import contextlib
+import copy as copy_module
+import gc
+import glob
 import os
 import pathlib
+import pickle
+import re
+import resource
 import signal
+import socket
 import subprocess
 import sys
 import sysconfig
 import textwrap
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable
 
 import numpy as np
 import pytest
-from lab import Job, ends, kill, number_of, numbers, once_per_pass
+from lab import Job, ends, kill, number_of, numbers, once_per_pass, stop
 
 import trainmaster as tm
 from trainmaster._agent import Directory
@@ -36,6 +45,19 @@ def test_client_walks_all_passes(job: StartJob, tmp_path: pathlib.Path) -> None:
         assert client.over
     once_per_pass(seen, 500, 2)
     assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0), (0, 0)]
+
+
+def test_chunks_of_a_task_are_requested_ahead(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j = numbers(tmp_path, 100), job("--chunks-per-task", "4")
+    with tm.Client(j.addr) as client:
+        client.report_dataset(data)
+        for task in client.tasks():
+            for i, record in enumerate(task):
+                link = client._chunks._link
+                assert link is not None
+                ahead = tuple(c for c, _ in link._asked)
+                assert ahead == task.work.chunks[i // 25 + 1 :][:1], number_of(record)
+    j.verify()
 
 
 def test_failed_task_is_dispatched_again_and_set_aside(job: StartJob, tmp_path: pathlib.Path) -> None:
@@ -174,6 +196,138 @@ with tm.Client({j.addr!r}) as client:
     j.verify()
 
 
+def test_stopped_agent_of_a_group_counts_as_lost(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F509: the loader of a group does not wait for its request."""
+    monkeypatch.setattr("trainmaster.client._SLICE", 1.0)
+    monkeypatch.setattr("trainmaster.client._STOPPED", 1.0)
+    monkeypatch.setattr("trainmaster._agent._CLOSE_TIMEOUT", 1.0)
+    j = job()
+    with tm.Client(j.addr) as client:
+        client.report_dataset(numbers(tmp_path, 10))
+        os.kill(client.agent_pid, signal.SIGSTOP)
+        with pytest.raises(tm.errors.AgentLostError, match="expected an answer to next within 2 s, found none: it is stopped"):
+            while client._fetch_soon((), 1, 0.1) == []:
+                pass
+        client._restart()
+        assert sum(len(task) for task in client.tasks()) == 10
+    j.verify()
+
+
+def test_missing_dataset_is_explained(
+    job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The master of this process has no dataset, or another master has none yet."""
+    for name in ("TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS"):
+        monkeypatch.delenv(name, raising=False)
+    with tm.Client() as alone:
+        with pytest.raises(tm.errors.InvalidError, match="paths: expected the dataset, found none, and no other process can name it"):
+            next(alone.tasks())
+        alone.report_dataset(numbers(tmp_path, 10))
+        assert sum(len(task) for task in alone.tasks()) == 10
+    monkeypatch.setattr("trainmaster.client._SLICE", 0.5)
+    j = job()
+    with tm.Client(j.addr) as client, tm.Client(j.addr) as other:
+
+        def name_it() -> bool:
+            if "the job has no dataset: name its files" in caplog.text:
+                other.report_dataset(str(tmp_path / "numbers-*"))
+            return False
+
+        client._while_waiting = name_it
+        assert sum(len(task) for task in client.tasks()) == 10
+    j.verify()
+
+
+def test_agent_accepts_again_when_it_has_descriptors(job: StartJob, tmp_path: pathlib.Path, capfd: pytest.CaptureFixture[str]) -> None:
+    data, j = numbers(tmp_path, 100), job("--chunks-per-task", "1")
+    with tm.Client(j.addr) as client, contextlib.ExitStack() as open_sockets:
+        client.report_dataset(data)
+        before = resource.prlimit(client.agent_pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(client.agent_pid, resource.RLIMIT_NOFILE, (descriptors(client.agent_pid) + 4, before[1]))
+        for _ in range(20):
+            open_sockets.enter_context(socket.socket(socket.AF_UNIX)).connect(client._path)
+        while "connection to the socket of the agent not accepted, trying again" not in capfd.readouterr().err:
+            time.sleep(0.01)
+        open_sockets.close()
+        resource.prlimit(client.agent_pid, resource.RLIMIT_NOFILE, before)
+        assert sum(len(list(task)) for task in client.tasks()) == 100
+    j.verify()
+
+
+@pytest.mark.parametrize("which", ["agent", "process"])
+def test_lack_of_descriptors_fails_no_task(job: StartJob, tmp_path: pathlib.Path, which: str) -> None:
+    """The script keeps records of more chunks than the agent, or this process, may open."""
+    data, j = numbers(tmp_path, 400, per_chunk=5), job("--chunks-per-task", "20")
+    with tm.Client(j.addr) as client:
+        client.report_dataset(data)
+        pid = client.agent_pid if which == "agent" else os.getpid()
+        before = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (descriptors(pid) + 40, before[1]))
+        kept: list[memoryview] = []
+        try:
+            with pytest.raises(tm.errors.ResourceError, match=r"allow more open files \(ulimit -n\)"):
+                for task in client.tasks():
+                    kept.extend(task)
+            kept.clear()
+            for task in client.tasks():  # the rest, and the task in hand again
+                assert len(list(task)) == 100
+        finally:
+            resource.prlimit(pid, resource.RLIMIT_NOFILE, before)
+    assert j.verify()[0]["set_aside"] == 0
+    assert "failed" not in j.log.read_text()
+
+
+def descriptors(pid: int) -> int:
+    """Number of open files of a process."""
+    return len(list(pathlib.Path(f"/proc/{pid}/fd").iterdir()))
+
+
+def test_stopped_agent_counts_as_lost(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F509: by a loop, and by the end of a loader."""
+    monkeypatch.setattr("trainmaster.client._SLICE", 1.0)
+    monkeypatch.setattr("trainmaster.client._STOPPED", 5.0)
+    monkeypatch.setattr("trainmaster._agent._CLOSE_TIMEOUT", 1.0)
+    monkeypatch.setattr("trainmaster._link._PATIENCE", 2.0)
+    data, j, seen = numbers(tmp_path, 100), job("--passes", "2", "--chunks-per-task", "1"), Counter[int]()
+    loader = tm.Loader(data, decode=number_of, batch_size=25, addr=j.addr)
+    for i, batch in enumerate(loader):
+        seen.update(batch.tolist())
+        if i == 1:
+            os.kill(loader.client.agent_pid, signal.SIGSTOP)
+        if i > 1 and loader.client.session > 1:
+            break
+    loader.done()
+    os.kill(loader.client.agent_pid, signal.SIGSTOP)
+    loader.close()
+    for batch in tm.Loader(data, decode=number_of, batch_size=25, addr=j.addr):
+        seen.update(batch.tolist())
+    assert len(seen) == 100
+    assert {p["missing"] for p in j.verify()} == {0}
+
+
+def test_stopped_agent_that_owes_a_chunk_counts_as_lost(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F509: the loop has tasks, and needs nothing but their records. A slow answer alone is no loss."""
+    monkeypatch.setattr("trainmaster.client._SLICE", 1.0)
+    monkeypatch.setattr("trainmaster._agent._CLOSE_TIMEOUT", 1.0)
+    monkeypatch.setattr("trainmaster._link._PATIENCE", 1.0)
+    data, j = numbers(tmp_path, 100), job("--chunks-per-task", "1")
+    with tm.Client(j.addr) as client:
+        client.report_dataset(data)
+        tasks = client.tasks()
+        task = next(tasks)
+        pid = client.agent_pid
+        stop(pid)
+        timer = threading.Timer(1.5, os.kill, (pid, signal.SIGCONT))
+        timer.start()
+        assert len(list(task)) == len(task)
+        timer.join()
+        stop(pid)
+        with pytest.raises(tm.errors.AgentLostError, match="expected an answer of the agent within 2 s, found none: it is stopped"):
+            list(task)
+        os.kill(pid, signal.SIGCONT)
+    j.stop()
+
+
 def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data, j = numbers(tmp_path, 100), job()
     with tm.Client(j.addr, id="one") as client:
@@ -186,32 +340,90 @@ def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path, monkeypat
             client.report_dataset(["/" + "x" * 99] * 12_000)
         with pytest.raises(ValueError, match=r"records: expected a whole number of at least 0, found 2\.5"):
             client.progress(2.5)  # type: ignore[arg-type]
-        with pytest.raises(ValueError, match="n: expected a whole number of at least 0, found -1"):
-            client.applied(1, 1, -1)
         client.progress(np.int64(2), np.float32(0.5))  # type: ignore[arg-type]
         with pytest.raises(ValueError, match="expected at least one path"):
             client.report_dataset([])
         with pytest.raises(tm.Error, match="explicit-commit"):
             client.last_step()
+        with pytest.raises(ValueError, match="n: expected a whole number of at least 0, found -1"):
+            client.applied(next(client.tasks()), 1, -1)
         assert client.session == 1
-    with pytest.raises(tm.errors.InvalidError, match="expected an open client, found a closed one"):
+        with pytest.raises(TypeError, match="task: expected a task"):
+            client.fail(None, "x")  # type: ignore[arg-type]
+        for bad, found in ((None, "a path, glob or URL, or a list of them, found None"), ([5], "a path, found 5"), (b"x", "a path, found b'x'")):
+            with pytest.raises(TypeError, match=f"paths: expected {found}"):
+                client.report_dataset(bad)  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="paths: expected a path, found ''"):
+            client.report_dataset("")
+        with pytest.raises(tm.errors.InvalidError, match=r"another dataset was reported first: .*: a job has one dataset"):
+            client.report_dataset(damaged(tmp_path / "other", data, 0))
+        task = next(client.tasks())
+    closed = "expected an open client, found a closed one"
+    with pytest.raises(tm.errors.InvalidError, match=closed):
         client.report_dataset(data)
+    with pytest.raises(tm.errors.InvalidError, match=closed):
+        list(task)
+    with pytest.raises(tm.errors.InvalidError, match=closed):
+        client.fail(task, "x")
     with pytest.raises(tm.errors.InvalidError, match="other"):
         tm.Client(j.addr, job="other", timeout=120)
-    with pytest.raises(TypeError, match="job: expected a name, found 5"):
-        tm.Client(j.addr, job=5)  # type: ignore[arg-type]
-    with pytest.raises(ValueError, match="timeout: expected more than 0"):
-        tm.Client(j.addr, timeout=0)
-    with pytest.raises(ValueError, match="window: expected a whole number from 1 to 64, found 65"):
-        tm.Client(j.addr, window=65)
     monkeypatch.setenv("TRAINMASTER_BIN", str(tmp_path / "none"))
     with pytest.raises(tm.Error, match="TRAINMASTER_BIN: expected a program, found"):
+        tm.Client(j.addr)
+    (tmp_path / "none").touch(0o600)
+    with pytest.raises(tm.Error, match=r"TRAINMASTER_BIN: expected a program, found a file that is not executable, .*: chmod"):
         tm.Client(j.addr)
     monkeypatch.delenv("TRAINMASTER_BIN")
     monkeypatch.setattr(sys, "executable", str(tmp_path / "python"))
     monkeypatch.setattr(sysconfig, "get_path", lambda *_: str(tmp_path))
     with pytest.raises(tm.Error, match=f"trainmaster: expected the program in {tmp_path}, found none: install the package with pip"):
         tm.Client(j.addr)
+
+
+def damaged(path: pathlib.Path, data: str, at: int) -> str:
+    """Make a file of a dataset with another byte, 0: the same bytes."""
+    content = bytearray(pathlib.Path(sorted(glob.glob(data))[0]).read_bytes())
+    content[at] ^= at > 0
+    path.write_bytes(content)
+    return str(path)
+
+
+def test_refused_files_are_explained(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F532: damaged files differ from arguments that name no files."""
+    data, j = numbers(tmp_path, 100), job()
+    (tmp_path / "empty").touch()
+    with tm.Client(j.addr) as client:
+        for path in (damaged(tmp_path / "damaged", data, 3), str(tmp_path / "empty")):
+            with pytest.raises(tm.errors.DamagedError, match="byte 0: "):
+                client.report_dataset(path)
+        with pytest.raises(tm.errors.InvalidError, match="not a regular file but a directory"):
+            client.report_dataset(tmp_path)
+        with pytest.raises(tm.errors.InvalidError, match="outside of --data-roots"):
+            client.report_dataset("s3://bucket/x")
+        with pytest.raises(tm.errors.NotFoundError, match="none"):
+            client.report_dataset(tmp_path / "none")
+        client.report_dataset(data)
+
+
+def test_bad_arguments_are_explained() -> None:
+    addr = "127.0.0.1:1"
+    with pytest.raises(TypeError, match="job: expected a name, found 5"):
+        tm.Client(addr, job=5)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match=r"job: expected a name of up to 128 letters, .* found 'a/b'"):
+        tm.Client(addr, job="a/b")
+    for name in ("a b\n", "x" * 129):
+        with pytest.raises(ValueError, match=r"id: expected 1 to 128 letters, .* found"):
+            tm.Client(addr, id=name)
+    with pytest.raises(ValueError, match="addr, endpoints: expected one of them, found both"):
+        tm.Client(addr, endpoints=addr)
+    for bad_timeout in ("x", None):
+        with pytest.raises(TypeError, match=f"timeout: expected a number of seconds, found {bad_timeout!r}"):
+            tm.Client(addr, timeout=bad_timeout)  # type: ignore[arg-type]
+    with pytest.raises(ValueError, match="timeout: expected more than 0"):
+        tm.Client(addr, timeout=0)
+    for window in (1, 65):
+        with pytest.raises(ValueError, match=f"window: expected a whole number from 2 to 64, found {window}"):
+            tm.Client(addr, window=window)
 
 
 def test_collected_client_leaves_its_name(job: StartJob, tmp_path: pathlib.Path) -> None:
@@ -228,18 +440,30 @@ def test_errors_outside_of_a_job(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
         list(tm.read_records(tmp_path / "missing"))
     with pytest.raises(ValueError, match="timeout: expected more than 0 seconds, found nan"):
         tm.Client("127.0.0.1:1", timeout=float("nan"))
-    with pytest.raises(tm.errors.AgentError, match="unknown flag: --nosuch"):
+    with pytest.raises(tm.errors.InvalidError, match=r"local: unknown flag: --nosuch$"):
         tm.local(1, "--nosuch")
-    for addr in ("localhost", ":8080", 8080):
-        with pytest.raises(tm.errors.InvalidError, match=f"addr: expected host:port, found {addr!r}"):
+    for passes in (None, -1, "2"):
+        with pytest.raises(ValueError, match=f"passes: expected a whole number of at least 0, found {passes!r}"):
+            tm.local(passes)  # type: ignore[arg-type]
+    with pytest.raises(TypeError, match="flags: expected text, found 5"):
+        tm.local(1, 5)  # type: ignore[arg-type]
+    for addr in ("localhost", ":8080", 8080, "localhost:99999", "localhost:0", "http://127.0.0.1:8080", "::1:80"):
+        with pytest.raises(ValueError, match=re.escape(f"addr: expected host:port, found {addr!r}")):
             tm.Client(addr)  # type: ignore[arg-type]
+    for endpoints in (5, [5], "127.0.0.1", "a:1,b"):
+        with pytest.raises((TypeError, ValueError), match="endpoints: expected host:port"):
+            tm.Client(endpoints=endpoints)  # type: ignore[arg-type]
+    monkeypatch.setenv("TRAINMASTER_JOB", "a/b")
+    with pytest.raises(ValueError, match="TRAINMASTER_JOB: expected a name"):
+        tm.Client("127.0.0.1:1")
+    monkeypatch.delenv("TRAINMASTER_JOB")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     monkeypatch.setattr("subprocess.Popen", lambda *_, **__: int("none"))
     with pytest.raises(ValueError, match="none"):
         tm.Client("127.0.0.1:1")
     assert not list(tmp_path.iterdir())
     monkeypatch.setenv("TRAINMASTER_ADDR", "localhost")
-    with pytest.raises(tm.errors.InvalidError, match="TRAINMASTER_ADDR: expected host:port, found 'localhost'"):
+    with pytest.raises(ValueError, match="TRAINMASTER_ADDR: expected host:port, found 'localhost'"):
         tm.Client()
     monkeypatch.setenv("WORLD_SIZE", "two")
     with pytest.raises(tm.errors.InvalidError, match="local: expected the only process of a job, found one with WORLD_SIZE two"):
@@ -250,6 +474,8 @@ def test_no_master_is_a_timeout() -> None:
     begun = time.monotonic()
     with pytest.raises(TimeoutError, match="expected an answer within 2 s, found none"):
         tm.Client("127.0.0.1:1", timeout=2)
+    with pytest.raises(TimeoutError, match=r"etcd at http://127.0.0.1:1: expected the address of a master within 2 s, found none"):
+        tm.Client(endpoints="http://127.0.0.1:1", timeout=2)
     assert time.monotonic() - begun < 120  # less than the default
 
 
@@ -281,6 +507,116 @@ with tm.Client() as client:
         assert "TRAINMASTER_ADDR: expected the address of a master, found none" in done.stderr
 
 
+def test_job_of_this_process_alone_that_has_ended(tmp_path: pathlib.Path) -> None:
+    """F542: a script loops over its data again, or a notebook runs a cell again."""
+    data = numbers(tmp_path, 100)
+    script = f"""
+import trainmaster as tm
+def train(**arguments):
+    with tm.Client(timeout=20, **arguments) as client:
+        if not client.over:
+            client.report_dataset({data!r})
+        print(sum(len(task) for task in client.tasks()), client.over)
+train()
+train()
+with tm.local() as master:
+    train(addr=master.addr)
+    train(addr=master.addr)
+train(addr=master.addr)
+print([len(batch) for batch in tm.Loader({data!r}, addr=master.addr, timeout=1)])
+with tm.local(1, "--listen", master.addr):
+    train(addr=master.addr)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=240)
+    late = "0 the job ended before this trainer joined"
+    assert done.stdout.splitlines() == ["100 the job has ended"] * 3 + [late] * 2 + ["[]", "100 the job has ended"]
+
+
+@pytest.mark.parametrize("gives_client", [False, True])
+def test_client_that_is_not_closed_ends_its_session(job: StartJob, tmp_path: pathlib.Path, gives_client: bool) -> None:
+    """F543: a loader of a function that has returned. Finished tasks that are not reported are reported then."""
+    data, j, seen = numbers(tmp_path, 200), job("--chunks-per-task", "1"), []
+    agents = []
+
+    def train(batches: int) -> None:
+        client = tm.Client(j.addr) if gives_client else None
+        loader = tm.Loader(data, decode=number_of, batch_size=25, client=client, addr=None if gives_client else j.addr)
+        agents.append((loader.client._agent.process, loader.client._path))
+        for i, batch in enumerate(loader, 1):
+            seen.extend(batch.tolist())
+            if i == batches:
+                loader.done()
+                return
+
+    gc.collect()  # of other tests
+    descriptors = len(os.listdir("/proc/self/fd"))
+    train(3)
+    gc.collect()
+    process, path = agents[0]
+    assert process.wait(60) == 0
+    assert not os.path.exists(os.path.dirname(path))
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+    train(100)
+    gc.collect()
+    once_per_pass(Counter(seen), 200, 1)
+    j.verify()
+
+
+def test_newer_loop_over_tasks_ends_the_older_one(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j, seen = numbers(tmp_path, 100), job("--chunks-per-task", "1"), Counter[int]()
+    with tm.Client(j.addr) as client:
+        client.report_dataset(data)
+        first = client.tasks()
+        next(first)
+        for task in client.tasks():
+            seen.update(number_of(r) for r in task)
+            break
+        with pytest.raises(RuntimeError, match="tasks: expected one loop at a time, found a newer one"):
+            next(first)
+        seen.clear()
+        for task in client.tasks():
+            seen.update(number_of(r) for r in task)
+    once_per_pass(seen, 100, 1)
+    j.verify()
+
+
+def test_client_is_not_copied(job: StartJob) -> None:
+    with tm.Client(job().addr) as client:
+        for copy in (copy_module.deepcopy, pickle.dumps):
+            with pytest.raises(TypeError, match="client: expected it in the process that made it, found pickle or copy"):
+                copy(client)
+
+
+def test_loss_that_is_no_number_is_refused(job: StartJob) -> None:
+    with tm.Client(job().addr) as client, pytest.raises(TypeError, match="loss: expected a number, found 'x'"):
+        client.progress(1, "x")  # type: ignore[arg-type]
+
+
+def test_missing_module_is_named_with_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(tm, "torch")
+    for name in [n for n in sys.modules if n.startswith("trainmaster.torch")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "torch", None)  # as if there were none
+    with pytest.raises(ModuleNotFoundError, match=r"trainmaster.torch: expected the module torch, found none: pip install 'trainmaster\[torch\]'"):
+        tm.torch  # noqa: B018 it is imported
+
+
+def test_program_that_ends_is_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINMASTER_BIN", "/bin/true")
+    with pytest.raises(tm.Error, match="/bin/true: expected the program of trainmaster, found one that ends: correct or unset TRAINMASTER_BIN"):
+        tm.Client("127.0.0.1:1")
+
+
+def test_program_that_ends_is_no_local_master(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F531: its end is found, not a timeout."""
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\necho hello\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("TRAINMASTER_BIN", str(program))
+    with pytest.raises(tm.errors.AgentError, match=f"{program}: expected a master that serves, found its end:\nhello"):
+        tm.local()
+
+
 def test_local_master_ends_although_a_fork_has_its_pipe() -> None:
     script = """
 import os, signal, trainmaster as tm
@@ -302,9 +638,9 @@ def test_finishes_are_reported_after_an_interrupt(job: StartJob, tmp_path: pathl
         client.report_dataset(data)
 
         def fetch(finished: list[int]) -> list[int] | None:
-            works = client.fetch(finished, 1, wait=True)
+            works = client._fetch(finished, 1, wait=True)
             if works is not None:
-                client.forget(works[-1].id)
+                client._forget(works[-1].id)
             return None if works is None else [w.id for w in works]
 
         def interrupt(*_: object) -> None:
@@ -313,10 +649,10 @@ def test_finishes_are_reported_after_an_interrupt(job: StartJob, tmp_path: pathl
         first = fetch([])
         assert first is not None
         with monkeypatch.context() as m, pytest.raises(KeyboardInterrupt):
-            m.setattr(type(client.link), "_wait", interrupt)
+            m.setattr(type(client._link), "_wait", interrupt)
             fetch([])
-        while not client.link.tasks:  # the reply comes, with tasks: the window has room
-            client.call("elect")
+        while not client._link.tasks:  # the reply comes, with tasks: the window has room
+            client._call("elect")
         finished: list[int] | None = first
         while finished is not None:
             finished = fetch(finished)
@@ -328,22 +664,33 @@ def test_finishes_are_reported_after_a_late_reply(job: StartJob, tmp_path: pathl
     data, j = numbers(tmp_path, 100), job("--chunks-per-task", "1")
     with tm.Client(j.addr) as client:
         client.report_dataset(data)
-        first = client.fetch([], 1, wait=True)
+        first = client._fetch([], 1, wait=True)
         assert first
-        client.forget(first[-1].id)
-        client.fetch_soon([], 1, limit=0)
-        while not client.link.tasks:  # the reply comes, with tasks: the window has room
-            client.call("elect")
+        client._forget(first[-1].id)
+        client._fetch_soon([], 1, limit=0)
+        while not client._link.tasks:  # the reply comes, with tasks: the window has room
+            client._call("elect")
         finished, empty = [w.id for w in first], 0
-        while (works := client.fetch_soon(finished, 1, limit=60)) is not None:
+        while (works := client._fetch_soon(finished, 1, limit=60)) is not None:
             empty += not works
             assert empty < 6, "a finished task is not reported"
             finished = [w.id for w in works]
-            client.forget(max(finished, default=0))
+            client._forget(max(finished, default=0))
     j.verify()
 
 
 def test_local_master_ends_with_its_process(tmp_path: pathlib.Path) -> None:
     script = "import os, trainmaster as tm; print(tm.local(2)._guard.pid, flush=True); os.kill(os.getpid(), 9)"
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=240)
-    ends(int(done.stdout))
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False, timeout=240, env=environment)
+    session = int(done.stdout)  # of the master, and of the shell that watches the process
+    try:
+        end = time.monotonic() + 60
+        with pytest.raises(ProcessLookupError):
+            while time.monotonic() < end:
+                os.killpg(session, 0)
+                time.sleep(0.05)
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(session, signal.SIGKILL)
+    assert not list(tmp_path.iterdir())

@@ -23,10 +23,13 @@ StartJob = Callable[..., Job]
 LIMIT = 240.0  # seconds
 
 TRAINER = """
-import sys, trainmaster as tm
+import os, signal, sys, trainmaster as tm
 def parse(record): return int.from_bytes(record[:8], "little")
 loader = tm.{kind}({data!r}, decode=parse, batch_size=1, addr={addr!r}, timeout=240{more})
-loader.on_stop(lambda: print("stop", loader.over, file=sys.stderr, flush=True))
+@loader.on_stop
+def save():
+    {at_stop}
+    print("stop", loader.over, file=sys.stderr, flush=True)
 for batch in loader:
     print(loader.client.id, *batch.tolist(), flush=True)
     sys.stdin.readline()  # a long step: it ends with a line
@@ -52,7 +55,9 @@ def test_trainer_that_is_stopped_finishes_its_batch_and_leaves(job: StartJob, tm
     data, j = numbers(tmp_path, 600, per_chunk=100), job("--chunks-per-task", "1", "--session-ttl", "5s", "--task-max-failures", "0")
     more = ', num_workers=2, multiprocessing_context="fork"' if "torch" in kind else ""
     script = tmp_path / "trainer.py"
-    script.write_text(textwrap.dedent(TRAINER.format(kind=kind, data=data, addr=j.addr, more=more)))
+    # The first SIGTERM after a drain, as when the pod is removed, does not interrupt the function.
+    at_stop = "os.kill(os.getpid(), signal.SIGTERM)" if how == "drain" else "pass"
+    script.write_text(textwrap.dedent(TRAINER.format(kind=kind, data=data, addr=j.addr, more=more, at_stop=at_stop)))
     pipe = subprocess.PIPE
     trainer = subprocess.Popen([sys.executable, str(script)], stdin=pipe, stdout=pipe, stderr=pipe, text=True)
     assert trainer.stdout
@@ -126,9 +131,9 @@ def not_finite(batches: Iterator[Any]) -> dict[str, float]:
     return {"loss": float("nan")}
 
 
-@pytest.mark.parametrize("case", ["in the loop", "while it waits", "fails", "not finite"])
+@pytest.mark.parametrize("case", ["before the loop", "in the loop", "while it waits", "fails", "not finite"])
 def test_model_is_evaluated_on_command(job: StartJob, tmp_path: pathlib.Path, case: str) -> None:
-    """During training, and while the trainer waits because another one has the last task."""
+    """F520: before and during training, and while the trainer waits because another one has the last task."""
     (tmp_path / "held-out").mkdir()
     data, held_out = numbers(tmp_path, 100), numbers(tmp_path / "held-out", 110)
     passes = "1" if case == "while it waits" else "10000"
@@ -150,17 +155,17 @@ def test_model_is_evaluated_on_command(job: StartJob, tmp_path: pathlib.Path, ca
 
     def operate() -> None:
         try:
-            end = time.monotonic() + LIMIT
-            while not rounds or "requests no evaluation" in rounds[-1]["outcome"]:  # until a heartbeat has said that this trainer evaluates
-                assert time.monotonic() < end, rounds
+            if case != "before the loop":
                 admin(j, "trainers", "evaluate", loader.client.id)
-                rounds.append(until_ended(j, len(rounds) + 1))
+            rounds.append(until_ended(j, 1))
         finally:
             loader.stop()
 
     with tm.Client(j.addr, id="other") as other:
         next(other.tasks())
         operator = threading.Thread(target=operate)
+        if case == "before the loop":
+            admin(j, "trainers", "evaluate", loader.client.id)
         operator.start()
         for _ in loader:
             time.sleep(0.01)  # a step
@@ -178,3 +183,62 @@ def test_model_is_evaluated_on_command(job: StartJob, tmp_path: pathlib.Path, ca
         assert found["results"] > 1
         assert found["figures"]["one"] == 1
     assert loader.over == "stop() was called"
+
+
+def test_model_is_evaluated_after_the_end_of_the_agent(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F520: a round begins before the next session requests a task. The session has said that it evaluates."""
+    (tmp_path / "held-out").mkdir()
+    data, held_out = numbers(tmp_path, 100), numbers(tmp_path / "held-out", 110)
+    j = job("--chunks-per-task", "1", "--evaluation-data", held_out, "--passes", "10000")
+    loader = tm.Loader(data, decode=number_of, batch_size=20, addr=j.addr, timeout=LIMIT)
+    loader.on_evaluate(lambda batches: {"records": float(sum(map(len, batches)))})
+    rounds: list[dict[str, Any]] = []
+
+    def operate() -> None:
+        try:
+            rounds.append(until_ended(j, 1))
+        finally:
+            loader.stop()
+
+    operator = threading.Thread(target=operate)
+
+    def evaluate_at_once() -> None:
+        admin(j, "trainers", "evaluate", loader.client.id)
+        operator.start()
+
+    loader.client._on_restart.append(evaluate_at_once)
+    for i, _ in enumerate(loader):
+        if not i:
+            end(loader.client.agent_pid)
+    operator.join()
+    loader.close()
+    assert rounds[0]["results"] > 1, rounds
+
+
+def test_next_loader_of_a_client_without_the_function_reports_an_error(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """The agent requests evaluations, since an earlier loader of the client evaluates. The training continues."""
+    (tmp_path / "held-out").mkdir()
+    data, held_out = numbers(tmp_path, 100), numbers(tmp_path / "held-out", 110)
+    j = job("--chunks-per-task", "1", "--evaluation-data", held_out, "--passes", "10000")
+    rounds: list[dict[str, Any]] = []
+    with tm.Client(j.addr, timeout=LIMIT) as client:
+        first = tm.Loader(data, decode=number_of, batch_size=20, client=client)
+        first.on_evaluate(lambda batches: {"records": float(sum(map(len, batches)))})
+        next(iter(first))
+        first.close()
+        second = tm.Loader(data, decode=number_of, batch_size=20, client=client)
+
+        def operate() -> None:
+            try:
+                admin(j, "trainers", "evaluate", client.id)
+                rounds.append(until_ended(j, 1))
+            finally:
+                second.stop()
+
+        operator = threading.Thread(target=operate)
+        operator.start()
+        for _ in second:
+            time.sleep(0.01)  # a step
+        operator.join()
+        second.close()
+    assert "the loader has no function on_evaluate" in rounds[0]["outcome"], rounds

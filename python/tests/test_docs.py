@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import ast
+import os
 import pathlib
 import re
 import subprocess
@@ -11,6 +11,8 @@ from collections.abc import Callable
 
 import pytest
 from lab import Job
+
+import trainmaster as tm
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -21,7 +23,7 @@ def blocks(page: str) -> list[str]:
 
 def test_examples_of_the_page_run(job: Callable[..., Job], tmp_path: pathlib.Path) -> None:
     printed = []
-    for i, text in enumerate(blocks("docs/python.md") + blocks("docs/python-checkpoints.md")):
+    for i, text in enumerate(blocks("docs/python.md")):
         (tmp_path / f"block_{i}.py").write_text(text)
         done = subprocess.run([sys.executable, f"block_{i}.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=400)
         assert done.returncode == 0, f"block {i}: {done.stderr}"
@@ -30,7 +32,6 @@ def test_examples_of_the_page_run(job: Callable[..., Job], tmp_path: pathlib.Pat
     assert re.fullmatch(r"expected 1\.0, found \d\.\d\n", printed[1])
     assert printed[2] == "pass 1 has 1000 records\npass 2 has 1000 records\n"
     assert printed[3] == "8000 bytes\n"
-    assert re.fullmatch(r"continue after step 0\ncommitted step 6\d\n", printed[4])
     j = job()
     (typed,) = re.findall(r"^```sh\n(.*?)^```", (ROOT / "docs/python-frameworks.md").read_text(), re.MULTILINE | re.DOTALL)
     typed = typed.replace("127.0.0.1:8080", j.addr).replace(" python ", f" {sys.executable} ")
@@ -41,6 +42,40 @@ def test_examples_of_the_page_run(job: Callable[..., Job], tmp_path: pathlib.Pat
     assert done.stdout == "saved, since stop() was called\n", done.stderr
 
 
+def test_example_of_exact_resume_continues_after_a_kill(job: Callable[..., Job], tmp_path: pathlib.Path) -> None:
+    (text,) = blocks("docs/python-checkpoints.md")
+    tm.write_records(tmp_path / "data" / "train", [b"record"] * 1000, shards=4, chunk_bytes=512)
+    j = job("--explicit-commit", "--passes", "3")
+    killed = "    optimizer.step()\n    if checkpoints.step == 44:\n        checkpoints.finish(); import os; os.kill(os.getpid(), 9)\n"
+    printed = []
+    for script in (text.replace("    optimizer.step()\n", killed), text):
+        (tmp_path / "train.py").write_text(script)
+        command, environment = [sys.executable, "train.py"], {**os.environ, "TRAINMASTER_ADDR": j.addr}
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=400)
+        assert done.returncode == (-9 if script != text else 0), done.stderr
+        printed.append(done.stdout)
+    assert re.fullmatch(r"continue after step 4\d\ncommitted step 6\d\n", printed[1]), printed
+    assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0)] * 3
+
+
+def test_example_without_a_framework_continues_after_kills(job: Callable[..., Job], tmp_path: pathlib.Path) -> None:
+    """F537: before the commit of a step, and after it."""
+    (text,) = (b for b in blocks("docs/python-frameworks.md") if "last_step()" in b)
+    tm.write_records(tmp_path / "data" / "train", [b"record"] * 1000, shards=4, chunk_bytes=512)
+    j = job("--explicit-commit", "--passes", "3", "--chunks-per-task", "1")
+    kill = "    if step == {}:\n        import os; os.kill(os.getpid(), 9)\n"
+    before = text.replace("    client.flushed(step)\n", kill.format(4) + "    client.flushed(step)\n")
+    after = text.replace("    client.commit(step)\n", "    client.commit(step)\n" + kill.format(9))
+    done = []
+    for script in (before, after, text):
+        (tmp_path / "train.py").write_text(script)
+        command, environment = [sys.executable, "train.py"], {**os.environ, "TRAINMASTER_ADDR": j.addr}
+        done.append(subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=400))
+    assert [d.returncode for d in done] == [-9, -9, 0], done
+    assert done[-1].stdout == "the job has ended: 3000 records\n"
+    assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0)] * 3
+
+
 @pytest.mark.parametrize("page", ["README.md", "python/README.md"])
 def test_three_lines_run(page: str, tmp_path: pathlib.Path) -> None:
     (text,) = blocks(page)
@@ -49,8 +84,3 @@ def test_three_lines_run(page: str, tmp_path: pathlib.Path) -> None:
     done = subprocess.run([sys.executable, "script.py"], cwd=tmp_path, capture_output=True, text=True, check=False, timeout=400)
     assert done.returncode == 0, done.stderr
     assert done.stdout == "done\n"
-
-
-@pytest.mark.parametrize("path", sorted((ROOT / "python" / "src").rglob("*.py")), ids=lambda p: str(p.relative_to(ROOT)))
-def test_package_has_the_syntax_of_python_3_10(path: pathlib.Path) -> None:
-    ast.parse(path.read_text(), feature_version=(3, 10))

@@ -10,6 +10,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from typing import Any
 
 import lab
 import pytest
@@ -128,6 +130,19 @@ class Nodes:
                 self.kill(node)
 
 
+@contextlib.contextmanager
+def ring(directory: pathlib.Path, size: str) -> Iterator[tuple[lab.Job, Nodes]]:
+    """A master with a ring, and nodes of it."""
+    job = lab.Job(directory / "master", "--ring", size)
+    nodes = Nodes(directory, job.addr)
+    try:
+        yield job, nodes
+    finally:
+        (directory / "a-may-end").touch()
+        nodes.stop()
+        job.stop()
+
+
 def test_address_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.distributed.elastic.rendezvous import RendezvousParameters
 
@@ -162,9 +177,7 @@ def test_programs_have_the_address_of_the_master() -> None:
 
 def test_nodes_come_and_go_and_the_master_is_killed(tmp_path: pathlib.Path) -> None:
     """F434: 3 nodes, one is killed, the master is killed and started again, a node joins. All end with 0."""
-    job = lab.Job(tmp_path / "master", "--ring", "1:3")
-    nodes = Nodes(tmp_path, job.addr)
-    try:
+    with ring(tmp_path, "1:3") as (job, nodes):
         for name in "abc":
             nodes.start(name)
         nodes.await_steps("a", "b", "c")
@@ -177,16 +190,11 @@ def test_nodes_come_and_go_and_the_master_is_killed(tmp_path: pathlib.Path) -> N
         nodes.await_steps("b", "c", "d")
         assert nodes.end() == {"b": 0, "c": 0, "d": 0}, nodes.logs()
         assert job.process.wait(240) == 0, job.log.read_text()
-    finally:
-        nodes.stop()
-        job.stop()
 
 
 def test_node_that_is_removed_in_order_leaves(tmp_path: pathlib.Path) -> None:
     """F434: SIGTERM, as Kubernetes and Slurm send it, ends a node. Its member leaves the ring, and the rendezvous stays open for the others."""
-    job = lab.Job(tmp_path / "master", "--ring", "1:3")
-    nodes = Nodes(tmp_path, job.addr)
-    try:
+    with ring(tmp_path, "1:3") as (job, nodes):
         for name in "abc":
             nodes.start(name)
         nodes.await_steps("a", "b", "c")
@@ -198,17 +206,12 @@ def test_node_that_is_removed_in_order_leaves(tmp_path: pathlib.Path) -> None:
         nodes.await_steps("a", "b", "c")
         assert nodes.end() == {"a": 0, "b": 0, "c": 0}, nodes.logs()
         assert job.process.wait(240) == 0, job.log.read_text()
-    finally:
-        nodes.stop()
-        job.stop()
 
 
 def test_generation_is_replaced_while_a_node_stops_its_program(tmp_path: pathlib.Path) -> None:
     """F485: a node joins, and is killed before another node has stopped its program. The third node waits in a generation that stays incomplete."""
-    job = lab.Job(tmp_path / "master", "--ring", "1:3")
-    nodes = Nodes(tmp_path, job.addr)
-    (tmp_path / "a-is-slow").touch()
-    try:
+    with ring(tmp_path, "1:3") as (job, nodes):
+        (tmp_path / "a-is-slow").touch()
         nodes.start("b")
         nodes.await_steps("b")
         nodes.start("a")
@@ -221,36 +224,71 @@ def test_generation_is_replaced_while_a_node_stops_its_program(tmp_path: pathlib
         (tmp_path / "a-may-end").touch()
         nodes.await_steps("a", "b")
         assert nodes.end() == {"a": 0, "b": 0}, nodes.logs()
-    finally:
-        (tmp_path / "a-may-end").touch()
-        nodes.stop()
-        job.stop()
 
 
 def test_failed_program_starts_again_on_all_nodes(tmp_path: pathlib.Path) -> None:
     """F435: the program of one node is killed. torchrun starts it again, and the other node starts over, too."""
-    job = lab.Job(tmp_path / "master", "--ring", "2")
-    nodes = Nodes(tmp_path, job.addr)
-    try:
+    with ring(tmp_path, "2") as (_, nodes):
         for name in "ab":
             nodes.start(name, "2")
         nodes.await_steps("a", "b")
         lab.kill(nodes.programs("b")[0])
         nodes.await_steps("a", "b")
         assert nodes.end() == {"a": 0, "b": 0}, nodes.logs()
+
+
+def test_node_that_was_away_for_several_generations_takes_part_in_the_next(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has the first generation in hand while another node comes and goes. The values of this generation are removed."""
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+
+    from trainmaster.torch import elastic
+
+    for name in ("TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS"):
+        monkeypatch.delenv(name, raising=False)
+    job = lab.Job(tmp_path / "master", "--ring", "1:2")
+    a, b = (elastic.Handler(RendezvousParameters("trainmaster", job.addr, "none", 1, 2, id=name)) for name in "ab")
+    check = elastic.Handler._check_size
+
+    def late(self: elastic.Handler, state: dict[str, Any]) -> None:
+        check(self, state)
+        if self is not a or state["generation"] > 1:
+            return
+        end = time.monotonic() + 240
+        for generation in range(2, 8):
+            if generation % 2 == 0:
+                b._ring()  # it joins
+            elif b._agent is not None:
+                b._agent.close()  # it leaves
+                b._agent = None
+            while a._ring()["generation"] < generation and time.monotonic() < end:
+                time.sleep(0.05)
+
+    monkeypatch.setattr(elastic.Handler, "_check_size", late)
+    try:
+        met = a.next_rendezvous()
+        assert (met.rank, met.world_size, a._generation) == (0, 1, 7)
+        for setting in ("trainmaster._link._PATIENCE", "trainmaster._agent._CLOSE_TIMEOUT"):
+            monkeypatch.setattr(setting, 1.0)
+        assert a._agent is not None
+        stopped = a._agent.process.pid
+        lab.stop(stopped)
+        a._ring()  # F509: by another agent
+        assert a._agent.process.pid != stopped
+        assert a.shutdown()
+        monkeypatch.setattr(elastic, "Agent", None)  # another one would wait for a master that has ended
+        assert a.shutdown()
+        assert a.is_closed()
+        assert a.num_nodes_waiting() == 0
     finally:
-        nodes.stop()
+        for handler in (a, b):
+            if handler._agent is not None:
+                handler._agent.close()
         job.stop()
 
 
 def test_number_of_nodes_must_agree(tmp_path: pathlib.Path) -> None:
     """--nnodes and --ring differ: the message names both."""
-    job = lab.Job(tmp_path / "master", "--ring", "1:3")
-    nodes = Nodes(tmp_path, job.addr)
-    try:
+    with ring(tmp_path, "1:3") as (_, nodes):
         nodes.start("a", "2:3")
         assert nodes.nodes["a"].wait(240) != 0
         assert "--nnodes: expected 1:3 as --ring of the master has, found 2:3 and a ring of 1" in nodes.logs()
-    finally:
-        nodes.stop()
-        job.stop()

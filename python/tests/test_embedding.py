@@ -7,7 +7,6 @@ import copy
 import doctest
 import functools
 import json
-import os
 import pathlib
 import random
 import re
@@ -22,9 +21,10 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lab import MASTER, free_port
+from lab import MASTER, Servers, refuses
 
 import trainmaster as tm
+from trainmaster import ps
 
 EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "flights"
 
@@ -32,16 +32,11 @@ EXAMPLE = pathlib.Path(__file__).parents[2] / "examples" / "flights"
 @pytest.fixture
 def client(tmp_path: pathlib.Path) -> Iterator[tm.Client]:
     """A trainer of a job with two parameter servers."""
-    etcd, addr = (f"127.0.0.1:{free_port()}" for _ in range(2))
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TRAINMASTER_")}
-    server = ["pserver", "--endpoints", etcd]
     with contextlib.ExitStack() as stack:
-        log = stack.enter_context((tmp_path / "log").open("wb"))
-        for command in (["--data-dir", str(tmp_path / "etcd"), "--etcd-listen", etcd, "--listen", addr, "--http", "", "--ps", "2"], server, server):
-            process = subprocess.Popen([MASTER, *command], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment)
-            stack.callback(process.wait)
-            stack.callback(process.kill)
-        yield stack.enter_context(tm.Client(endpoints=etcd))
+        servers = Servers(tmp_path, stack, "--ps", "2")
+        servers.serve()
+        servers.serve()
+        yield stack.enter_context(tm.Client(endpoints=servers.etcd))
 
 
 class Model(torch.nn.Module):
@@ -54,12 +49,6 @@ class Model(torch.nn.Module):
 
     def forward(self, ids: torch.Tensor) -> Any:
         return self.last(self.words(ids).flatten(-2))
-
-
-def refuses(words: str, call: Callable[[], Any]) -> None:
-    with pytest.raises((tm.Error, ValueError)) as e:
-        call()
-    assert words in str(e.value), e.value
 
 
 def test_rows_of_any_id(client: tm.Client) -> None:
@@ -125,6 +114,51 @@ def test_bad_argument_is_named_when_the_embedding_is_made() -> None:
         refuses(words, functools.partial(tm.torch.Embedding, *arguments, **settings))
 
 
+def test_names_of_rules_and_settings_are_those_of_the_servers() -> None:
+    """The package checks them, so that an error has the name of its argument."""
+    done = subprocess.run([MASTER, "run", "--optimizer", "nope"], capture_output=True, text=True, check=False)
+    found = re.search(r"expected one of ([a-z, ]+)", done.stderr)
+    assert found is not None, done.stderr
+    assert found[1] == ", ".join(ps._RULES)
+    settings = pathlib.Path(__file__).parents[2] / "pserver/optimizer/setting.go"
+    names = {n.replace("-", "_") for n in re.findall(r'\{Name: "([a-z0-9-]+)"', settings.read_text())} - {"optimizer", "learning_rate"}
+    assert names == {*ps._NUMBERS, "schedule", *ps._STEPS_OF_SCHEDULE, *ps._NUMBERS_OF_SCHEDULE}
+    above_zero = re.findall(r'\{Name: "([a-z0-9-]+)".* instead: "', settings.read_text())
+    assert {n.replace("-", "_") for n in above_zero} | {"lr"} == set(ps._ABOVE_ZERO)
+
+
+def test_bad_argument_of_an_optimizer_is_named() -> None:
+    model, make = torch.nn.Linear(1, 1), tm.torch.ParameterServerOptimizer
+    wrong: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
+        ("model: expected a torch.nn.Module, found NoneType: give the model, not its parameters", (None,), {}),
+        ("model: expected a torch.nn.Module, found generator: give the model, not its parameters", (model.parameters(), "adam"), {}),
+        ("optimizer: expected one of sgd, momentum, nesterov, adagrad, adam, adamw, ftrl, found 'nope'", (model, "nope"), {}),
+        ("adam, adamw, ftrl, found <class 'torch.optim.adam.Adam'>", (model, torch.optim.Adam), {}),
+        ("wire_dtype: expected float32 or bfloat16, found 'int8'", (model,), {"wire_dtype": "int8"}),
+        ("lr: expected a finite number of at least 0, found 'x'", (model,), {"lr": "x"}),
+        ("lr: expected a finite number of at least 0, found -1", (model,), {"lr": -1}),
+        ("lr: expected a finite number of at least 0, found nan", (model,), {"lr": float("nan")}),
+        ("weight_decay: expected a finite number of at least 0, found 'x'", (model,), {"weight_decay": "x"}),
+        ("warmup_steps: expected a whole number of at least 0, found 1.5", (model,), {"warmup_steps": 1.5}),
+        ("betas: expected a setting of a rule (momentum, beta1, beta2, ", (model, "adam"), {"betas": (0.9, 0.99)}),
+        ("push_every: expected a whole number of at least 1, found 0", (model,), {"push_every": 0}),
+        ("pull_every: expected a whole number of at least 1, found 0", (model,), {"pull_every": 0}),
+        ("pull_every: expected a multiple of push_every, which is 2, found 3", (model,), {"push_every": 2, "pull_every": 3}),
+        ("client: expected a tm.Client, found 5", (model,), {"client": 5}),
+        ("staleness: expected a whole number of at least 0, found -1", (model,), {"staleness": -1}),
+    ]
+    for words, arguments, settings in wrong:
+        refuses(words, functools.partial(make, *arguments, **settings))
+
+
+def test_further_group_of_parameters_is_refused(client: tm.Client) -> None:
+    """F521: no server would train it."""
+    model = Model()
+    opt = tm.torch.ParameterServerOptimizer(model, "sgd", lr=0.5, client=client)
+    refuses("add_param_group: expected all parameters in the model", lambda: opt.add_param_group({"params": [torch.nn.Parameter(torch.zeros(1))]}))
+    assert len(opt.param_groups) == 1
+
+
 def test_bad_input_is_explained(client: tm.Client, monkeypatch: pytest.MonkeyPatch) -> None:
     model = Model()
     ids = torch.tensor([[1, 2], [1, 3]])
@@ -141,6 +175,7 @@ def test_bad_input_is_explained(client: tm.Client, monkeypatch: pytest.MonkeyPat
     refuses(unmade, lambda: model(ids))
 
     opt = make(model, "sgd", lr=0.5, client=client)
+    refuses("embedding 'words': expected a tensor of ids, found list: use torch.tensor(ids)", lambda: model.words([1]))
     refuses("embedding 'words': expected ids of type int64, found torch.int32", lambda: model(ids.int()))
     refuses(unmade, lambda: copy.deepcopy(model)(ids))
     assert opt.ps.lookup("words", []).shape == (0, 3)
@@ -174,7 +209,7 @@ def test_bad_input_is_explained(client: tm.Client, monkeypatch: pytest.MonkeyPat
     assert opt.ps.version == version, "a look-up changes the version of the parameters"
     with monkeypatch.context() as patch:
         patch.setattr(client, "timeout", 0.0)
-        patch.setattr(client.link, "call", unittest.mock.Mock(side_effect=tm.errors.MasterTimeoutError("no answer")))
+        patch.setattr(client._link, "call", unittest.mock.Mock(side_effect=tm.errors.MasterTimeoutError("no answer")))
         refuses("lookup: expected parameter servers within 0 s, found none", lambda: model(ids))
     client.close()
     for many in (1, 1_000_000):
@@ -189,7 +224,7 @@ def interrupted(owner: Any, method: str, after: int, call: Callable[[], Any]) ->
         left[0] -= 1
         if left[0] >= 0:
             return found(*arguments, **fields)
-        if method != "call":
+        if method != "_call":
             found(*arguments, **fields)
         raise KeyboardInterrupt
 
@@ -213,7 +248,7 @@ def test_interrupted_step_loses_and_repeats_no_gradient(client: tm.Client, push_
         opt.step(records=1)
 
     begin = model.last.bias.item()
-    points = ((opt._lookups, "added_to", 0), (opt, "_settle", 2), (opt.ps, "_place", 1), (client, "call", 1))
+    points = ((opt._lookups, "added_to", 0), (opt, "_settle", 2), (opt.ps, "_place", 1), (client, "_call", 1))
     for k, (owner, method, after) in enumerate(points):
         for i in range(n - 1):
             step(i)
@@ -459,13 +494,13 @@ def write_flights(file: pathlib.Path) -> None:
     draw = random.Random(1)
     airports = ["".join(draw.choices("ABCDEFGHIJKLMNOPQRSTUVWXYZ", k=3)) for _ in range(30)]
     flights = []
-    for i in range(4000):
+    for i in range(8000):
         origin, destination = draw.sample(range(30), 2)
         hour = draw.randrange(24)
         late = (origin % 3 == 0) + (destination % 5 == 0) + (hour > 16) > 1
         flights.append(
             {
-                "date": f"2001/{i * 3 // 4000 + 1:02}/{i % 28 + 1:02} {hour:02}:{draw.randrange(60):02}",
+                "date": f"2001/{i * 3 // 8000 + 1:02}/{i % 28 + 1:02} {hour:02}:{draw.randrange(60):02}",
                 "delay": draw.randint(16, 90) if late != (draw.random() < 0.1) else draw.randint(-20, 15),
                 "distance": draw.randint(80, 2500),
                 "origin": airports[origin],

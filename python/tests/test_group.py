@@ -9,6 +9,7 @@ import pathlib
 import subprocess
 import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -16,6 +17,7 @@ from typing import Any
 import lab
 import pytest
 import torch
+from test_commands import admin
 from test_elastic import Nodes
 
 import trainmaster as tm
@@ -192,7 +194,7 @@ class Script:
             self.error = e
 
 
-@pytest.mark.parametrize("how", ["stop", "drain"])
+@pytest.mark.parametrize("how", ["stop", "drain", "command"])
 def test_ranks_end_with_an_error_if_another_rank_is_stopped(job: StartJob, tmp_path: pathlib.Path, how: str) -> None:
     """F497: the rank that is stopped leaves. The step is committed, so the others begin again after it."""
     data = lab.numbers(tmp_path, 400, per_chunk=10)
@@ -204,8 +206,12 @@ def test_ranks_end_with_an_error_if_another_rank_is_stopped(job: StartJob, tmp_p
         loader = scripts[1].loader
         if i == 4 and how == "stop":
             loader.stop()
-        elif i == 4:
+        elif i == 4 and how == "drain":
             loader.client.over = DRAINED  # as a request for tasks sets it
+        elif i == 4:
+            admin(j, "drain", loader.client.id)
+            while not loader.client._commands(evaluates=False)[0]:
+                time.sleep(0.05)  # a heartbeat of the agent: there is nothing to wait on
 
     def run(script: Script) -> None:
         try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import json
 import os
 import socket
@@ -14,7 +16,7 @@ from typing import Any
 import pytest
 
 from trainmaster import _link, errors
-from trainmaster._link import Link
+from trainmaster._link import Link, Records
 
 
 class Peer(threading.Thread):
@@ -28,6 +30,10 @@ class Peer(threading.Thread):
         self.start()
 
     def run(self) -> None:
+        with contextlib.suppress(ConnectionError):  # the test has ended
+            self.answer()
+
+    def answer(self) -> None:
         file = self.sock.makefile("rb")
         while head := file.read(4):
             request = json.loads(file.read(struct.unpack("<I", head)[0]))
@@ -41,7 +47,7 @@ class Peer(threading.Thread):
             frame = struct.pack("<I", len(body)) + body
             if request["op"] == "chunk":
                 fd = os.memfd_create("x")
-                os.write(fd, struct.pack("<3I", 12, 17, 25) + b"a\0\0\0\0bcde")
+                os.write(fd, struct.pack("<3I", 12, 17, 25) + bytes([ord("a") + request["offset"]]) + b"\0\0\0\0bcde")
                 socket.send_fds(self.sock, [frame], [fd])
                 os.close(fd)
             else:
@@ -79,9 +85,9 @@ def test_error_has_its_class() -> None:
 
 def test_freed_chunk_is_reported_with_the_next_request() -> None:
     link, peer = pair()
-    records = link.chunk({"path": "p", "offset": 0})
+    records = link.chunk(chunk(0))
     assert [bytes(r) for r in records] == [b"a", b"bcde"]
-    kept = records[1]
+    (kept,) = records.take([1])
     del records
     link.call("x")
     assert not [r for r in peer.requests if r["op"] == "free"]
@@ -89,6 +95,82 @@ def test_freed_chunk_is_reported_with_the_next_request() -> None:
     del kept
     link.call("x")
     assert [r["key"] for r in peer.requests if r["op"] == "free"] == [1]
+
+
+def test_memory_of_a_request_that_was_given_up_is_freed() -> None:
+    link, peer = pair()
+    link.give_up(link.begin("chunk", path="p", offset=0))
+    link.call("x")
+    link.call("x")
+    assert [r["key"] for r in peer.requests if r["op"] == "free"] == [1]
+
+
+def chunk(offset: int) -> dict[str, Any]:
+    return {"path": "p", "offset": offset}
+
+
+def first_record(records: Records) -> bytes:
+    return bytes(next(iter(records)))
+
+
+def test_following_chunk_is_requested_once_before_it_is_needed() -> None:
+    link, peer = pair()
+    assert first_record(link.chunk(chunk(0), chunk(1))) == b"a"
+    link.call("x")
+    assert [r["offset"] for r in peer.requests if r["op"] == "chunk"] == [0, 1]
+    assert first_record(link.chunk(chunk(1), chunk(2))) == b"b"
+    assert first_record(link.chunk(chunk(2))) == b"c"
+    link.call("x")
+    assert [r["offset"] for r in peer.requests if r["op"] == "chunk"] == [0, 1, 2]
+    assert [r["key"] for r in peer.requests if r["op"] == "free"] == [1, 2, 4]
+
+
+def test_following_chunk_that_is_not_needed_is_freed() -> None:
+    link, peer = pair()
+    link.chunk(chunk(0), chunk(1))
+    link.call("x")
+    assert first_record(link.chunk(chunk(2))) == b"c"
+    link.call("x")
+    link.call("x")
+    assert sorted(r["key"] for r in peer.requests if r["op"] == "free") == [1, 2, 4]
+
+
+@pytest.mark.parametrize("closes", [False, True])
+def test_link_that_ends_leaves_no_descriptor_of_a_chunk_ahead(closes: bool) -> None:
+    gc.collect()
+    before = len(os.listdir("/proc/self/fd"))
+    link, peer = pair()
+    link.chunk(chunk(0), chunk(1))
+    link.call("x")  # the reply of the second chunk comes before
+    if closes:
+        link.close()
+    del link
+    peer.join(10)
+    peer.sock.close()
+    assert len(os.listdir("/proc/self/fd")) == before
+
+
+def test_descriptor_that_the_kernel_has_dropped_is_a_lack_of_resources() -> None:
+    """F506: the process has no room for it. The memory is freed, and the next reply has its descriptor."""
+    link, peer = pair()
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(socket, "send_fds", lambda sock, frames, _: sock.sendall(*frames))
+        with pytest.raises(errors.ResourceError, match="chunk: expected a file descriptor, found none: use fewer workers"):
+            link.chunk(chunk(0))
+    assert [bytes(r) for r in link.chunk(chunk(0))] == [b"a", b"bcde"]
+    assert [r["key"] for r in peer.requests if r["op"] == "free"] == [1]
+
+
+def test_closed_link_is_a_lost_agent() -> None:
+    link, _ = pair()
+    number = link.begin("x")
+    link.close()
+    with pytest.raises(errors.AgentLostError):
+        link.call("x")
+    with pytest.raises(errors.AgentLostError):
+        link.post("x")
+    with pytest.raises(errors.AgentLostError):
+        link.poll(number)
 
 
 class Interrupt(BaseException):
@@ -112,12 +194,14 @@ def one(at: int) -> bool:
         return trace
 
     echoes = []
-    for text in ("a", "b", "chunk", "c"):
+    for text in ("a", "b", "chunk", "following", "c"):
         while True:
             try:
                 sys.settrace(trace)
                 if text == "chunk":
-                    assert [bytes(r) for r in link.chunk({"path": "p", "offset": 0})] == [b"a", b"bcde"]
+                    assert first_record(link.chunk(chunk(0), chunk(1))) == b"a", at
+                elif text == "following":
+                    assert first_record(link.chunk(chunk(1))) == b"b", at
                 else:
                     echoes.append(link.call("x", timeout=20, text=text)["echo"])
                 break
@@ -131,6 +215,50 @@ def one(at: int) -> bool:
     link.close()
     peer.join(10)
     return raised
+
+
+def gives_up(at: int, failures: list[BaseException]) -> bool:
+    """Interrupt instruction `at` of what gives a chunk up, end the link, and add what cannot be closed. False: there is no such instruction."""
+    link, peer = pair()
+    link.chunk(chunk(0), chunk(1))
+    link.call("x")
+    count = 0
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal count
+        if frame.f_code.co_name not in {"give_up", "_drop"}:
+            return None
+        frame.f_trace_opcodes = True
+        if event == "opcode":
+            count += 1
+            if count == at:
+                raise Interrupt
+        return trace
+
+    sys.settrace(trace)
+    try:
+        link.chunk(chunk(2))
+    except Interrupt:
+        pass
+    finally:
+        sys.settrace(None)
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(sys, "unraisablehook", lambda e: failures.append(e.exc_value))
+        link.sock.close()
+        del link
+        gc.collect()
+    peer.join(10)
+    return count >= at
+
+
+def test_interrupt_closes_no_descriptor_twice() -> None:
+    """F393: its number may be that of another file by then."""
+    failures: list[BaseException] = []
+    at = 1
+    while gives_up(at, failures):
+        at += 1
+    assert at > 10
+    assert not failures
 
 
 def test_interrupt_at_any_instruction_mixes_up_no_reply() -> None:

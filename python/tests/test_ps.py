@@ -19,7 +19,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from lab import MASTER, free_port
+from lab import MASTER, Servers
 
 import trainmaster as tm
 
@@ -91,34 +91,30 @@ class Run:
 def test_gradients_of_an_operation_in_progress_stay(tmp_path: pathlib.Path) -> None:
     """A server hangs for longer than the time limit of a push. The next push waits until the first one no longer reads the gradients."""
     size = 8 << 20  # more than the buffers of a connection
-    etcd, addr = (f"127.0.0.1:{free_port()}" for _ in range(2))
-    environment = {k: v for k, v in os.environ.items() if not k.startswith("TRAINMASTER_")}
-    log = (tmp_path / "log").open("wb")
-    commands = [
-        ["--data-dir", str(tmp_path / "etcd"), "--etcd-listen", etcd, "--listen", addr, "--http", "", "--ps", "1"],
-        ["pserver", "--endpoints", etcd, "--ps-ttl", "120s"],
-    ]
-    master, server = (subprocess.Popen([MASTER, *c], stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=environment) for c in commands)
-    try:
-        with tm.Client(endpoints=etcd) as client:
-            ps = tm.ps.Client({"w": np.zeros(size, np.float32)}, optimizer="sgd", lr=1.0, client=client)
-            server.send_signal(signal.SIGSTOP)
-            client.timeout = 0.1
-            with pytest.raises(tm.errors.MasterTimeoutError):
-                ps.push(grads={"w": np.full(size, 1, np.float32)})
-            with pytest.raises(tm.errors.MasterTimeoutError):
-                ps.push(grads={"w": np.full(size, 100, np.float32)})
-            server.send_signal(signal.SIGCONT)
-            client.timeout = 240
-            ps.push(grads={"w": np.full(size, 10, np.float32)})
-            ps.pull()
-            assert np.unique(ps.parameters["w"]).tolist() == [-11.0]
-    finally:
-        for process in (server, master):
-            process.send_signal(signal.SIGCONT)
-            process.kill()
-            process.wait()
-        log.close()
+    with contextlib.ExitStack() as stack:
+        servers = Servers(tmp_path, stack, "--ps", "1")
+        server = servers.serve("--ps-ttl", "120s")
+        client = stack.enter_context(tm.Client(endpoints=servers.etcd))
+        table = tm.ps.Table("t", 4, init="zeros")
+        ps = tm.ps.Client({"w": np.zeros(size, np.float32)}, optimizer="sgd", lr=1.0, client=client, tables=[table])
+
+        def push(value: float) -> None:
+            ps.push(grads={"w": np.full(size, value, np.float32)}, rows={"t": ([7], np.full((1, 4), value, np.float32))})
+
+        server.send_signal(signal.SIGSTOP)
+        client.timeout = 0.1
+        with pytest.raises(tm.errors.MasterTimeoutError):
+            push(1)
+        with pytest.raises(tm.errors.MasterTimeoutError):
+            push(100)
+        with pytest.raises(tm.errors.MasterTimeoutError):  # the rows alone
+            ps.push(rows={"t": ([7], np.full((1, 4), 100, np.float32))})
+        server.send_signal(signal.SIGCONT)
+        client.timeout = 240
+        push(10)
+        ps.pull()
+        assert np.unique(ps.parameters["w"]).tolist() == [-11.0]
+        assert ps.lookup("t", [7]).tolist() == [[-11.0] * 4]
 
 
 ASYNC = {"optimizer": "adam", "lr": 2e-3}

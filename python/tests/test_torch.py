@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import fcntl
+import multiprocessing
+import multiprocessing.connection
 import os
 import pathlib
+import resource
 import signal
 import struct
 import subprocess
@@ -12,6 +15,7 @@ import sys
 import termios
 import textwrap
 import time
+import warnings
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
@@ -19,6 +23,7 @@ from typing import Any
 import pytest
 import torch
 from lab import Job, kill, number_of, numbers, once_per_pass
+from torch.utils.data._utils import signal_handling
 
 import trainmaster as tm
 
@@ -67,6 +72,15 @@ def test_each_record_once_per_pass(job: StartJob, tmp_path: pathlib.Path, method
     loader.close()
     once_per_pass(seen, 700, 3)
     assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0)] * 3
+
+
+def test_loss_with_a_gradient_is_reported_without_a_warning(job: StartJob, tmp_path: pathlib.Path) -> None:
+    loader: Any = tm.torch.DataLoader(numbers(tmp_path, 10), addr=job().addr)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        loader.report(loss=torch.tensor(1.0, requires_grad=True))
+        loader.report(loss=1)
+    loader.close()
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -165,9 +179,17 @@ def test_worker_that_is_killed_in_a_message_does_not_block_the_loop(job: StartJo
     j.verify()
 
 
-def test_worker_that_always_dies_ends_the_loop(job: StartJob, tmp_path: pathlib.Path) -> None:
+def exits_at_40(record: memoryview) -> Any:
+    """A library can end the process with any code."""
+    if number_of(record) == 40:
+        os._exit(1)
+    return torch.tensor(number_of(record))
+
+
+@pytest.mark.parametrize("decode", [dies_at_40, exits_at_40])
+def test_worker_that_always_dies_ends_the_loop(job: StartJob, tmp_path: pathlib.Path, decode: Any) -> None:
     data, j = numbers(tmp_path, 100, shards=1), job("--chunks-per-task", "1")
-    loader = tm.torch.DataLoader(data, decode=dies_at_40, batch_size=10, num_workers=1, multiprocessing_context="fork", addr=j.addr)
+    loader = tm.torch.DataLoader(data, decode=decode, batch_size=10, num_workers=1, multiprocessing_context="fork", addr=j.addr)
     seen = Counter[int]()
     with pytest.raises(RuntimeError, match="workers died 4 times at the same batch"):
         for batch in loader:
@@ -175,6 +197,80 @@ def test_worker_that_always_dies_ends_the_loop(job: StartJob, tmp_path: pathlib.
     assert set(seen.values()) == {1}
     assert 40 not in seen
     loader.close()
+
+
+class InterruptedProcess(multiprocessing.context.ForkProcess):
+    """A process that gets SIGINT before it runs its function."""
+
+    def run(self) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        super().run()
+
+
+class InterruptedContext(multiprocessing.context.ForkContext):
+    """Its processes are interrupted at their start."""
+
+    Process = InterruptedProcess
+
+
+def is_interruptible() -> bool:
+    return signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+
+def test_worker_that_is_interrupted_at_its_start_goes_on(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A terminal sends SIGINT to all processes, and torch ignores it only later."""
+    data, j = numbers(tmp_path, 100), job("--chunks-per-task", "1")
+    loader = tm.torch.DataLoader(data, decode=parse, batch_size=10, num_workers=2, multiprocessing_context=InterruptedContext(), addr=j.addr)
+    draws: list[bool] = []
+    draw = loader._sampler.draw
+
+    def noted() -> Any:
+        draws.append(is_interruptible())
+        return draw()
+
+    monkeypatch.setattr(loader._sampler, "draw", noted)
+    seen = Counter(n for batch in loader for n in batch.tolist())
+    assert loader.rebuilt == 0
+    assert all(draws)
+    loader.close()
+    once_per_pass(seen, 100, 1)
+
+
+def test_lack_of_processes_leaves_a_loop_that_ctrl_c_ends(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def start(_: object) -> None:
+        raise BlockingIOError("no further process")
+
+    monkeypatch.setattr(InterruptedProcess, "start", start)
+    j = job()
+    loader = tm.torch.DataLoader(numbers(tmp_path, 10), decode=parse, num_workers=2, multiprocessing_context=InterruptedContext(), addr=j.addr)
+    with pytest.raises(BlockingIOError, match="no further process"):
+        next(iter(loader))
+    assert is_interruptible()
+    loader.close()
+    j.stop()
+
+
+def test_worker_that_dies_while_others_start_is_replaced(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between the two steps torch's handler of SIGCHLD raises for the worker."""
+    killed: list[int] = []
+    before = signal_handling._set_worker_pids
+
+    def kill_one(loader_id: int, pids: tuple[int, ...]) -> None:
+        before(loader_id, pids)
+        if not killed:
+            killed.append(pids[0])
+            ended = os.pidfd_open(pids[0])
+            os.kill(pids[0], signal.SIGKILL)
+            multiprocessing.connection.wait([ended])
+            os.close(ended)
+
+    monkeypatch.setattr(signal_handling, "_set_worker_pids", kill_one)
+    data, j = numbers(tmp_path, 100), job("--chunks-per-task", "1")
+    loader = tm.torch.DataLoader(data, decode=parse, batch_size=10, num_workers=2, multiprocessing_context="fork", addr=j.addr)
+    seen = Counter(n for batch in loader for n in batch.tolist())
+    assert loader.rebuilt == 1
+    loader.close()
+    once_per_pass(seen, 100, 1)
 
 
 @pytest.mark.parametrize("workers", [0, 2])
@@ -276,6 +372,37 @@ def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path) -> None:
     with pytest.raises(TypeError, match=r"use trainmaster\.torch\.DataLoader"):
         next(iter(plain))
     loader.close()
+
+
+def test_script_without_a_guard_is_refused(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """With the start method spawn, the worker imports the script, which would train again."""
+    data, j = numbers(tmp_path, 100), job()
+    script = tmp_path / "train.py"
+    script.write_text(
+        "import trainmaster as tm\n"
+        f"loader = tm.torch.DataLoader({data!r}, decode=len, num_workers=1, multiprocessing_context='spawn', addr={j.addr!r})\n"
+        "print(len(list(loader)))\n"
+    )
+    done = subprocess.run([sys.executable, str(script)], capture_output=True, text=True, check=False, timeout=240)
+    assert done.returncode == 1
+    assert done.stderr.count("expected `if __name__ == '__main__':` around the training, found none: a worker process imports the script") == 1
+    assert "RuntimeError: a worker of the DataLoader ended with exit code 1 before the first batch: its message is above" in done.stderr
+
+
+def test_mapped_chunks_of_all_workers_stay_below_the_limit_of_the_agent(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j = numbers(tmp_path, 1280, shards=1, per_chunk=1), job("--chunks-per-task", "32")
+    with tm.Client(j.addr) as client:
+        before = resource.getrlimit(resource.RLIMIT_NOFILE)
+        resource.prlimit(client.agent_pid, resource.RLIMIT_NOFILE, (128, before[1]))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (256, before[1]))
+        try:
+            loader = tm.torch.DataLoader(data, decode=number_of, batch_size=4, num_workers=4, shuffle=True, shuffle_window=16, client=client)
+            seen = Counter(n for batch in loader for n in batch.tolist())
+            loader.close()
+        finally:
+            resource.setrlimit(resource.RLIMIT_NOFILE, before)
+    once_per_pass(seen, 1280, 1)
+    assert j.verify()[0]["redelivered"] == 0
 
 
 def test_worker_that_is_killed_while_the_loop_looks_ahead(job: StartJob, tmp_path: pathlib.Path) -> None:

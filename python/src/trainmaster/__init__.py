@@ -9,7 +9,7 @@ from . import errors
 from ._reader import SKIP
 from ._version import VERSION as __version__  # noqa: N811
 from .client import Client, Task
-from .errors import DecodeError, Error
+from .errors import Error
 from .loader import Loader
 from .local import Local, local
 from .records import read_records, write_records
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 __all__ = [
     "SKIP",
     "Client",
-    "DecodeError",
     "Error",
     "Loader",
     "Local",
@@ -38,5 +37,11 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in {"hf", "ps", "torch"}:  # extras, and slow to import
-        return importlib.import_module("." + name, __name__)
+        try:
+            return importlib.import_module("." + name, __name__)
+        except ModuleNotFoundError as e:
+            if e.name not in {"numpy", "torch"}:
+                raise
+            text = f"trainmaster.{name}: expected the module {e.name}, found none: pip install 'trainmaster[torch]'"
+            raise ModuleNotFoundError(text, name=e.name) from None
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -11,10 +11,12 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
+import weakref
+from collections.abc import Sequence
 from typing import Any
 
 from . import errors
-from ._link import Link
+from ._link import FEWER, Link, Records
 from ._version import MASTER, VERSION
 
 PROTOCOL = 1
@@ -22,12 +24,16 @@ _CLOSE_TIMEOUT = 10.0
 _PREFIX = "trainmaster-agent-"
 _SOCKET = "agent"
 
+_processes: list[subprocess.Popen[bytes]] = []  # that have not ended; those that are released have no agent
+
 
 def binary() -> str:
     """Return the path of the program: TRAINMASTER_BIN, or the program that was installed with this package."""
     named = os.environ.get("TRAINMASTER_BIN")
     if named:
-        if not os.access(named, os.X_OK) or os.path.isdir(named):
+        if os.path.isfile(named) and not os.access(named, os.X_OK):
+            raise errors.AgentError(f"TRAINMASTER_BIN: expected a program, found a file that is not executable, {named!r}: chmod +x")
+        if not os.path.isfile(named):
             raise errors.AgentError(f"TRAINMASTER_BIN: expected a program, found {named!r}: correct the variable, or unset it")
         return named
     places = [sysconfig.get_path("scripts"), os.path.dirname(sys.executable)]
@@ -99,6 +105,7 @@ class Agent:
     def __init__(self, args: list[str], environment: dict[str, str]) -> None:
         """Start an agent. The caller must call `hello` first."""
         self.program = binary()
+        _processes[:] = [p for p in _processes if p.poll() is None]
         self.owner = os.getpid()
         self._directory = Directory()
         self.path = self._directory.socket
@@ -119,6 +126,7 @@ class Agent:
             raise
         finally:
             theirs.close()
+        _processes.append(self.process)
         self.link = Link(ours)
 
     def hello(self, wait: float) -> dict[str, Any]:
@@ -127,6 +135,9 @@ class Agent:
             reply = self.link.call("hello", version=PROTOCOL, sdk=VERSION, wait=wait)
         except errors.AgentLostError:
             code = self.process.wait()
+            if code == 0:
+                expected = "expected the program of trainmaster, found one that ends"
+                raise errors.AgentError(f"{self.program}: {expected}: correct or unset TRAINMASTER_BIN") from None
             raise errors.AgentError(f"{self.program} agent: exit code {code} at the start: its message is above, on standard error") from None
         check_version(str(reply.get("master", "")), self.program)
         return reply
@@ -150,6 +161,24 @@ class Agent:
             self.process.wait()
         self._directory.remove()
 
+    def release(self, finished: Sequence[int]) -> None:
+        """Let the agent report finished tasks and end, without a wait. It does nothing in a forked process."""
+        if os.getpid() != self.owner:
+            return
+        with contextlib.suppress(errors.Error):
+            if finished:
+                self.link.post("finish", finished=list(finished))
+            self.link.begin("close")
+        self.link.close()
+        self._directory.remove()
+
+
+def await_released() -> None:
+    """Wait for the agents that end by themselves. All others are closed."""
+    for process in _processes:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(_CLOSE_TIMEOUT)
+
 
 class Chunks:
     """Reads chunks from the agent in any process. Each process opens a connection when it reads its first chunk."""
@@ -163,14 +192,18 @@ class Chunks:
         """Leave the connection out."""
         return {"path": self.path, "_link": None}
 
-    def read(self, chunk: Any) -> list[memoryview]:
-        """Return the records of a chunk. AgentLostError: the agent has ended."""
+    def read(self, chunk: Any, following: Any = None) -> Records:
+        """Return the records of a chunk. Meanwhile, the agent reads the following one. AgentLostError: the agent has ended."""
         if self._link is None or self._link.pid != os.getpid():
-            sock = socket.socket(socket.AF_UNIX)
+            try:
+                sock = socket.socket(socket.AF_UNIX)
+            except OSError as e:
+                raise errors.ResourceError(f"connection to the agent: expected a file descriptor, found none ({e.strerror}): {FEWER}") from e
             try:
                 sock.connect(self.path)
             except (ConnectionRefusedError, FileNotFoundError):
                 sock.close()
                 raise errors.AgentLostError from None
             self._link = Link(sock)
-        return self._link.chunk(chunk)
+            weakref.finalize(self._link, sock.close).atexit = False
+        return self._link.chunk(chunk, following)

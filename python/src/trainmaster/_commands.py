@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import os
@@ -28,10 +29,12 @@ class Commands:
     def __init__(self, client: Client, batch_size: int, reader: Callable[[], Reader]) -> None:
         """Make them. `reader` makes a reader for evaluations, whose batches have `batch_size` records."""
         self.stopped = ""  # why the loop must end before the job does
+        self.is_terminated = False  # a SIGTERM has come while the loop runs
         self.evaluate: Evaluate | None = None
         self._client, self._batch_size, self._reader = client, batch_size, reader
         self._looked = 0.0
-        client.while_waiting = self.follow
+        client._while_waiting = self.follow
+        client._on_restart.append(self._announce)
 
     def follow(self) -> bool:
         """Follow the commands of the master, and return whether the loop must end."""
@@ -40,7 +43,7 @@ class Commands:
             return bool(self.stopped)
         self._looked = now
         try:
-            is_drained, tasks = self._client.commands(self.evaluate is not None)
+            is_drained, tasks = self._client._commands(self.evaluate is not None)
             if is_drained:
                 self.stopped = DRAINED
                 return True
@@ -48,27 +51,34 @@ class Commands:
                 self._report(work.id, self._measure(work))
         except errors.OverError:
             pass
-        except self._client.lost:
-            self._client.is_lost = True
+        except self._client._lost:
+            self._client._is_lost = True
         return bool(self.stopped)
+
+    def _announce(self) -> None:
+        """Report that this process evaluates, before the first request for tasks of a further session: it would end a round of this trainer."""
+        if self.evaluate is not None and self._client._while_waiting == self.follow:
+            with contextlib.suppress(errors.OverError):
+                self._client._commands(evaluates=True)
 
     def _report(self, task: int, result: dict[str, Any]) -> None:
         try:
-            self._client.call("evaluated", task=task, **result)
+            self._client._call("evaluated", task=task, **result)
         except errors.InvalidError as e:
             log.error("the result of the evaluation is refused: %s", e)  # noqa: TRY400 it is the user's value
-            self._client.call("evaluated", task=task, error=shortened(str(e)))
+            self._client._call("evaluated", task=task, error=shortened(str(e)))
 
     def _measure(self, work: Work) -> dict[str, Any]:
         """Evaluate the model on a task, and return the fields of the result. An error is for the operator: the training goes on."""
-        assert self.evaluate is not None
+        if self.evaluate is None:  # an earlier loader of this client has one
+            return {"error": "the loader has no function on_evaluate"}
         try:
             metrics = dict(self.evaluate(self._batches(work)))
             for name, value in metrics.items():
                 if not math.isfinite(value):
                     return {"not_finite": name}
             return {"metrics": {str(k): float(v) for k, v in metrics.items()}, "records": work.records}
-        except self._client.lost:
+        except self._client._lost:
             raise
         except Exception as e:
             log.exception("the evaluation of the model failed")
@@ -84,7 +94,7 @@ class Commands:
                 continue
             failures, samples, data = reader.read(batch.runs)
             if failures:
-                raise errors.DecodeError(failures[0].text)
+                raise errors.Error(failures[0].text)
             if samples:
                 yield data
             account.consume()
@@ -111,12 +121,12 @@ class Termination:
 
     def _handle(self, *_: object) -> None:
         """Stop the loops. A second signal, or a signal outside of a loop, ends the process."""
-        running = [r for r in self._running if not r.stopped]
+        running = [r for r in self._running if not r.is_terminated]
         if not running or os.getpid() != self._pid:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             os.kill(os.getpid(), signal.SIGTERM)
         for r in running:
-            r.stopped = "SIGTERM"
+            r.stopped, r.is_terminated = r.stopped or "SIGTERM", True
 
 
 termination = Termination()

@@ -50,6 +50,7 @@ class GroupLoop:
     def batches(self, loop: int) -> Iterator[tuple[int, Any]]:
         """Iterate over (pass, data). `loop` is the number of the loop of the loader."""
         loader, group, sampler = self._loader, self.group, self._loader._sampler
+        loader._commands.follow()  # the master knows what this rank evaluates before it asks for tasks
         now = self._announce()
         while (agreed := group.agreed()).ended < group.size:
             if agreed.stopped:
@@ -59,7 +60,7 @@ class GroupLoop:
                 sampler.require_applied()
                 sampler.checkpoints.commit()
                 sampler.needs_commit = False
-                loader.client.ask_again()
+                loader.client._ask_again()
             if not agreed.samples:
                 sampler.require_applied()
                 if now.session == loader.client.session:
@@ -85,8 +86,8 @@ class GroupLoop:
         failures, samples, data = loader._result()
         try:
             sampler.fail(failures)
-        except loader.client.lost:
-            loader.client.is_lost = True
+        except loader.client._lost:
+            loader.client._is_lost = True
         flight = sampler.account.flight[loader._ahead :]
         if samples > 0 and not flight[0].runs:
             samples = 0  # its task has failed

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import array
 import collections
+import contextlib
+import itertools
 import json
 import math
 import mmap
@@ -18,14 +20,17 @@ import socket
 import struct
 import time
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
 from . import errors
 
+_PATIENCE = 30.0  # seconds without a reply, after which the agent is asked whether it runs
 _LENGTH = struct.Struct("<I")
 _LARGEST = 1 << 20  # bytes of a request: MaxRequest of trainer/agent
 _ANCILLARY = socket.CMSG_SPACE(16 * array.array("i").itemsize)
+FEWER = "use fewer workers or a smaller shuffle_window, or allow more open files (ulimit -n)"
+_encode = json.JSONEncoder(allow_nan=False, separators=(",", ":")).encode
 Received = tuple[bytes, list[tuple[int, int, bytes]], int, Any]
 
 
@@ -43,6 +48,25 @@ class _Outbound(NamedTuple):
     sent: collections.deque[int]  # bytes that each call has sent
 
 
+class Records:
+    """The records of a chunk: views of memory that is valid as long as one of them, or this object, exists. A view is made when it is needed."""
+
+    def __init__(self, memory: memoryview, records: int, gap: int) -> None:
+        """Read the table of offsets at the begin of the memory. `gap` is the number of bytes between a record and the next one."""
+        self._memory, self._gap = memory, gap
+        self._at: list[int] = memory[: 4 * (records + 1)].cast("I").tolist()
+
+    def __iter__(self) -> Iterator[memoryview]:
+        """Iterate over the records."""
+        memory, gap, at = self._memory, self._gap, self._at
+        return (memory[begin : end - gap] for begin, end in zip(at, itertools.islice(at, 1, None)))
+
+    def take(self, numbers: Iterable[int]) -> list[memoryview]:
+        """Return some of the records."""
+        memory, gap, at = self._memory, self._gap, self._at
+        return [memory[at[i] : at[i + 1] - gap] for i in numbers]
+
+
 class Link:
     """A connection to the agent. It belongs to the process that opened it."""
 
@@ -55,6 +79,7 @@ class Link:
         self._out = _Outbound(b"", collections.deque())
         self._unwanted: set[int] = set()
         self._freed: collections.deque[int] = collections.deque()
+        self._asked: tuple[tuple[Mapping[str, Any], int], ...] = ()  # chunks whose records nothing has taken, with the numbers of the requests
 
     @property
     def tasks(self) -> tuple[dict[str, Any], ...]:
@@ -67,7 +92,7 @@ class Link:
         self._in = s._replace(tasks=tuple(t for t in s.tasks if t["id"] > last))
 
     def call(self, op: str, timeout: float | None = None, **fields: Any) -> dict[str, Any]:
-        """Send a request and return its reply. A reply that does not come within `timeout` seconds is a TimeoutError."""
+        """Send a request and return its reply. It can take any time while the agent runs, or at most `timeout` seconds: a TimeoutError."""
         return self._call(op, timeout, fields)[0]
 
     def post(self, op: str, **fields: Any) -> None:
@@ -100,31 +125,78 @@ class Link:
         self._unwanted.add(number)
         replies = dict(self._in.replies)
         if number in replies:
-            self._drop(*replies.pop(number))
-            self._in = self._in._replace(replies=replies)
+            reply = replies.pop(number)
+            self._in = self._in._replace(replies=replies)  # before its descriptor is closed: no descriptor is closed twice
+            self._drop(*reply)
 
-    def chunk(self, chunk: Mapping[str, Any]) -> list[memoryview]:
-        """Return the records of a chunk: views of memory that is valid as long as one of them exists."""
-        reply, descriptor = self.open("chunk", **chunk)
-        return self._records(descriptor, reply)
+    def chunk(self, chunk: Mapping[str, Any], following: Mapping[str, Any] | None = None) -> Records:
+        """Return the records of a chunk. Meanwhile, the agent reads the following one."""
+        self._check_owner("chunk")
+        wanted = [c for c in (chunk, following) if c is not None]
+        for asked, number in self._asked:
+            if asked not in wanted:
+                self._forget(number)
+        self._ask(wanted)
+        number = next(number for asked, number in self._asked if asked == chunk)
+        try:
+            reply, descriptor = self._await(number)
+        except BaseException:
+            self._forget(number)
+            raise
+        self._asked = self._asked_without(number)
+        return self._records(*self._opened("chunk", self._pop(number, reply), descriptor))
+
+    def _ask(self, chunks: Iterable[Mapping[str, Any]]) -> None:
+        """Send the requests for chunks that are not sent."""
+        sent = [asked for asked, _ in self._asked]
+        new = [(chunk, self._last + i) for i, chunk in enumerate((c for c in chunks if c not in sent), 1)]
+        if not new:
+            return
+        self._last += len(new)
+        try:
+            self._send(*({"id": number, "op": "chunk", **chunk} for chunk, number in new))
+            self._asked += tuple(new)
+        except BaseException:
+            for _, number in new:
+                self._forget(number)
+            raise
+
+    def _forget(self, number: int) -> None:
+        self._asked = self._asked_without(number)
+        self.give_up(number)
+
+    def _asked_without(self, number: int) -> tuple[tuple[Mapping[str, Any], int], ...]:
+        return tuple(a for a in self._asked if a[1] != number)
 
     def open(self, op: str, **fields: Any) -> tuple[dict[str, Any], int]:
         """Send a request whose reply has a descriptor, and return both."""
-        reply, descriptor = self._call(op, None, fields)
-        if descriptor is None:
-            raise errors.AgentError(f"agent: expected a file descriptor with the reply to {op}, found none: install the package again")
+        return self._opened(op, *self._call(op, None, fields))
+
+    def _opened(self, op: str, reply: dict[str, Any], descriptor: int | None) -> tuple[dict[str, Any], int]:
+        if descriptor is None:  # the kernel drops those for which the process has no room
+            if "key" in reply:
+                self._freed.append(reply["key"])
+            raise errors.ResourceError(f"{op}: expected a file descriptor, found none: {FEWER}")
         return reply, descriptor
 
     def close(self) -> None:
         """Close the socket, in this process only."""
         self.sock.close()
+        self._in = self._in._replace(is_ended=True)
+
+    def __del__(self) -> None:
+        """Close the descriptors of replies that nothing has taken."""
+        self._parse()
+        for descriptor in (*self._in.descriptors, *(d for _, d in self._in.replies.values() if d is not None)):
+            os.close(descriptor)
+        self._in = self._in._replace(descriptors=(), replies={})  # the session of a client can end after it, in a collection of both
 
     def _call(self, op: str, timeout: float | None, fields: Mapping[str, Any]) -> tuple[dict[str, Any], int | None]:
         self._check_owner(op)
         self._last = number = self._last + 1
         try:
             self._send({"id": number, "op": op, **fields})
-            reply, descriptor = self._wait(number, timeout)
+            reply, descriptor = self._await(number) if timeout is None else self._wait(number, timeout)
         except BaseException:
             self.give_up(number)
             raise
@@ -148,19 +220,14 @@ class Link:
             if "key" in reply:
                 self._freed.append(reply["key"])
 
-    def _send(self, fields: Mapping[str, Any]) -> None:
-        try:
-            body = json.dumps(fields, allow_nan=False).encode()
-        except ValueError:
-            raise errors.InvalidError(f"{fields['op']}: expected finite numbers, found {_not_finite(fields)}") from None
-        if len(body) > _LARGEST:
-            raise errors.InvalidError(
-                f"{fields['op']}: expected a request of at most {_LARGEST} bytes, found {len(body)}: give fewer names, for files a glob"
-            )
+    def _send(self, *requests: Mapping[str, Any]) -> None:
+        if self._in.is_ended:
+            raise errors.AgentLostError
+        last = [_body(fields) for fields in requests]
         bodies = []
         while self._freed:
-            bodies.append(json.dumps({"op": "free", "key": self._freed.popleft()}).encode())
-        bodies.append(body)
+            bodies.append(b'{"op":"free","key":%d}' % self._freed.popleft())
+        bodies += last
         data = b"".join(_LENGTH.pack(len(body)) + body for body in bodies)
         before, sent = self._out
         self._out = _Outbound(before[sum(sent) :] + data, collections.deque())
@@ -174,16 +241,27 @@ class Link:
             except (BrokenPipeError, ConnectionResetError):
                 raise errors.AgentLostError from None
 
-    def _wait(self, number: int, timeout: float | None) -> tuple[dict[str, Any], int | None]:
-        end = None if timeout is None else time.monotonic() + timeout
+    def _await(self, number: int) -> tuple[dict[str, Any], int | None]:
+        """Wait for a reply that can take any time, as for a chunk of a slow store, while the agent runs."""
+        while True:
+            with contextlib.suppress(errors.AgentTimeoutError):
+                return self._wait(number, _PATIENCE)
+            try:
+                with contextlib.suppress(errors.InvalidError):  # a member of a ring has no chunks, and says so
+                    self._call("free", _PATIENCE, {"key": 0})  # no chunk has this key, and no request waits for another one
+            except errors.AgentTimeoutError as e:
+                raise errors.AgentLostError(f"expected an answer of the agent within {2 * _PATIENCE:.0f} s, found none: it is stopped") from e
+
+    def _wait(self, number: int, timeout: float) -> tuple[dict[str, Any], int | None]:
+        end = time.monotonic() + timeout
         while True:
             self._parse()
             if number in self._in.replies:
                 return self._in.replies[number]
             if self._in.is_ended:
                 raise errors.AgentLostError
-            if end is not None and not self._is_readable(max(0, end - time.monotonic())):
-                raise TimeoutError(f"the agent has not answered within {timeout:.0f} s")
+            if not self._is_readable(max(0, end - time.monotonic())):
+                raise errors.AgentTimeoutError(f"the agent has not answered within {timeout:.0f} s")
             self._receive()
 
     def _receive(self) -> None:
@@ -215,7 +293,7 @@ class Link:
         while len(buffer) >= at + 4 and len(buffer) >= at + 4 + (length := _LENGTH.unpack_from(buffer, at)[0]):
             reply = json.loads(buffer[at + 4 : at + 4 + length])
             at += 4 + length
-            descriptor = descriptors.pop(0) if reply.get("fd") else None
+            descriptor = descriptors.pop(0) if reply.get("fd") and descriptors else None
             tasks += reply.get("tasks") or ()
             if reply["id"] in self._unwanted:
                 unwanted.append((reply, descriptor))
@@ -225,22 +303,37 @@ class Link:
         for reply, descriptor in unwanted:
             self._drop(reply, descriptor)
 
-    def _records(self, descriptor: int, reply: Mapping[str, Any]) -> list[memoryview]:
+    def _records(self, reply: Mapping[str, Any], descriptor: int) -> Records:
         try:
-            memory = mmap.mmap(descriptor, reply["size"], mmap.MAP_SHARED | getattr(mmap, "MAP_POPULATE", 0), mmap.PROT_READ)
+            memory = mmap.mmap(descriptor, reply["size"], mmap.MAP_SHARED, mmap.PROT_READ)
+        except OSError as e:
+            self._freed.append(reply["key"])
+            raise errors.ResourceError(f"chunk: expected memory of {reply['size']} bytes, found {e.strerror}: {FEWER}") from e
         finally:
             os.close(descriptor)
         # The views keep the mapping. When the last of them is gone, the agent may use the memory again.
         weakref.finalize(memory, self._free, reply["key"], os.getpid()).atexit = False
-        view = memoryview(memory)
-        n, gap = reply["records"], reply.get("gap", 0)
-        at = view[: 4 * (n + 1)].cast("I").tolist()
-        return [view[begin : end - gap] for begin, end in zip(at[:-1], at[1:])]
+        return Records(memoryview(memory), reply["records"], reply.get("gap", 0))
 
     def _free(self, key: int, pid: int) -> None:
         # A finalizer can run inside any other method: it only notes the key.
         if pid == os.getpid():
             self._freed.append(key)
+
+
+def _body(fields: Mapping[str, Any]) -> bytes:
+    """Return a request in JSON."""
+    try:
+        body = _encode(fields).encode()
+    except ValueError:
+        raise errors.InvalidError(f"{fields['op']}: expected finite numbers, found {_not_finite(fields)}") from None
+    except TypeError as e:
+        raise errors.InvalidError(f"{fields['op']}: expected numbers and text: {e}") from None
+    if len(body) > _LARGEST:
+        raise errors.InvalidError(
+            f"{fields['op']}: expected a request of at most {_LARGEST} bytes, found {len(body)}: give fewer names, for files a glob"
+        )
+    return body
 
 
 def _not_finite(value: Any, name: str = "") -> str:

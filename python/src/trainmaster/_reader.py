@@ -10,6 +10,7 @@ from typing import Any
 
 from . import errors
 from ._agent import Chunks
+from ._link import Records
 from .account import Run
 
 Decode = Callable[[memoryview], Any]
@@ -27,7 +28,7 @@ class _Skip:
 
 
 SKIP = _Skip()
-"""Return value of `decode` for a record that is consumed without being in a batch."""
+"""Return value of `decode` for a record that is consumed without being in a batch, and of `decode_batch` for all its records."""
 
 
 class Failure:
@@ -54,7 +55,7 @@ class Reader:
         self.decode, self.decode_batch, self.collate, self.keep = decode, decode_batch, collate, keep
         self.chunks = Chunks(path)
         self._pid = 0
-        self._mapped: collections.OrderedDict[tuple[str, int], list[memoryview]] = collections.OrderedDict()
+        self._mapped: collections.OrderedDict[tuple[str, int], Records] = collections.OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the mapped chunks out."""
@@ -67,13 +68,12 @@ class Reader:
         key = run.chunk["path"], run.chunk["offset"]
         mapped = self._mapped.get(key)
         if mapped is None:
-            mapped = self._mapped[key] = self.chunks.read(run.chunk)
+            mapped = self._mapped[key] = self.chunks.read(run.chunk, run.following)
             while len(self._mapped) > self.keep:
                 self._mapped.popitem(last=False)
         else:
             self._mapped.move_to_end(key)
-        wanted = run.records
-        return mapped[wanted.start : wanted.stop] if isinstance(wanted, range) else [mapped[i] for i in wanted]
+        return mapped.take(run.records)
 
     def read(self, runs: Sequence[Run]) -> Result:
         """Return failures, the number of samples, and the data of the records that remain."""
@@ -89,7 +89,7 @@ class Reader:
             if run.task not in bad:
                 try:
                     found.append((run, self.records(run)))
-                except errors.AgentLostError:
+                except (errors.AgentLostError, errors.ResourceError):
                     raise
                 except errors.Error as e:
                     fail(run.task, str(e))
@@ -100,12 +100,13 @@ class Reader:
         if not good:
             return tuple(failures), 0, None
         try:
-            return tuple(failures), len(good), self.decode_batch(good)
+            made = self.decode_batch(good)
         except Exception:
             if not self._blame(found, bad, fail):
                 raise  # it fails only for all of them together: no task is to blame
-        good = self._good(found, bad)
-        return tuple(failures), len(good), self.decode_batch(good) if good else None
+            good = self._good(found, bad)
+            made = self.decode_batch(good) if good else SKIP
+        return (tuple(failures), 0, None) if made is SKIP else (tuple(failures), len(good), made)
 
     def _decode(self, found: list[tuple[Run, list[memoryview]]], bad: set[int], fail: Fail) -> list[Any]:
         decode: Decode = bytes if self.decode is None else self.decode
@@ -145,10 +146,36 @@ def stack(items: list[Any]) -> Any:
     import numpy as np  # noqa: PLC0415 it is an extra
 
     first = items[0]
+    forms = sorted({_form(item) for item in items})
+    if len(forms) > 1:
+        raise ValueError(f"samples: expected one form in a batch, found {forms[0]} and {forms[1]}: let decode return one form, or give collate=")
     if isinstance(first, tuple):
         return tuple(stack([item[i] for item in items]) for i in range(len(first)))
     if isinstance(first, dict):
         return {key: stack([item[key] for item in items]) for key in first}
     if isinstance(first, (str, bytes)):
         return items
-    return np.stack([np.asarray(item) for item in items])
+    arrays = [np.asarray(item) for item in items]
+    if odd := next((type(item).__name__ for item, a in zip(items, arrays) if a.dtype == object), None):
+        raise TypeError(
+            f"samples: expected numbers, arrays, text, or tuples and dicts of them, found {odd}: return tm.SKIP to leave a record out, "
+            "or give collate= for other types"
+        )
+    try:
+        return np.stack(arrays)
+    except ValueError:
+        other = next((a.shape for a in arrays if a.shape != arrays[0].shape), None)
+        if other is None:
+            raise
+        raise ValueError(f"samples: expected one shape in a batch, found {arrays[0].shape} and {other}: pad them, or give collate=") from None
+
+
+def _form(item: Any) -> str:
+    """Describe what all samples of a batch have in common."""
+    if isinstance(item, tuple):
+        return f"a tuple of {len(item)}"
+    if isinstance(item, dict):
+        return f"a dict with {sorted(map(str, item))}"
+    if isinstance(item, (str, bytes)):
+        return type(item).__name__
+    return "numbers or arrays"

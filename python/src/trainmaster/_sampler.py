@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from . import errors
 from ._reader import Failure
-from .account import Account, Batch, Need, Over, Work
+from .account import Account, Batch, Need, Work
 from .client import Client
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("trainmaster")
 
 _PROGRESS = 1.0  # seconds between reports of progress
+_LOGGED = 8  # failures of tasks that are logged, and then each with a number that is a power of 2
 
 
 class Sampler:
@@ -33,17 +34,16 @@ class Sampler:
         self.loss: float | None = None
         self._trained = 0  # records since the last report of progress
         self._reported = 0.0  # time of that report
+        self._failed = 0  # tasks that failed
         self._has_traced = False  # a traceback is in the log
-        client.on_stopped = self._drop
+        client._on_stopped, client._unreported = self._drop, self.finished
 
     def draw(self) -> Batch | None:
         """Return the next batch of addresses, None at the end of the job."""
         while True:
             drawn = self.account.draw()
-            if isinstance(drawn, Batch):
+            if not isinstance(drawn, Need):
                 return drawn
-            if isinstance(drawn, Over):
-                return None
             self._supply(drawn)
 
     def _supply(self, need: Need) -> None:
@@ -54,7 +54,7 @@ class Sampler:
         works: list[Work] | None = []
         try:
             client, want = self.client, need.want
-            works = client.fetch_soon(finished, want, patience) if may_not_wait else client.fetch(finished, want, need.wait)
+            works = client._fetch_soon(finished, want, patience) if may_not_wait else client._fetch(finished, want, need.wait)
         except errors.CommitFirstError:
             if self.checkpoints is None:
                 raise
@@ -65,10 +65,10 @@ class Sampler:
             self.needs_commit = True
         self.account.reported(finished)  # after the reply: an exception may come at any time, and a repetition has no effect
         if works is None:
-            self.account.end(self.client.over)
+            self.account.end()
         elif works:
             self.account.give(works)
-            self.client.forget(works[-1].id)
+            self.client._forget(works[-1].id)
         elif may_not_wait:
             if not self.is_in_group:
                 self.require_applied()
@@ -77,7 +77,7 @@ class Sampler:
             self.account.dry()
 
     def _unapplied(self) -> Collection[int]:
-        return () if self.checkpoints is None else self.checkpoints.unapplied
+        return () if self.checkpoints is None else self.checkpoints._unapplied
 
     def finished(self) -> tuple[int, ...]:
         """Return tasks that are finished and not reported. A step must have applied all their records."""
@@ -96,23 +96,27 @@ class Sampler:
         """Report finished tasks whose records are applied, before a step is saved."""
         finished = self.finished()
         if finished:
-            self.client.post("finish", finished=list(finished))
+            self.client._post("finish", finished=list(finished))
 
     def report_last(self) -> None:
         """Report finished tasks at the end of the loop, and wait until they are stored."""
         finished = self.finished()
         if finished and not self.client.over:
-            self.client.report_finished(finished)
+            self.client._report_finished(finished)
         self.account.reported(self.account.finished)
 
     def use(self) -> None:
         """Note that the loop has used the oldest batch."""
-        batch = self.account.head
-        self.client.consumed(self.account.used(batch), self.account.ends(batch))
-        if self.client.is_lost:
+        batch, client = self.account.head, self.client
+        if client._before_finish is not None and self.account.ends(batch):
+            client._before_finish()
+        if client._cuts:
+            client._consumed(self.account.used(batch))
+        if client._is_lost:
             return
         self.account.consume()
-        self.client.boundary(self.finished())
+        if client._cuts:
+            client._boundary(self.finished())
         self._trained += batch.records
         now = time.monotonic()
         if self._trained and now - self._reported >= _PROGRESS:
@@ -125,17 +129,21 @@ class Sampler:
             return
         counts = self.account.head.counts
         if self.checkpoints is not None and counts:
-            self.checkpoints.skip(counts)
+            self.checkpoints._skip(counts)
         self.use()
 
     def fail(self, failures: Sequence[Failure]) -> None:
         """Return tasks that failed in a reader to the queue."""
         for f in failures:
-            if self.account.fail(f.task):
+            if self.account.is_open(f.task):
                 # A function that always fails would write its traceback for each attempt of each task.
-                log.error("a task failed and returns to the queue: %s", f.text if self._has_traced else "\n".join(filter(None, (f.text, f.trace))))
+                text = f.text if self._has_traced else "\n".join(filter(None, (f.text, f.trace)))
+                self._failed += 1
+                if self._failed <= _LOGGED or self._failed & (self._failed - 1) == 0:
+                    log.error("a task failed, and is dispatched again unless it has failed too often: %s (failure %d)", text, self._failed)
                 self._has_traced = self._has_traced or bool(f.trace)
-                self.client.fail_work(f.task, f.text)
+                self.client._fail_work(f.task, f.text)  # first: after an exception, the loop reads the batch again and repeats it
+                self.account.fail(f.task)
 
     def _drop(self, tasks: Sequence[int]) -> None:
         for task in tasks:
@@ -143,6 +151,6 @@ class Sampler:
 
     def restart(self) -> None:
         """Begin a new session: all tasks and batches are dropped, since they are dispatched again."""
-        self.client.is_lost = True  # after an exception between these lines, the next loop begins another session
+        self.client._is_lost = True  # after an exception between these lines, the next loop begins another session
         self.account.reset()
-        self.client.restart()
+        self.client._restart()

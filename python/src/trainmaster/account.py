@@ -35,7 +35,6 @@ class Work(NamedTuple):
     position: int  # of the task in the dataset, from 0
     base: int  # records that the loaded step has already
     chunks: tuple[Chunk, ...]
-    dataset: int | str = 0
 
     @property
     def records(self) -> int:
@@ -45,9 +44,7 @@ class Work(NamedTuple):
     @classmethod
     def parse(cls, fields: Mapping[str, Any]) -> Work:
         """Read a task of a reply of the agent."""
-        return cls(
-            fields["id"], fields.get("pass", 0), fields.get("index", 0), fields.get("base", 0), tuple(fields["chunks"]), fields.get("dataset", 0)
-        )
+        return cls(fields["id"], fields.get("pass", 0), fields.get("index", 0), fields.get("base", 0), tuple(fields["chunks"]))
 
 
 class Run(NamedTuple):
@@ -59,6 +56,7 @@ class Run(NamedTuple):
     task: int
     chunk: Chunk
     records: Sequence[int]
+    following: Chunk | None = None  # of the same task, if the run begins its chunk and the next one comes after it
 
 
 class Batch(NamedTuple):
@@ -86,12 +84,6 @@ class Need(NamedTuple):
     want: int
 
 
-class Over(NamedTuple):
-    """No further batch: the job has ended."""
-
-    reason: str
-
-
 class _Source:
     """The records of a task in their order."""
 
@@ -108,13 +100,16 @@ class _Source:
         """Return records `begin` to `end`, counted in the order of the task."""
         if self.order is None:
             return self._ordered(begin, end)
-        runs: list[tuple[int, list[int]]] = []
-        for at in range(begin, end):
-            chunk, record = self.locate(at)
-            if not runs or runs[-1][0] != chunk:
-                runs.append((chunk, []))
-            runs[-1][1].append(record)
-        return [Run(self.work.id, self.work.chunks[chunk], records) for chunk, records in runs]
+        runs: list[Run] = []
+        first = last = 0  # numbers of the records of the chunk of the last run
+        for at in self.order[begin:end]:
+            if not first <= at < last:
+                chunk = bisect.bisect_right(self.starts, at)
+                first, last = self.starts[chunk - 1], self.starts[chunk]
+                records: list[int] = []
+                runs.append(Run(self.work.id, self.work.chunks[chunk - 1], records))
+            records.append(at - first)
+        return runs
 
     def locate(self, at: int) -> tuple[int, int]:
         """Return the chunk of a record, and its place there. `at` counts in the permutation of the task."""
@@ -129,9 +124,14 @@ class _Source:
             chunk = bisect.bisect_right(self.starts, begin) - 1
             stop = min(end, self.starts[chunk + 1])
             first = self.starts[chunk]
-            runs.append(Run(self.work.id, self.work.chunks[chunk], range(begin - first, stop - first)))
+            following = next(iter(self.work.chunks[chunk + 1 :]), None) if begin == first else None
+            runs.append(Run(self.work.id, self.work.chunks[chunk], range(begin - first, stop - first), following))
             begin = stop
         return runs
+
+
+_Pool = tuple[tuple[int, int], ...]
+"""Tasks, each with the number of its records that are drawn."""
 
 
 class _State(NamedTuple):
@@ -139,7 +139,7 @@ class _State(NamedTuple):
 
     last: int = 0  # largest id of a task that was given
     left: Mapping[int, int] = {}  # task -> records that are not consumed
-    pool: tuple[tuple[int, int], ...] = ()  # (task, records of it that are drawn), for tasks with further records
+    pool: _Pool = ()  # tasks with further records
     partial: Batch = Batch()
     flight: tuple[Batch, ...] = ()  # drawn and not consumed, in order
     sent: int = 0  # batches in flight that draw has returned since the last redraw
@@ -147,7 +147,7 @@ class _State(NamedTuple):
     drawn: int = 0  # number of batches, for the order between tasks
     consumed: int = 0  # number of batches, also of those that a reset dropped
     is_dry: bool = False  # the agent has no task now
-    over: str | None = None
+    is_over: bool = False
 
 
 class Account:
@@ -183,52 +183,53 @@ class Account:
         """Number of batches that are consumed or dropped: while it is the same, the oldest batch in flight is."""
         return self._state.consumed
 
+    def works(self, is_exact: bool) -> list[Work]:
+        """Tasks that are not finished, in the order in which they were given. If the job `is_exact`, they begin after the consumed records."""
+        sources, left = self._sources, self._state.left
+        return [sources[t].work._replace(base=sources[t].records - left[t]) if is_exact else sources[t].work for t in sorted(left)]
+
     @property
     def open(self) -> int:
         """Number of tasks that are not finished."""
         return len(self._state.left)
 
-    def draw(self) -> Batch | Need | Over:
-        """Return the next batch, or the tasks that it needs, or the end."""
+    def draw(self) -> Batch | Need | None:
+        """Return the next batch, or the tasks that it needs, or None at the end of the job."""
         s = self._state
         if s.sent < len(s.flight):
             self._state = s._replace(sent=s.sent + 1)
             return s.flight[s.sent]
-        s = self._fill(s)
-        batch = s.partial
+        pool, batch = self._fill(s)
+        partial = Batch()
         room = self.batch_size - batch.records
-        is_closed = room == 0 or bool(batch.runs and s.pool and self._pass_of(s) != batch.pass_)
-        if not is_closed and s.over is None and not s.is_dry and len(s.left) < self.window:
-            self._state = s
-            return Need(wait=not s.left, want=self._want(s, room))
-        in_flight = any(b.runs for b in s.flight)
-        if in_flight and not is_closed:
+        is_closed = room == 0 or bool(batch.runs and pool and self._pass_of(pool) != batch.pass_)
+        if not is_closed and not s.is_over and not s.is_dry and len(s.left) < self.window:
+            self._state = s._replace(pool=pool, partial=batch)
+            return Need(wait=not s.left, want=self._want(s, len(pool), room))
+        if not is_closed and any(b.runs for b in s.flight):
             # With an empty batch, torch continues with the records in flight. When they are consumed, the master may have the next task.
-            batch = Batch()
+            batch, partial = partial, batch
         elif not batch.runs:
-            if s.over is None:
-                self._state = s._replace(is_dry=False)
-                return Need(wait=True, want=1)
-            self._state = s
-            return Over(s.over)
-        else:
-            s = s._replace(partial=Batch())
-        self._state = s._replace(flight=(*s.flight, batch), sent=s.sent + 1, drawn=s.drawn + bool(batch.runs), is_dry=False)
+            self._state = s._replace(pool=pool, partial=batch, is_dry=False)
+            return None if s.is_over else Need(wait=True, want=1)
+        self._state = s._replace(
+            pool=pool, partial=partial, flight=(*s.flight, batch), sent=s.sent + 1, drawn=s.drawn + bool(batch.runs), is_dry=False
+        )
         return batch
 
-    def _pass_of(self, s: _State) -> int:
-        return self._sources[s.pool[0][0]].work.pass_
+    def _pass_of(self, pool: _Pool) -> int:
+        return self._sources[pool[0][0]].work.pass_
 
-    def _want(self, s: _State, room: int) -> int:
+    def _want(self, s: _State, pooled: int, room: int) -> int:
         if self.shuffle > 1:
-            return max(1, self.shuffle - len(s.pool))
+            return max(1, self.shuffle - pooled)
         largest = max((self._sources[t].records for t in s.left), default=room)
         return min(self.window - len(s.left), max(1, -(-room // max(1, largest))))
 
-    def _fill(self, s: _State) -> _State:
-        """Move records from the pool to the batch that is begun."""
+    def _fill(self, s: _State) -> tuple[_Pool, Batch]:
+        """Move records from the pool to the batch that is begun, and return both."""
         if not s.pool:
-            return s
+            return s.pool, s.partial
         if self.shuffle > 1:
             return self._fill_mixed(s)
         pool, batch = list(s.pool), s.partial
@@ -247,39 +248,38 @@ class Account:
                 pool.pop(0)
             else:
                 pool[0] = task, end
-        return s._replace(pool=tuple(pool), partial=Batch(pass_, tuple(runs), counts))
+        return tuple(pool), Batch(pass_, tuple(runs), counts)
 
-    def _fill_mixed(self, s: _State) -> _State:
+    def _fill_mixed(self, s: _State) -> tuple[_Pool, Batch]:
         """Do the same with records of several tasks of one pass, in random order.
 
         It waits for a pool of `shuffle` tasks, unless there are no more now.
         """
-        if len(s.pool) < self.shuffle and not s.is_dry and s.over is None and len(s.left) < self.window:
-            return s
+        if len(s.pool) < self.shuffle and not s.is_dry and not s.is_over and len(s.left) < self.window:
+            return s.pool, s.partial
         batch = s.partial
         runs, n, counts = list(batch.runs), batch.records, dict(batch.counts)
-        pass_ = batch.pass_ if n else (self._pass_of(s) if s.pool else 0)
+        pass_ = batch.pass_ if n else (self._pass_of(s.pool) if s.pool else 0)
         now = [list(p) for p in s.pool if self._sources[p[0]].work.pass_ == pass_]
         later = [p for p in s.pool if self._sources[p[0]].work.pass_ != pass_]
         chance = random.Random(f"{self.seed}/{pass_}/{s.drawn}/{n}")
-        weights = [self._sources[task].records - at for task, at in now]
+        left = [self._sources[task].records - at for task, at in now]
         found: dict[tuple[int, int], list[int]] = {}  # (task, chunk) -> records
-        while now and n < self.batch_size:
-            picked = chance.choices(range(len(now)), weights)[0]
+        for picked in chance.sample(range(len(now)), min(self.batch_size - n, sum(left)), counts=left) if now else ():
             task, at = now[picked]
             chunk, record = self._sources[task].locate(at)
             found.setdefault((task, chunk), []).append(record)
             n += 1
             counts[task] = counts.get(task, 0) + 1
             now[picked][1] += 1
-            weights[picked] -= 1
-            if not weights[picked]:
-                del now[picked], weights[picked]
-            if len(now) + len(later) < self.shuffle and not s.is_dry and s.over is None and len(s.left) < self.window:
-                break  # ask for another task first
+            left[picked] -= 1
+            if not left[picked]:
+                pooled = sum(map(bool, left)) + len(later)
+                if pooled < self.shuffle and not s.is_dry and not s.is_over and len(s.left) < self.window:
+                    break  # ask for another task first
         runs += (Run(task, self._sources[task].work.chunks[chunk], records) for (task, chunk), records in found.items())
-        pool = tuple((t, at) for t, at in now) + tuple(later)
-        return s._replace(pool=pool, partial=Batch(pass_, tuple(runs), counts))
+        pool = tuple((task, at) for (task, at), n_left in zip(now, left) if n_left) + tuple(later)
+        return pool, Batch(pass_, tuple(runs), counts)
 
     def give(self, tasks: Iterable[Work]) -> None:
         """Take tasks of a reply. A task that was given before is ignored."""
@@ -308,9 +308,9 @@ class Account:
         s = self._state
         self._state = s._replace(flight=(*s.flight, Batch()), is_dry=False)
 
-    def end(self, reason: str) -> None:
+    def end(self) -> None:
         """Note that the job has ended. Records that are not drawn are dropped."""
-        self._state = self._state._replace(over=reason, pool=(), partial=Batch())
+        self._state = self._state._replace(is_over=True, pool=(), partial=Batch())
 
     def consume(self) -> None:
         """Note that the loop has used the oldest batch."""
@@ -342,16 +342,20 @@ class Account:
         known = set(tasks)
         self._state = self._state._replace(finished=tuple(t for t in self._state.finished if t not in known))
 
-    def fail(self, task: int) -> bool:
-        """Drop a task that failed, and return whether it was open. Records of it in flight count for no task."""
+    def is_open(self, task: int) -> bool:
+        """Whether a task is not finished."""
+        return task in self._state.left
+
+    def fail(self, task: int) -> None:
+        """Drop a task that failed. Records of it in flight count for no task."""
         s = self._state
         if task not in s.left:
-            return False
+            return
         left = {t: n for t, n in s.left.items() if t != task}
         pool = tuple(p for p in s.pool if p[0] != task)
         flight = tuple(b.without(task) for b in s.flight)
         self._state = s._replace(left=left, pool=pool, partial=s.partial.without(task), flight=flight)
-        return True
+        self._sources.pop(task, None)
 
     def redraw(self, after: int = 0) -> None:
         """Let draw return the batches in flight once more, in order, but the first ones that `after` counts."""

@@ -8,6 +8,7 @@ import gc
 import itertools
 import logging
 import math
+import multiprocessing
 import os
 import re
 import socket
@@ -17,22 +18,25 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from . import errors
-from ._agent import Agent, Chunks
+from . import _check, errors
+from ._agent import Agent, Chunks, await_released
 from ._check import whole
-from ._link import Link
+from ._link import Link, Records
 from .account import Work
+from .local import for_this_process, has_ended, lacks_dataset, note_dataset, note_end
 
 log = logging.getLogger("trainmaster")
 
 WINDOW = 64  # tasks that a trainer may hold
+ENDED = "the job has ended"
 DRAINED = "an operator drains this trainer"
-_MIN_WINDOW = 2  # of a session: one task is requested while another one is trained
+LATE = "the job ended before this trainer joined"
 _SLICE = 10.0  # seconds between messages while no master answers
 _PAUSE = 1.0  # seconds between looks for commands, while there is no task
 _ANSWER = 1.0  # seconds to wait for the answer that there is no task now
 _ERROR_BYTES = 256  # of the text with which a task fails
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
+_STOPPED = 60.0  # seconds after which an agent that owes an answer counts as lost
 _RESTARTS = 5  # of the agent, without a task between them
 
 _EXPECTED = {  # what a request waits for that can wait although a master answers
@@ -62,6 +66,7 @@ class Task:
     def __init__(self, client: Client, work: Work, session: int) -> None:
         """See `Client.tasks`."""
         self._client, self.work, self._session = client, work, session
+        self._left = len(self)  # records that no step has applied
 
     @property
     def pass_(self) -> int:
@@ -80,10 +85,11 @@ class Task:
     def __iter__(self) -> Iterator[memoryview]:
         """Iterate over the records."""
         skip = self.work.base
-        for chunk in self.work.chunks:
+        for chunk, following in itertools.zip_longest(self.work.chunks, self.work.chunks[1:]):
             n = int(chunk["records"])
             if skip < n:
-                yield from self._client.read(chunk)[skip:]
+                records = self._client._read(chunk, following)
+                yield from records.take(range(skip, n)) if skip else records
             skip = max(0, skip - n)
 
 
@@ -92,7 +98,7 @@ class Client:
 
     `addr` is `host:port` of the master; without it, TRAINMASTER_ADDR or TRAINMASTER_ENDPOINTS (of etcd) is used, and without them
     `local` starts a master for this process. `timeout` is the number of seconds after which a call fails if no master answers. `window` is the number
-    of tasks that this trainer may hold, 1 to 64.
+    of tasks that this trainer may hold, 2 to 64.
     """
 
     def __init__(
@@ -106,45 +112,57 @@ class Client:
         window: int = WINDOW,
     ) -> None:
         """Join the job. It waits until a master leads."""
-        if not timeout > 0:
-            raise ValueError(f"timeout: expected more than 0 seconds, found {timeout}")
-        window = whole("window", window, 1, WINDOW)
-        for name, value in (("job", job), ("id", id)):
-            if value is not None and not isinstance(value, str):
-                raise TypeError(f"{name}: expected a name, found {value!r}")
-        self.timeout = timeout
-        self.job = job or os.environ.get("TRAINMASTER_JOB") or "default"
-        self._arguments, self._environment, where = _location(addr, endpoints)
+        if getattr(multiprocessing.current_process(), "_inheriting", False):  # it imports the script, to have its functions
+            raise errors.InvalidError(
+                "client: expected `if __name__ == '__main__':` around the training, found none: a worker process imports the script"
+            )
+        _check.at_most_one(addr=addr, endpoints=endpoints)
+        self.timeout = _check.seconds("timeout", timeout)
+        window = whole("window", window, 2, WINDOW)
         n = next(_numbers)
-        self.id = id or _named() or f"{socket.gethostname()}-{os.getpid()}-{n}"
+        has_job, has_id = job not in (None, ""), id not in (None, "")
+        self.job = _check.job("job" if has_job else "TRAINMASTER_JOB", job if has_job else os.environ.get("TRAINMASTER_JOB") or "default")
+        own = _named() or f"{socket.gethostname()}-{os.getpid()}-{n}"
+        self.id = _check.trainer("id" if has_id else "TRAINMASTER_TRAINER", id if has_id else own)
+        self._arguments, self._environment, where = _location(addr, endpoints)
         self._key = (where, self.job, self.id)
         if self._is_open():
             gc.collect()  # a cycle of references can keep a client that nothing uses
             if self._is_open():
                 raise errors.InvalidError(f"trainer {self.id!r}: expected a client of its own, found an open client of this process: close it first")
         self._where = where
-        self._arguments += ["--job", self.job, "--id", self.id, "--window", str(max(window, _MIN_WINDOW))]
+        self._arguments += ["--job", self.job, "--id", self.id, "--window", str(window)]
         self._environment.setdefault("TRAINMASTER_LOG_LEVEL", "warning")
         self._held = _Held()
-        self.on_stopped: Callable[[Sequence[int]], None] = self._drop  # with tasks that the master has taken back; loaders replace it
+        self._loop = 0  # number of the last loop over `tasks`
+        self._given_back: tuple[Work, ...] = ()  # for the next `fetch`
+        self._had_loader = False  # which is closed
+        self._on_stopped: Callable[[Sequence[int]], None] = self._drop  # with tasks that the master has taken back; loaders replace it
         self._chunks: Chunks
-        self.is_lost = False  # the session has ended: the next request for a task begins another one
-        self.records_in_hand: int | None = None  # of the batch of a loader, without those that are skipped, or of a task
-        self.loader: weakref.ref[Any] | None = None  # the open loader, which has its tasks
-        self.on_restart: list[Callable[[], None]] = []  # called in each further session
-        self.before_finish: Callable[[], None] | None = None  # called before tasks finish
-        self.while_waiting: Callable[[], bool] | None = None  # called while there is no task; true ends the work of this trainer
-        self._warned = 0.0
+        self._is_lost = False  # the session has ended: the next request for a task begins another one
+        self._records_in_hand: int | None = None  # of the batch of a loader, without those that are skipped, or of a task
+        self._loader: weakref.ref[Any] | None = None  # the open loader, which has its tasks
+        self._on_restart: list[Callable[[], None]] = []  # called in each further session
+        self._unreported: Callable[[], tuple[int, ...]] = tuple  # finished tasks of the open loader
+        self._before_finish: Callable[[], None] | None = None  # called before tasks finish
+        self._while_waiting: Callable[[], bool] | None = None  # called while there is no task; true ends the work of this trainer
+        self._has_dataset = False  # this process has named it, or has had a task
+        self._warned = time.monotonic()
         self._request: int | None = None  # a request for tasks that is not answered
+        self._requested = 0.0  # time of that request
         self.session = 0
-        self.restarts = 0
+        self._restarts = 0
         self.is_closed = False
         self.over = ""
         self._agent = self._start()
         _open[:] = [ref for ref in _open if ref() is not None]
         _open.append(weakref.ref(self))
-        this = weakref.ref(self)
-        atexit.register(_close, this)
+
+    def _has_tasks(self) -> bool:
+        """Return whether tasks of this session are in hand, also of its loader. They are not those of another session."""
+        loader = None if self._loader is None else self._loader()
+        has = loader is not None and bool(loader.account.open or loader.account.finished)
+        return has or bool(self._held.open or self._held.finished or self._given_back)
 
     def _is_open(self) -> bool:
         """Whether this process has an open client with the same name, of the same job."""
@@ -156,19 +174,24 @@ class Client:
         try:
             while True:
                 try:
-                    self.hello = agent.hello(min(_SLICE, max(0.1, end - time.monotonic())))
+                    ended = has_ended(self._where)  # but another master can have its address
+                    self._hello = agent.hello(min(_ANSWER if ended else _SLICE, max(0.1, end - time.monotonic())))
                     break
-                except errors.OverError:  # as after its restart
-                    self.hello, self.over = {"job_id": "", "incarnation": 0}, "the job ended before this trainer joined"
-                    log.warning("%s: there is nothing to train", self.over)
-                    break
-                except errors.MasterTimeoutError:
+                except (errors.OverError, errors.MasterTimeoutError) as e:
+                    if ended or isinstance(e, errors.OverError):  # as after the restart of the agent
+                        self._hello, self.over = {"job_id": "", "incarnation": 0}, LATE
+                        note_end(self._where)
+                        log.warning("%s: there is nothing to train", self.over)
+                        break
                     if time.monotonic() >= end:
+                        found = f"within {self.timeout:.0f} s, found none"
                         raise errors.MasterTimeoutError(
-                            f"master at {self._where}: expected an answer within {self.timeout:.0f} s, found none: "
-                            "check the address and that the master runs"
+                            f"master at {self._where}: expected an answer {found}: check the address and that the master runs. "
+                            "A job that has ended has no master"
+                            if "--addr" in self._arguments
+                            else f"etcd at {self._where}: expected the address of a master {found}: check the endpoints, etcd and the master"
                         ) from None
-                    log.warning("no master answers at %s, waiting", self._where)
+                    log.warning("no master answers at %s, waiting. A job that has ended has no master", self._where)
         except BaseException:
             agent.close(in_order=False)
             raise
@@ -180,41 +203,41 @@ class Client:
     @property
     def explicit(self) -> bool:
         """Whether tasks count with the commit of a step (`--explicit-commit`)."""
-        return bool(self.hello.get("explicit"))
+        return bool(self._hello.get("explicit"))
 
     @property
-    def cuts(self) -> bool:
+    def _cuts(self) -> bool:
         """Whether the master takes cuts of data and parameters, to which the job can roll back (`--update-mode sync`)."""
-        return bool(self.hello.get("cuts"))
+        return bool(self._hello.get("cuts"))
 
     @property
-    def lost(self) -> tuple[type[Exception], ...]:
+    def _lost(self) -> tuple[type[Exception], ...]:
         """The errors after which another session must begin."""
         lost: tuple[type[Exception], ...] = (errors.AgentLostError, errors.SessionLostError)
-        return (*lost, errors.RolledBackError) if self.cuts else lost
+        return (*lost, errors.RolledBackError) if self._cuts else lost
 
     @property
     def window(self) -> int:
         """Number of tasks that the master lets this trainer hold."""
-        return int(self.hello.get("window", WINDOW))
+        return int(self._hello.get("window", WINDOW))
 
     @property
-    def link(self) -> Link:
+    def _link(self) -> Link:
         """The main connection to the agent."""
         return self._agent.link
 
     @property
     def job_id(self) -> str:
         """Id of the job instance."""
-        return str(self.hello["job_id"])
+        return str(self._hello["job_id"])
 
     @property
-    def incarnation(self) -> int:
+    def _incarnation(self) -> int:
         """Number of this session: unique in the job and growing."""
-        return int(self.hello["incarnation"])
+        return int(self._hello["incarnation"])
 
     @property
-    def path(self) -> str:
+    def _path(self) -> str:
         """Path of the socket of the agent, for other processes of this trainer."""
         return self._agent.path
 
@@ -225,74 +248,86 @@ class Client:
 
     def report_dataset(self, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> None:
         """Name the dataset of the job: paths, globs and URLs. Trainers that repeat it have no effect; another dataset is an error."""
-        names = [paths] if isinstance(paths, (str, os.PathLike)) else list(paths)
-        if not names:
-            raise ValueError("paths: expected at least one path, found none")
-        self.call("report", paths=[_absolute(os.fspath(p)) for p in names])
+        self._call("report", paths=[_absolute(p) for p in _check.paths("paths", paths)])
+        self._has_dataset = True
+        note_dataset(self._where)
 
     def tasks(self) -> Iterator[Task]:
         """Iterate over tasks to the end of the job. A task is finished when the loop asks for the next one.
 
         A loop that was left is given its last task again.
         """
+        self._loop = loop = self._loop + 1
         while True:
             try:
                 task = self._take()
-            except self.lost:
-                self.restart()
+            except self._lost:
+                self._restart()
                 continue
             if task is None:
                 return
-            self.records_in_hand = len(task)
+            self._records_in_hand = len(task)
             yield task
-            self.consumed({task.work.id: task.work.records}, ends=True)
-            if self.is_lost:
-                self.restart()
+            if loop != self._loop:
+                raise RuntimeError("tasks: expected one loop at a time, found a newer one: end the first loop before the second")
+            if self._before_finish is not None:
+                self._before_finish()
+            self._consumed({task.work.id: task.work.records})
+            if self._is_lost:
+                self._restart()
                 continue
             self._finish(task)
-            self.boundary(self._held.finished)
+            self._boundary(self._held.finished)
 
     def fail(self, task: Task, error: BaseException | str) -> None:
-        """Return a task to the queue with a failure. A task that failed more than `--task-max-failures` times (3) is set aside."""
-        if self._is_current(task):
-            self.fail_work(task.work.id, error if isinstance(error, str) else f"{type(error).__name__}: {error}")
+        """Return a task to the queue with a failure. A task that failed more than `--task-max-failures` times (3) is set aside.
+
+        A task that was failed before, or that the master has taken back, is left out.
+        """
+        self._require_open("fail")
+        if self._is_current(_check.instance("task", task, Task, "a task of tasks()")):
+            self._fail_work(task.work.id, error if isinstance(error, str) else f"{type(error).__name__}: {error}")
             self._drop([task.work.id])
 
-    def fail_work(self, number: int, text: str) -> None:
+    def _fail_work(self, number: int, text: str) -> None:
         """Do the same with the number of a task."""
-        self.call("fail", task=number, error=shortened(text))
+        self._call("fail", task=number, error=shortened(text))
 
     def progress(self, records: int, loss: float | None = None) -> None:
         """Report trained records. It extends the deadlines of the tasks in hand. A loss that is not finite is left out."""
         records = whole("records", records, 0)
-        known = {"loss": float(loss)} if loss is not None and math.isfinite(loss) else {}
+        value = math.nan if loss is None else _check.number("loss", loss)
+        known = {"loss": value} if math.isfinite(value) else {}
         with contextlib.suppress(errors.AgentLostError):  # the next request finds it
-            self.link.post("progress", records=records, **known)
+            self._link.post("progress", records=records, **known)
 
     def last_step(self) -> int:
         """Return the step to load, 0 for a new model. With explicit commits; call it before the first task."""
-        reply = self.call("last_step")
+        reply = self._call("last_step")
         if reply.get("dropped"):
             self._forget_tasks()
         return int(reply.get("step", 0))
 
-    def applied(self, task: Task | int, step: int, n: int) -> None:
-        """Report that a step has applied the next n records of a task."""
-        self.call("applied", task=task if isinstance(task, int) else task.work.id, step=whole("step", step, 0), n=whole("n", n, 0))
+    def applied(self, task: Task, step: int, n: int) -> None:
+        """Report that a step has applied the next n records of a task. With all its records, the task is finished."""
+        self._call("applied", task=_check.instance("task", task, Task, "a task of tasks()").work.id, step=whole("step", step, 0), n=whole("n", n, 0))
+        task._left -= n
+        if task._left <= 0:
+            self._finish(task)
 
     def flushed(self, step: int) -> None:
         """Report that this member of the ring has saved its part of a step."""
         step = whole("step", step, 0)
-        self.report_finished()
-        self.call("flushed", step=step)
+        self._report_finished()
+        self._call("flushed", step=step)
 
     def commit(self, step: int) -> None:
         """Commit a step: its tasks count. It waits until all members have flushed it."""
-        self.call("commit", step=whole("step", step, 0))
+        self._call("commit", step=whole("step", step, 0))
 
     def rollback(self, step: int) -> None:
         """Roll the ring back to the last committed step, with the incarnation of this trainer as generation. One member calls it."""
-        self.call("rollback", step=whole("step", step, 0))
+        self._call("rollback", step=whole("step", step, 0))
         self._forget_tasks()
 
     def close(self) -> None:
@@ -301,11 +336,22 @@ class Client:
             return
         if self._held.finished and self._agent.is_alive() and not self.over:
             try:
-                self.link.call("finish", timeout=_SLICE, wait=_SLICE, finished=list(self._held.finished))
+                self._link.call("finish", timeout=_SLICE, wait=_SLICE, finished=list(self._held.finished))
             except (errors.Error, TimeoutError) as e:
                 log.warning("finished tasks at the end: %s", e)
         self.is_closed = True
         self._agent.close()
+
+    def __reduce__(self) -> Any:
+        """Refuse to be copied."""
+        raise TypeError("client: expected it in the process that made it, found pickle or copy: make a client in each process")
+
+    def __del__(self) -> None:
+        """End the session in order if nothing has closed the client, without a wait: garbage is collected inside of any function."""
+        agent = self.__dict__.get("_agent")
+        if agent is not None and not self.is_closed:
+            self.is_closed = True
+            agent.release([*self._held.finished, *self._unreported()])
 
     def __enter__(self) -> Client:
         """Return the client."""
@@ -317,81 +363,121 @@ class Client:
 
     # What follows is for loaders.
 
-    def require_open(self, op: str) -> None:
+    def _require_open(self, op: str) -> None:
         """Refuse to continue if the client is closed."""
         if self.is_closed:
             raise errors.InvalidError(f"{op}: expected an open client, found a closed one")
 
-    def call(self, op: str, **fields: Any) -> dict[str, Any]:
+    def _call(self, op: str, **fields: Any) -> dict[str, Any]:
         """Send a request to the agent and return its reply. It fails if no master has answered within the timeout."""
-        self.require_open(op)
+        self._require_open(op)
+        if self.over == LATE:
+            raise errors.OverError(f"{op}: {LATE}")
         end = time.monotonic() + self.timeout
         while True:
             try:
-                return self.link.call(op, wait=_SLICE, **fields)
+                return self._ask(op, wait=_SLICE, **fields)
             except errors.MasterTimeoutError as e:  # the request is not undone: repeat it
                 expected = _EXPECTED.get(op, f"an answer of the master at {self._where}")
                 if time.monotonic() >= end:
                     raise errors.MasterTimeoutError(f"{op}: expected {expected} within {self.timeout:.0f} s, found none: {e}") from None
                 log.warning("%s: waiting for %s", op, expected)
 
-    def fetch(self, finished: Sequence[int], want: int, wait: bool) -> list[Work] | None:
-        """Return tasks, and report the finished ones. Without `wait`: none, if there is none now. None: the job has ended.
+    def _ask(self, op: str, wait: float, **fields: Any) -> dict[str, Any]:
+        """Send a request that the agent answers within `wait` seconds. An agent that does not is stopped, and counts as lost."""
+        limit = wait + min(_STOPPED, self.timeout)
+        try:
+            return self._link.call(op, limit, wait=wait, **fields)
+        except errors.AgentTimeoutError as e:
+            raise self._stopped(op, limit) from e
+
+    def _stopped(self, op: str, limit: float) -> errors.AgentLostError:
+        return errors.AgentLostError(f"agent {self.agent_pid}: expected an answer to {op} within {limit:.0f} s, found none: it is stopped")
+
+    def _fetch(self, finished: Sequence[int], want: int, wait: bool) -> list[Work] | None:
+        """Return tasks, and report the finished ones. Without `wait`, the list can be empty. None: the work of this trainer has ended.
 
         The caller must call `forget` with the largest id of the tasks. Until then, the next call returns the same tasks.
         """
         if not self._begin_fetch(finished):
             return None
-        link = self.link
-        while not link.tasks:
-            self.require_open("next")
+        link = self._link
+        while not self._given_back and not link.tasks:
+            self._require_open("next")
             more: dict[str, Any] = {"wait": _PAUSE} if wait else {"wait": _ANSWER, "now": True}
-            reply = self._next(lambda: link.call("next", finished=list(finished), want=want, **more))  # noqa: B023 it is called here
+            reply = self._next(lambda: self._ask("next", finished=list(finished), want=want, **more))  # noqa: B023 it is called here
             if self.over or reply is None:
                 return None
             if reply.get("tasks"):
                 break
             self._check_wait(reply, wait)
-            if not wait or (self.while_waiting is not None and self.while_waiting()):
+            if not wait or (self._while_waiting is not None and self._while_waiting()):
                 return None if wait else []
-        self.restarts = 0
-        return [Work.parse(t) for t in link.tasks]
+        self._restarts, self._has_dataset = 0, True
+        return self._ready()
 
-    def fetch_soon(self, finished: Sequence[int], want: int, limit: float) -> list[Work] | None:
+    def _fetch_soon(self, finished: Sequence[int], want: int, limit: float) -> list[Work] | None:
         """Do the same, and return none if none has come within `limit` seconds. The request goes on, and the next call has its tasks."""
         if not self._begin_fetch(finished):
             return None
-        link = self.link
-        if not link.tasks:
+        link = self._link
+        if not self._given_back and not link.tasks:
             if self._request is None:
-                self._request = link.begin("next", finished=list(finished), want=want, wait=_SLICE)
+                self._requested, self._request = time.monotonic(), link.begin("next", finished=list(finished), want=want, wait=_SLICE)
             elif finished:
                 link.post("finish", finished=list(finished))
             number = self._request
             reply = self._next(lambda: link.poll(number, limit))
             if self.over:
                 return None
+            limit = _SLICE + min(_STOPPED, self.timeout)
+            if reply is None and time.monotonic() - self._requested > limit:
+                raise self._stopped("next", limit)
             if reply is not None:
                 self._request = None
                 if not reply.get("tasks"):
                     self._check_wait(reply, wait=True)
-        self.restarts = 0
-        return [Work.parse(t) for t in link.tasks]
+        self._restarts = 0
+        return self._ready()
+
+    def _ready(self) -> list[Work]:
+        return [*self._given_back, *map(Work.parse, self._link.tasks)]
+
+    def _give_back(self, works: Sequence[Work]) -> None:
+        """Give tasks to the next `fetch`, in the order of their ids: the loader that has them is closed."""
+        self._given_back = () if self.is_closed or self._is_lost else tuple(works)
+        self._had_loader = True
+        self._loader, self._while_waiting, self._on_stopped, self._unreported = None, None, self._drop, tuple
+
+    def _hand_over(self) -> None:
+        """Give the tasks of `tasks` to a loader."""
+        held = self._held
+        if held.finished:
+            with contextlib.suppress(errors.AgentLostError):  # the next request finds it
+                self._post("finish", finished=list(held.finished))
+        if held.open:
+            self._given_back = tuple(held.open.values())
+        self._link.forget(held.last)
+        self._held = _Held()
 
     def _begin_fetch(self, finished: Sequence[int]) -> bool:
         """Return whether the job continues. If a late reply has brought tasks, no request follows: the finished ones are reported here."""
         if self.over:
             return False
-        if self.is_lost:
+        if self._is_lost:
             raise errors.SessionLostError("the session has ended")
-        if self.link.tasks and finished:
-            self.link.post("finish", finished=list(finished))
+        if not self._has_dataset and lacks_dataset(self._where):
+            raise errors.InvalidError(
+                "paths: expected the dataset, found none, and no other process can name it: give paths=, or call report_dataset()"
+            )
+        if (self._given_back or self._link.tasks) and finished:
+            self._link.post("finish", finished=list(finished))
         return True
 
-    def ask_again(self) -> None:
+    def _ask_again(self) -> None:
         """Give up the request of `fetch_soon`: its reply would be of the time before a commit."""
         if self._request is not None:
-            self.link.give_up(self._request)
+            self._link.give_up(self._request)
         self._request = None
 
     def _next(self, request: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
@@ -399,17 +485,25 @@ class Client:
         try:
             reply = request()
         except errors.OverError as e:
-            self.over = str(e) or "the job has ended"
+            self._end(str(e))
             return None
         except errors.DrainedError:
             log.warning("an operator ended the work of this trainer (drain)")
             self.over = DRAINED
             return None
         if reply is not None:
-            self.over = reply.get("over") or ""
-            if not self.over and (stopped := reply.get("stopped")):
-                self.on_stopped(stopped)
+            if over := reply.get("over"):
+                self._end(over)
+            elif stopped := reply.get("stopped"):
+                self._on_stopped(stopped)
         return reply
+
+    def _end(self, reason: str) -> None:
+        """Note that the job has ended. A reason other than the end of the passes is for the user: a target, or tasks that are set aside."""
+        self.over = reason or ENDED
+        note_end(self._where)
+        if self.over != ENDED:
+            log.warning("the job has ended: %s", self.over)
 
     def _check_wait(self, reply: dict[str, Any], wait: bool) -> None:
         """Raise the error for the reason why a reply has no tasks, or warn if no master answers."""
@@ -418,113 +512,122 @@ class Client:
             raise errors.CommitFirstError("no further task before a commit: save the model and call commit")
         if reason == "rollback":
             raise errors.RollbackFirstError("a member of the ring was lost with a task: call rollback")
+        if reason == "task" and wait and not self._has_dataset:
+            self._warn("no task: other trainers have all tasks, or the job has no dataset: name its files with paths= or report_dataset()")
         if silent and wait:
             if silent >= self.timeout:
                 raise errors.MasterTimeoutError(
                     f"master at {self._where}: expected an answer within {self.timeout:.0f} s, found none for {silent:.0f} s: "
                     "start a master of this job"
                 )
-            if time.monotonic() - self._warned >= _SLICE:
-                self._warned = time.monotonic()
-                log.warning("no answer of a master at %s for %.0f s, waiting", self._where, silent)
+            self._warn("no answer of a master at %s for %.0f s, waiting", self._where, silent)
 
-    def commands(self, evaluates: bool) -> tuple[bool, list[Work]]:
+    def _warn(self, text: str, *values: object) -> None:
+        """Write a warning, once in some time."""
+        if time.monotonic() - self._warned >= _SLICE:
+            self._warned = time.monotonic()
+            log.warning(text, *values)
+
+    def _commands(self, evaluates: bool) -> tuple[bool, list[Work]]:
         """Return whether an operator drains this trainer, and the evaluations that the master wants, if it `evaluates` on command."""
-        reply = self.link.call("commands", evaluates=evaluates)
+        if self.over == LATE:
+            return False, []
+        reply = self._ask("commands", wait=_SLICE, evaluates=evaluates)
         return bool(reply["stop"]), [Work.parse(t) for t in reply["evaluate"]]
 
     def _drop(self, tasks: Sequence[int]) -> None:
         h = self._held
         self._held = h._replace(open={k: w for k, w in h.open.items() if k not in tasks})
+        self._given_back = tuple(w for w in self._given_back if w.id not in tasks)
 
-    def consumed(self, used: dict[int, int], ends: bool) -> None:
-        """Note how many records of tasks are trained, from the beginning of each. `ends`: tasks finish by it."""
-        if ends and self.before_finish is not None:
-            self.before_finish()
-        if self.cuts and not self.is_lost:
+    def _consumed(self, used: dict[int, int]) -> None:
+        """Note how many records of tasks are trained, from the beginning of each."""
+        if self._cuts and not self._is_lost:
             try:
-                self.link.post("used", used=list(used.items()))
+                self._link.post("used", used=list(used.items()))
             except errors.AgentLostError:
-                self.is_lost = True
+                self._is_lost = True
 
-    def boundary(self, finished: Sequence[int]) -> None:
+    def _boundary(self, finished: Sequence[int]) -> None:
         """Wait while the master takes a cut: all that is trained is in the parameters."""
-        if not self.cuts or self.is_lost or self.over:
+        if not self._cuts or self._is_lost or self.over:
             return
         try:
             if finished:
-                self.link.post("finish", finished=list(finished))
-            self.call("boundary")
+                self._link.post("finish", finished=list(finished))
+            self._call("boundary")
         except errors.OverError as e:
-            self.over = str(e) or "the job has ended"
-        except self.lost:
-            self.is_lost = True
+            self._end(str(e))
+        except self._lost:
+            self._is_lost = True
 
-    def begin(self, op: str, **fields: Any) -> int:
+    def _begin(self, op: str, **fields: Any) -> int:
         """Send a request, and return its number for `poll`."""
-        return self.link.begin(op, wait=_SLICE, **fields)
+        return self._link.begin(op, wait=_SLICE, **fields)
 
-    def poll(self, number: int) -> bool:
+    def _poll(self, number: int) -> bool:
         """Whether the reply to a request of `begin` has come. MasterTimeoutError: send it again."""
-        return self.link.poll(number) is not None
+        return self._link.poll(number) is not None
 
-    def post(self, op: str, **fields: Any) -> None:
+    def _post(self, op: str, **fields: Any) -> None:
         """Send a request without a reply. It takes effect before the next request."""
-        self.link.post(op, **fields)
+        self._link.post(op, **fields)
 
-    def forget(self, last: int) -> None:
+    def _forget(self, last: int) -> None:
         """Drop the tasks up to this id from the next `fetch`: the caller has them."""
-        self.link.forget(last)
+        self._given_back = tuple(w for w in self._given_back if w.id > last)
+        self._link.forget(last)
 
-    def read(self, chunk: Any) -> list[memoryview]:
-        """Return the records of a chunk."""
-        return self._chunks.read(chunk)
+    def _read(self, chunk: Any, following: Any) -> Records:
+        """Return the records of a chunk. Meanwhile, the agent reads the following one."""
+        self._require_open("task")
+        return self._chunks.read(chunk, following)
 
-    def report_finished(self, tasks: Sequence[int] = ()) -> None:
+    def _report_finished(self, tasks: Sequence[int] = ()) -> None:
         """Report finished tasks, and wait until they are stored."""
         finished = [*self._held.finished, *tasks]
         if finished:
-            self.call("finish", finished=finished)
+            self._call("finish", finished=finished)
             self._reported(finished)
 
     def _reported(self, tasks: Sequence[int]) -> None:
         h = self._held
         self._held = h._replace(finished=tuple(t for t in h.finished if t not in tasks))
 
-    def restart(self) -> None:
+    def _restart(self) -> None:
         """Start another agent with a new session, after the agent or the session was lost. All tasks are dropped."""
         if self.is_closed:
             raise errors.AgentLostError("the agent has ended, and the client is closed")
         if self.explicit:
             raise errors.RolledBackError("the session of this member was lost: begin again from the last step")
-        if self.restarts >= _RESTARTS:
+        if self._restarts >= _RESTARTS:
             raise errors.AgentLostError(
-                f"agent: expected it to run, found {self.restarts} ends without a task between them: its messages are on standard error"
+                f"agent: expected it to run, found {self._restarts} ends without a task between them: its messages are on standard error"
             )
-        self.restarts += 1
-        self.is_lost = True  # until its end: after an exception in it, another session begins
+        self._restarts += 1
+        self._is_lost = True  # until its end: after an exception in it, another session begins
         log.warning("the agent or its session was lost: starting another one")
         self._agent.close(in_order=False)
-        self._held = _Held()
+        self._held, self._given_back = _Held(), ()
         self._agent = self._start()
         try:
-            for f in self.on_restart:
+            for f in self._on_restart:
                 f()
-        except self.lost:
-            self.restart()
-        self.is_lost = False
+        except self._lost:
+            self._restart()
+        self._is_lost = False
 
     def _forget_tasks(self) -> None:
-        self._held = _Held(last=self._held.last)
+        self._held, self._given_back = _Held(last=self._held.last), ()
 
     def _is_current(self, task: Task) -> bool:
         return task._session == self.session and task.work.id in self._held.open
 
     def _take(self) -> Task | None:
         if not self._held.open:
-            self.forget(self._held.last)
+            self._forget(self._held.last)
             finished = self._held.finished
-            works = self.fetch(finished, 1, wait=True)
+            works = self._fetch(finished, 1, wait=True)
             self._reported(finished)
             if works is None:
                 return None
@@ -537,9 +640,13 @@ class Client:
             self._held = h._replace(open={k: w for k, w in h.open.items() if k != number}, finished=(*h.finished, number))
 
 
-def _close(client: weakref.ref[Client]) -> None:
-    if (c := client()) is not None:
-        c.close()
+@atexit.register
+def _close_all() -> None:
+    """Close the clients of this process at its end, after `Checkpoints`, which register later."""
+    for client in [ref() for ref in _open]:
+        if client is not None:
+            client.close()
+    await_released()
 
 
 def shared() -> Client:
@@ -583,12 +690,14 @@ def _location(addr: str | None, endpoints: str | Sequence[str] | None) -> tuple[
         endpoints = os.environ.get("TRAINMASTER_ENDPOINTS")  # they name the master, too, and the parameter servers
         addr, name = None if endpoints else os.environ.get("TRAINMASTER_ADDR"), "TRAINMASTER_ADDR"
     if not addr and not endpoints:
-        from .local import for_this_process  # noqa: PLC0415
-
         addr = for_this_process()
     if addr:
-        if not isinstance(addr, str) or not re.search(r".:[^:]+$", addr):
-            raise errors.InvalidError(f"{name}: expected host:port, found {addr!r}")
-        return ["--addr", addr], environment, addr
-    joined = endpoints if isinstance(endpoints, str) else ",".join(endpoints or ())
+        return ["--addr", _check.address(name, addr)], environment, addr
+    name = "TRAINMASTER_ENDPOINTS" if endpoints == os.environ.get("TRAINMASTER_ENDPOINTS") else "endpoints"
+    found = (
+        endpoints.split(",") if isinstance(endpoints, str) else list(_check.several(name, endpoints or (), "host:port of etcd, or a list of them"))
+    )
+    for e in found:
+        _check.address(name, re.sub(r"^https?://|/$", "", e) if isinstance(e, str) else e)
+    joined = ",".join(found)
     return ["--endpoints", joined], environment, joined

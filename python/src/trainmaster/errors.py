@@ -19,6 +19,10 @@ class AgentLostError(Error, ConnectionError):
         super().__init__(text)
 
 
+class AgentTimeoutError(Error, TimeoutError):
+    """The agent has not answered in time."""
+
+
 class OverError(Error):
     """The job has ended."""
 
@@ -59,6 +63,10 @@ class NotFoundError(Error, FileNotFoundError):
     """A file of the dataset does not exist."""
 
 
+class ResourceError(Error):
+    """The machine lacks memory or open files for a chunk. No task fails by it."""
+
+
 class InvalidError(Error, ValueError):
     """A value that the master or the agent refuses."""
 
@@ -67,12 +75,16 @@ class ClosedError(Error):
     """The ring is closed: no generation follows."""
 
 
+class OldGenerationError(Error):
+    """A node of the ring was away for several generations, and the values of its own are removed."""
+
+
 class MasterTimeoutError(Error, TimeoutError):
     """No master has answered within the timeout."""
 
 
-class DecodeError(Error):
-    """The function `decode` failed for a record."""
+class SaveError(Error, OSError):
+    """The state of a step cannot be written."""
 
 
 _KINDS: dict[str, type[Error]] = {
@@ -85,9 +97,11 @@ _KINDS: dict[str, type[Error]] = {
     "drained": DrainedError,
     "damaged": DamagedError,
     "not_found": NotFoundError,
+    "resources": ResourceError,
     "invalid": InvalidError,
     "timeout": MasterTimeoutError,
     "closed": ClosedError,
+    "old_generation": OldGenerationError,
 }
 
 

@@ -6,20 +6,22 @@ worker turns them into data. The i-th batch that is drawn is the i-th that the l
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import resource
+import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
-from . import errors
+from . import _check, errors
 from ._check import functions, whole
 from ._commands import Commands, Evaluate, termination
 from ._reader import END, Decode, Reader, Result, stack
 from ._sampler import Sampler
 from .account import Account
-from .client import DRAINED, WINDOW, Client, waiting
+from .client import DRAINED, LATE, WINDOW, Client, waiting
 
 if TYPE_CHECKING:
     from ._group import GroupLoop
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("trainmaster")
 
+_LARGEST_SEED = 2**63 - 1  # the ranks of a group compare it as an int64
 Paths = str | os.PathLike[str] | Iterable[str | os.PathLike[str]]
 
 
@@ -70,6 +73,9 @@ class Loader:
     while other trainers have all remaining tasks.
     """
 
+    num_workers = 0
+    """Number of worker processes."""
+
     weight = 1.0
     """Factor of the loss. In a group: such that the mean over the ranks is the mean over all samples; 0 for a dummy."""
 
@@ -92,33 +98,45 @@ class Loader:
     ) -> None:
         """See the class."""
         functions(decode=decode, decode_batch=decode_batch, collate=collate)
-        for name, other in (("decode", decode), ("collate", collate)):
-            if decode_batch is not None and other is not None:
-                raise ValueError(f"{name}, decode_batch: expected one of them, found both")
+        _check.at_most_one(decode=decode, decode_batch=decode_batch)
+        _check.at_most_one(collate=collate, decode_batch=decode_batch)
+        _check.at_most_one(addr=addr, client=client)
+        _check.at_most_one(job=job, client=client)
+        if client is not None:
+            _check.instance("client", client, Client, "a trainmaster.Client")
+        names = None if paths is None else _check.paths("paths", paths)
+        timeout, shuffle, seed = _check.seconds("timeout", timeout), _check.flag("shuffle", shuffle), whole("seed", seed, 0, _LARGEST_SEED)
         shuffle_window = whole("shuffle_window", shuffle_window, 1)
         self._functions = decode, decode_batch, collate or (list if decode is None else stack)
-        self._keep = _chunks_to_keep(shuffle, shuffle_window)
+        self._keep = _chunks_to_keep(shuffle, shuffle_window, max(1, self.num_workers))
         account = Account(batch_size, window, shuffle_window if shuffle else 0, seed)
         self._owns = client is None
         self.client = client or (waiting() if addr is None and job is None else None) or Client(addr, job, timeout, window=window)
-        if self.client.loader is not None and self.client.loader() is not None:
+        if self.client._loader is not None and self.client._loader() is not None:
             raise errors.InvalidError("client: expected no other loader with it, found an open one: close the loader first, or make another client")
+        if self.client.explicit and self.client._had_loader:
+            raise errors.InvalidError(
+                "client: expected a new client, since the job has explicit commits, found one whose loader is closed: close it and make another"
+            )
+        self.client._hand_over()  # what a loop over `tasks` has left
         account.window = min(account.window, self.client.window)
         account.shuffle = min(account.shuffle, account.window)
-        if (self.client.explicit or self.client.cuts) and shuffle:  # positions in a task are what a step has applied
+        self._is_exact = self.client.explicit or self.client._cuts  # positions in a task are what a step has applied
+        if self._is_exact and shuffle:
             account.shuffle = 1
         self.account = account
         self._sampler = Sampler(self.client, account)
         self._commands = Commands(self.client, batch_size, self._reader)
         self._at_stop: list[Callable[[], None]] = []
         self._loop = 0
+        self._threads: dict[str, int] = {}  # the thread that is in the loop: a lock that an exception in this thread does not keep from it
         try:
-            if paths is not None and not self.client.over:
-                self.client.report_dataset(paths)
+            if names is not None and not self.client.over:
+                self.client.report_dataset(names)
         except BaseException:
             self.close()
             raise
-        self.client.loader = weakref.ref(self)
+        self.client._loader = weakref.ref(self)
 
     @property
     def over(self) -> str:
@@ -165,11 +183,11 @@ class Loader:
         """Note that the batch in hand is trained, before the loop asks for the next one. A repetition has no effect."""
         checkpoints = self.checkpoints
         if checkpoints is not None:
-            checkpoints.end()
+            checkpoints._end()
         if self._at == self.account.consumed and self.account.flight:  # otherwise it is consumed, or its task was dropped
             self._sampler.use()
-        if checkpoints is not None and not self.client.is_lost:
-            checkpoints.boundary()
+        if checkpoints is not None and not self.client._is_lost:
+            checkpoints._boundary()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the data, for checkpoints of the program's own: format, job and step."""
@@ -186,22 +204,27 @@ class Loader:
 
     def report(self, *, loss: float) -> None:
         """Report the loss of the batch in hand, for the status of the job."""
-        self._sampler.loss = float(loss)
+        self._sampler.loss = _check.number("loss", loss)
 
     def close(self) -> None:
-        """Report what is finished and end the session, unless the client was given."""
+        """Report what is finished, and end the session unless the client was given: then its next loader begins with the unfinished tasks."""
         if self.checkpoints is not None and not self.client.is_closed:
             self.checkpoints.finish()
-        if self.client.loader is not None and self.client.loader() is self:
-            self.client.loader = None
-        if self._owns:
+        is_last = self.client._loader is not None and self.client._loader() is self
+        if is_last:
             finished = self._sampler.finished()
             if finished and not self.client.is_closed and not self.client.over:
                 try:
-                    self.client.report_finished(finished)
+                    self.client._report_finished(finished)
                 except (errors.Error, TimeoutError) as e:
                     log.warning("finished tasks at the end: %s", e)
+            self.client._give_back(self.account.works(self._is_exact))
+        if self._owns:
             self.client.close()
+
+    def __reduce__(self) -> Any:
+        """Refuse to be copied."""
+        raise TypeError("loader: expected it in the process that made it, found pickle or copy: give a worker process functions without the loader")
 
     def on_stop(self, function: Callable[[], None]) -> Callable[[], None]:
         """Call a function when this trainer must end before the job does: an operator drains it, or the process receives SIGTERM.
@@ -232,16 +255,17 @@ class Loader:
         if self.group is not None:
             agreed = self.group.agreed()
             return not agreed.samples or agreed.commits > 0 or agreed.stopped > 0
-        if self._after is None and not self.client.is_lost:
+        if self._after is None and not self.client._is_lost:
             self._ahead = int(self._at == self.account.consumed)
             try:
                 self._after = next(self._results, END)
-            except self.client.lost:
-                self.client.is_lost = True
+            except self.client._lost:
+                self.client._is_lost = True
         return self._after is None or self._after[1] <= 0
 
     # What follows is for other modules of the package.
 
+    _is_exact = False
     _group_loop: GroupLoop | None = None
     _has_left = False
     _results: Iterator[Result] = iter(())
@@ -256,7 +280,7 @@ class Loader:
 
     def _reader(self) -> Reader:
         """Return a reader with the functions of this loader."""
-        return Reader(self.client.path, *self._functions, self._keep)
+        return Reader(self.client._path, *self._functions, self._keep)
 
     def _read(self) -> Iterator[Result]:
         """Iterate over what a reader has made of the drawn batches, in order."""
@@ -268,35 +292,61 @@ class Loader:
         """Return the next result of `_read`, after a restart if the session was lost."""
         while True:
             try:
-                if self.client.is_lost:
+                if self.client._is_lost:
                     raise errors.SessionLostError("the session has ended")
                 return next(self._results, END)
-            except self.client.lost:
+            except self.client._lost:
                 self._sampler.restart()
                 self._results, self._ahead = self._read(), 0
 
     def _batches(self) -> Iterator[tuple[int, Any]]:
         """Iterate over (pass, data) of the batches with data, to the end of the job or of the work of this trainer."""
-        self.client.require_open("loop")
-        termination.begin(self._commands)
+        self.client._require_open("loop")
+        with self._one_thread():
+            termination.begin(self._commands)
+        batches = self._until_end()
         try:
-            yield from self._until_end()
+            while True:
+                with self._one_thread():
+                    batch = next(batches, None)
+                if batch is None:
+                    return
+                yield batch
         finally:
+            batches.close()
             termination.end(self._commands)
 
-    def _until_end(self) -> Iterator[tuple[int, Any]]:
+    @contextlib.contextmanager
+    def _one_thread(self) -> Iterator[None]:
+        """Refuse to continue while another thread is in the loop."""
+        thread = threading.get_ident()
+        if self._threads.setdefault("in the loop", thread) != thread:
+            raise RuntimeError("loader: expected a loop in one thread, found another thread in it: make a loader, with a client, for each thread")
+        try:
+            yield
+        finally:
+            self._threads.clear()
+
+    def _until_end(self) -> Generator[tuple[int, Any]]:
         self._loop = loop = self._loop + 1
         if self._has_left:
             return
         if self.checkpoints is not None:
-            self.checkpoints.resume()
-            if self.checkpoints.ended == self.account.consumed and self.account.flight:
+            self.checkpoints._resume()
+            if self.checkpoints._last_used == self.account.consumed and self.account.flight:
                 self._sampler.use()  # the model has it
         if self.group is not None:
             self.group.settle()
         self.account.redraw()  # what an earlier loop was given and did not ask past
         self._results, self._after = self._read(), None
+        before = self.account.consumed
         yield from self._alone(loop) if self._group_loop is None else self._group_loop.batches(loop)
+        if self.client.over not in {"", LATE} and self.account.consumed == before:
+            log.warning(
+                "%s: this loop has no batches. A loop has the batches of all passes: "
+                "set their number with --passes of the master, or tm.local(passes=N)",
+                self.client.over,
+            )
         self._results = iter(())  # ends the workers
         if self._is_stopped if self._group_loop is None else self._group_loop.is_stopped:
             self._leave()
@@ -307,10 +357,10 @@ class Loader:
             after, self._after = self._after, None
             self._ahead = 0
             try:
-                failures, samples, data = self._result() if after is None or self.client.is_lost else after
+                failures, samples, data = self._result() if after is None or self.client._is_lost else after
                 self._sampler.fail(failures)
-            except self.client.lost:
-                self.client.is_lost = True
+            except self.client._lost:
+                self.client._is_lost = True
                 continue
             if samples < 0:
                 return
@@ -324,11 +374,11 @@ class Loader:
         """Give the loop a batch, and consume it."""
         is_current = session == self.client.session and bool(self.account.flight)
         counts = self.account.head.counts if is_current else {}
-        self.client.records_in_hand, self._at = samples, self.account.consumed if is_current else -1
+        self.client._records_in_hand, self._at = samples, self.account.consumed if is_current else -1
         if self.checkpoints is not None:
-            self.checkpoints.begin(counts)
+            self.checkpoints._begin(counts)
         yield pass_, data
-        self.client.require_open("loop")
+        self.client._require_open("loop")
         if loop != self._loop:
             raise RuntimeError("loader: expected one loop at a time, found a newer one: end the first loop before the second")
         self.done()
@@ -345,7 +395,7 @@ class Loader:
         self._has_left = True
         self._commands.stopped = self.client.over = reason = self._commands.stopped or self.client.over
         self.account.reset()
-        self.account.end(reason)
+        self.account.end()
         log.warning("%s: the loop ends before the job. Unfinished tasks return to the queue without a charge", reason)
         for function in self._at_stop:
             function()
@@ -356,12 +406,14 @@ class Loader:
             if self.checkpoints is not None:
                 self.checkpoints.commit()
             self._sampler.report_last()
-        except self.client.lost as e:
+        except self.client._lost as e:
             if self.client.explicit:
                 raise errors.RolledBackError("the session of this member was lost: begin again from the last step") from e
             log.warning("the agent or its session was lost: finished tasks that were not reported return to the queue, too")
 
 
-def _chunks_to_keep(shuffle: bool, window: int) -> int:
-    """Return the number of chunks that a reader keeps mapped. Each has a descriptor."""
-    return min(32 * window, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4) if shuffle else 8
+def _chunks_to_keep(shuffle: bool, window: int, readers: int) -> int:
+    """Return the number of chunks that a reader keeps mapped. Each has a descriptor in its process, and in the agent, which serves all readers."""
+    if not shuffle:
+        return 8
+    return min(32 * window, max(1, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 4 // readers))

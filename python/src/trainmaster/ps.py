@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import math
 import mmap
+import numbers
 import os
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
@@ -26,6 +27,12 @@ Arrays = Mapping[str, npt.ArrayLike]
 Rows = Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]]  # ids and their gradients, by table
 
 _INITS = ("zeros", "uniform", "normal")
+_RULES = ("sgd", "momentum", "nesterov", "adagrad", "adam", "adamw", "ftrl")
+_NUMBERS = ("momentum", "beta1", "beta2", "epsilon", "initial_accumulator", "ftrl_beta", "l1", "l2", "weight_decay", "clip_value", "clip_norm")
+_NUMBERS_OF_SCHEDULE = ("schedule_end", "schedule_factor")
+_ABOVE_ZERO = ("lr", "beta1", "beta2", "epsilon", "ftrl_beta", "schedule_factor")  # 0 selects the default on the wire
+_STEPS_OF_SCHEDULE = ("warmup_steps", "schedule_steps", "schedule_every")
+_WIRE_DTYPES = ("float32", "bfloat16")
 _SETTLE = 5.0  # seconds: an operation that an exception has interrupted may still read the gradients
 
 
@@ -103,16 +110,18 @@ class Client:
         for name, a in arrays.items():
             if a.dtype != np.float32:
                 raise errors.InvalidError(f"parameter {name!r}: expected float32, found {a.dtype}: convert it")
+        rule = _rule(optimizer, lr, settings)
+        if wire_dtype not in _WIRE_DTYPES:
+            raise errors.InvalidError(f"wire_dtype: expected float32 or bfloat16, found {wire_dtype!r}")
+        stale = {} if staleness is None else {"policy": "scale", "limit": whole("staleness", staleness, 0)}
+        if not isinstance(client, (Session, type(None))):
+            raise TypeError(f"client: expected a tm.Client, found {client!r}")
         self.session = client or shared()
-        rule: dict[str, Any] = {"kind": optimizer, **settings}
-        if lr is not None:
-            rule["learning_rate"] = lr
-        rule["schedule"] = _schedule(rule)
         self._settings: dict[str, Any] = {
             "tensors": [{"name": name, "shape": list(a.shape), "dtype": "float32"} for name, a in arrays.items()],
             "optimizer": {k: v for k, v in rule.items() if v is not None},
             "mode": mode or "",
-            "staleness": {} if staleness is None else {"policy": "scale", "limit": staleness},
+            "staleness": stale,
             "wire_dtype": wire_dtype,
             "tables": [t.settings() for t in tables],
         }
@@ -122,11 +131,17 @@ class Client:
         self.on_moved: Callable[[], None] | None = None  # after another session has other arrays
         self._last: dict[str, Any] = {"seq": 0}  # request
         self._done = 0  # sequence number of the last request that is answered
-        self._initial = arrays
-        self._open(arrays)
-        if not self.session.cuts:
-            self._initial = {}  # a job without cuts never returns to its beginning
-        self.session.on_restart.append(self._reopen)
+        # A job without cuts never returns to its beginning. The arrays of the model change while it trains.
+        self._initial = {name: a.copy() for name, a in arrays.items()} if self.session._cuts else {}
+        while True:
+            try:
+                self._open(arrays)
+                break
+            except self.lost:  # as in the rollback of a synchronous job whose servers have just started
+                if self.session._has_tasks():
+                    raise
+                self.session._restart()
+        self.session._on_restart.append(self._reopen)
 
     @property
     def mode(self) -> str:
@@ -141,7 +156,7 @@ class Client:
     @property
     def lost(self) -> tuple[type[Exception], ...]:
         """The errors after which the session has ended, and the loader begins another one."""
-        return self.session.lost
+        return self.session._lost
 
     @property
     def sequence(self) -> int:
@@ -163,15 +178,16 @@ class Client:
         """
         named, (values,) = self._place("lookup", {table: (_ids(table, ids), None)})
         self._request("lookup", rows=named)
-        return values.copy()
+        return np.array(values)
 
     def push(self, step: int | None = None, grads: Arrays | None = None, *, scale: float = 1.0, rows: Rows | None = None) -> int:
         """Apply gradients, each the mean over a batch, in an asynchronous job. `scale` multiplies the learning rate. Return the version.
 
         Steps grow. By default a step is the number of updates of the parameters plus one, which the schedule of the learning rate counts.
         """
+        sent = _of_push(step, scale)
         self._fill(grads)
-        return self._do("push", step=step or 0, scale=scale, **self._gradients_of("push", rows))
+        return self._do("push", **sent, **self._gradients_of("push", rows))
 
     def push_pull(
         self,
@@ -183,8 +199,9 @@ class Client:
         rows: Rows | None = None,
     ) -> int:
         """Do `push` and `pull` in one exchange."""
+        sent = _of_push(step, scale)
         self._fill(grads)
-        self._do("push_pull", step=step or 0, scale=scale, **self._gradients_of("push_pull", rows))
+        self._do("push_pull", **sent, **self._gradients_of("push_pull", rows))
         return self._copied(out)
 
     def stage(self, version: int | None = None, grads: Arrays | None = None, *, records: int, rows: Rows | None = None) -> bool:
@@ -193,18 +210,22 @@ class Client:
         The default of `version` is that of the last pull. Return whether the step has the gradients. If not, they came too late: compute those of
         the same batch again, from the parameters that are here now.
         """
+        records = whole("records", records, 1)
+        version = 0 if version is None else whole("version", version, 0)
         self._fill(grads)
-        reply = self._request("stage", version=version or 0, records=records, **self._gradients_of("stage", rows))
+        reply = self._request("stage", version=version, records=records, **self._gradients_of("stage", rows))
         return bool(reply["included"])
 
-    def settle(self) -> None:
-        """Wait for an operation that an exception has interrupted: the agent still reads the gradients."""
-        if self._done != self.sequence:
-            try:
-                self._await()
-            except self.lost:
-                self.session.is_lost = True
-                raise
+    def settle(self) -> bool:
+        """Wait for an operation that an exception has interrupted: the agent still reads the gradients. Return whether there was one."""
+        if self._done == self.sequence:
+            return False
+        try:
+            self._await()
+        except self.lost:
+            self.session._is_lost = True
+            raise
+        return True
 
     def _fill(self, grads: Arrays | None) -> None:
         if grads is None:
@@ -212,8 +233,12 @@ class Client:
         self.settle()
         if grads.keys() != self.gradients.keys():
             raise errors.InvalidError(f"grads: expected the names of the model, found others: {sorted(grads.keys() ^ self.gradients.keys())}")
-        for name, array in grads.items():
-            np.copyto(self.gradients[name], np.asarray(array), casting="same_kind")
+        found = {name: np.asarray(array) for name, array in grads.items()}
+        for name, array in found.items():
+            if array.shape != self.gradients[name].shape:
+                raise errors.InvalidError(f"grads: {name!r}: expected an array of shape {self.gradients[name].shape}, found {array.shape}")
+        for name, array in found.items():
+            np.copyto(self.gradients[name], array, casting="same_kind")
 
     def _gradients_of(self, op: str, rows: Rows | None) -> dict[str, Any]:
         """Have gradients of rows in the region, and return the field of the request that names them."""
@@ -250,11 +275,11 @@ class Client:
 
     def _grow(self, op: str, size: int) -> None:
         """Make the region of rows at least this large. It has room for twice as much, so that it seldom grows."""
-        self.session.require_open(op)
+        self.session._require_open(op)
         try:
-            reply, descriptor = self.session.link.open("ps_rows", bytes=max(2 * size, 1 << 16))
+            reply, descriptor = self.session._link.open("ps_rows", bytes=max(2 * size, 1 << 16))
         except self.lost:
-            self.session.is_lost = True
+            self.session._is_lost = True
             raise
         try:
             self._region = np.frombuffer(mmap.mmap(descriptor, reply["size"]), np.uint8)
@@ -263,6 +288,9 @@ class Client:
 
     def _copied(self, out: Mapping[str, Any] | None) -> int:
         for name, array in (out or {}).items():
+            found, own = np.shape(array), self.parameters[name].shape if name in self.parameters else None
+            if found != own:
+                raise errors.InvalidError(f"out: {name!r}: expected an array of the model, of shape {own}, found shape {found}")
             np.copyto(array, self.parameters[name])
         return self.version
 
@@ -278,13 +306,13 @@ class Client:
         try:
             return self._await()
         except self.lost:
-            self.session.is_lost = True
+            self.session._is_lost = True
             raise
         except (errors.Error, TimeoutError):
             raise
         except BaseException:
             with contextlib.suppress(Exception):  # the exception that is raised again is the reason
-                self.session.link.call(**{**self._last, "timeout": _SETTLE}) if self._done != self.sequence else None
+                self.session._link.call(**{**self._last, "timeout": _SETTLE}) if self._done != self.sequence else None
             raise
 
     def _check_over(self, op: str) -> None:
@@ -293,7 +321,7 @@ class Client:
 
     def _await(self) -> dict[str, Any]:
         try:
-            reply = self.session.call(**self._last)
+            reply = self.session._call(**self._last)
         except errors.MasterTimeoutError:
             raise  # it continues: the next call waits for it
         except errors.Error:
@@ -311,14 +339,13 @@ class Client:
             self._layout = layout = _local(self._settings)
             flat = np.zeros(layout["size"] // 4, np.float32)
         else:
-            self._layout, descriptor = self.session.link.open("ps_open", **self._settings)
+            self._layout, descriptor = self.session._link.open("ps_open", **self._settings)
             layout = self._layout
             try:
                 flat = np.frombuffer(mmap.mmap(descriptor, layout["size"]), np.float32)
             finally:
                 os.close(descriptor)
         begin = layout["gradients"] // 4
-        self.flat_parameters: Array = flat[:begin]
         self.flat_gradients: Array = flat[begin:]
         self.parameters: dict[str, Array] = {}
         self.gradients: dict[str, Array] = {}
@@ -333,9 +360,16 @@ class Client:
 
     def _reopen(self) -> None:
         """Continue in another session of the trainer."""
-        self._open(self._initial or dict(self.parameters))
+        self._open(dict(self.parameters) if self.session.over else self._initial or dict(self.parameters))
         if self.on_moved is not None:
             self.on_moved()
+
+
+def _of_push(step: int | None, scale: float) -> dict[str, Any]:
+    """Return the fields of a push."""
+    if not isinstance(scale, numbers.Real) or not math.isfinite(scale):
+        raise errors.InvalidError(f"scale: expected a finite number, found {scale!r}")
+    return {"step": 0 if step is None else whole("step", step, 0, 1 << 62), "scale": float(scale)}
 
 
 def _local(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -356,6 +390,31 @@ def _ids(table: str, ids: npt.ArrayLike) -> npt.NDArray[np.int64]:
     if found.dtype != np.int64 or found.ndim != 1:
         raise errors.InvalidError(f"table {table!r}: expected ids of type int64 in one dimension, found {found.dtype} of shape {found.shape}")
     return found
+
+
+def _rule(optimizer: str, lr: float | None, settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the rule of the servers, or raise an error that names the argument."""
+    if optimizer not in _RULES:
+        raise errors.InvalidError(f"optimizer: expected one of {', '.join(_RULES)}, found {optimizer!r}: the servers run the rule")
+    rule: dict[str, Any] = {"kind": optimizer}
+    for name, value in {"lr": lr, **settings}.items():
+        if value is None:
+            continue
+        if name in _STEPS_OF_SCHEDULE:
+            rule[name] = whole(name, value, 0)
+        elif name == "schedule":
+            rule[name] = value
+        elif name not in ("lr", *_NUMBERS, *_NUMBERS_OF_SCHEDULE):
+            known = ", ".join((*_NUMBERS, "schedule", *_STEPS_OF_SCHEDULE, *_NUMBERS_OF_SCHEDULE))
+            raise errors.InvalidError(f"{name}: expected a setting of a rule ({known}), found an unknown name")
+        elif not isinstance(value, numbers.Real) or not 0 <= float(value) < math.inf:
+            raise errors.InvalidError(f"{name}: expected a finite number of at least 0, found {value!r}")
+        elif name in _ABOVE_ZERO and np.float32(value) == 0:
+            raise errors.InvalidError(f"{name}: expected a number above 0, found {value!r}: without it, the rule has its default")
+        else:
+            rule["learning_rate" if name == "lr" else name] = float(value)
+    rule["schedule"] = _schedule(rule)
+    return rule
 
 
 def _schedule(rule: dict[str, Any]) -> dict[str, Any] | None:

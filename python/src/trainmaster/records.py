@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import fcntl
 import glob
 import json
 import os
+import re
 import struct
 import subprocess
 import tempfile
@@ -14,7 +16,7 @@ import zlib
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
-from . import errors
+from . import _check, errors
 from ._agent import binary
 from ._check import whole
 
@@ -22,16 +24,28 @@ _HEADER = struct.Struct("<5I")  # magic, CRC-32, compressor, size, records
 _LENGTH = struct.Struct("<I")
 _MAGIC = 0x01020304
 _LARGEST = 256 << 20  # a chunk that a reader accepts
+_DAMAGE = re.compile(r": byte \d+: ")
 Bytes = bytes | bytearray | memoryview
 
 
 class _Shard:
     """A file in the making."""
 
-    def __init__(self, path: str, chunk_bytes: int) -> None:
-        self.path, self.chunk_bytes = path, chunk_bytes
-        self.temporary = f"{path}.tmp-{os.getpid()}"
-        self.file: BinaryIO = open(self.temporary, "wb")  # noqa: SIM115 it stays open
+    def __init__(self, prefix: str, number: int, shards: int, chunk_bytes: int) -> None:
+        self.path, self.chunk_bytes = f"{prefix}-{number:05d}-of-{shards:05d}", chunk_bytes
+        directory, name = os.path.split(prefix)
+        # No glob of the dataset matches it, and the next writer replaces it, also with another number of shards.
+        self.temporary = os.path.join(directory, f".{name}-{number:05d}.tmp")
+        self.file: BinaryIO = open(self.temporary, "ab")  # noqa: SIM115 it stays open
+        try:
+            fcntl.flock(self.file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            is_own = os.path.samestat(os.fstat(self.file.fileno()), os.stat(self.temporary))  # otherwise its writer has just completed it
+        except OSError:
+            is_own = False
+        if not is_own:
+            self.file.close()
+            raise FileExistsError(f"{self.temporary}: expected no other writer of these files, found one: wait for its end")
+        self.file.truncate(0)
         self.parts: list[Bytes] = []
         self.size = self.records = self.total = 0
 
@@ -57,7 +71,6 @@ class _Shard:
         self.flush()
         self.file.flush()
         os.fsync(self.file.fileno())
-        self.file.close()
 
 
 def write_records(
@@ -65,23 +78,31 @@ def write_records(
 ) -> list[str]:
     """Write records to the files PREFIX-00000-of-00008 and so on, one after another, and return their paths.
 
-    The files appear when all of them are complete. Existing files are kept unless `force` is given. The master splits a dataset
-    into tasks of chunks: write enough chunks for all trainers.
+    The files appear when all of them are complete. Files of this prefix with any number of shards are refused. With `force`, they are then
+    replaced or removed. The master splits a dataset into tasks of chunks: write enough chunks for all trainers.
     """
+    prefix = _check.path("prefix", prefix)
+    name = os.path.basename(prefix)
+    if not name or glob.has_magic(name) or "://" in prefix:
+        raise ValueError(f"prefix: expected a local path with a file name without *, ? and [, found {prefix!r}")
     shards, chunk_bytes = whole("shards", shards, 1, 99999), whole("chunk_bytes", chunk_bytes, 1)
-    paths = [f"{os.fspath(prefix)}-{i:05d}-of-{shards:05d}" for i in range(shards)]
-    for path in paths:
-        if os.path.exists(path) and not force:
-            raise FileExistsError(f"{path}: expected no such file, found one: choose another prefix, or give force=True")
-    os.makedirs(os.path.dirname(os.path.abspath(paths[0])), exist_ok=True)
+    if isinstance(records, (str, bytes, bytearray, memoryview)):
+        raise TypeError(f"records: expected an iterable of bytes, found {type(records).__name__}: put it into a list")
+    _check.several("records", records, "an iterable of bytes")
+    os.makedirs(os.path.dirname(os.path.abspath(prefix)), exist_ok=True)
     made: list[_Shard] = []
     try:
-        for path in paths:
-            made.append(_Shard(path, chunk_bytes))  # noqa: PERF401 a failure leaves the others to be removed
+        for i in range(shards):
+            made.append(_Shard(prefix, i, shards, chunk_bytes))  # noqa: PERF401 a failure leaves the others to be removed
+        digits = "[0-9]" * 5
+        old = set(glob.glob(f"{glob.escape(prefix)}-{digits}-of-{digits}"))
+        if old and not force:
+            raise FileExistsError(f"{min(old)}: expected no such file, found one: choose another prefix, or give force=True")
         count = 0
         for record in records:
             if not _is_bytes(record):
-                raise TypeError(f"record {count}: expected bytes, found {type(record).__name__}: encode it")
+                found = type(record).__name__
+                raise TypeError(f"record {count}: expected bytes or contiguous memory, found {found}: encode it")
             made[count % shards].add(record)
             count += 1
         if count < shards:
@@ -90,13 +111,15 @@ def write_records(
             shard.finish()
         for shard in made:
             os.replace(shard.temporary, shard.path)
-    except BaseException:
+        paths = [shard.path for shard in made]
+        for path in old.difference(paths):
+            os.unlink(path)
+        return paths
+    finally:
         for shard in made:
-            shard.file.close()
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(shard.temporary)
-        raise
-    return paths
+            shard.file.close()  # it unlocks
 
 
 def _is_bytes(record: object) -> bool:
@@ -106,11 +129,14 @@ def _is_bytes(record: object) -> bool:
         return False
 
 
-def read_records(paths: str | os.PathLike[str]) -> Iterator[bytes]:
-    """Iterate over the records of the files of a glob, outside of a job: for test data. The program reads them, in any format of a dataset."""
-    names = sorted(glob.glob(os.fspath(paths))) or [os.fspath(paths)]
-    if "://" not in names[0] and not os.path.exists(names[0]):
-        raise errors.NotFoundError(f"{names[0]}: expected files with this name, found none")
+def read_records(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> Iterator[bytes]:
+    """Iterate over the records of paths and globs, outside of a job: for test data. The program reads them, in any format of a dataset."""
+    names = [name for pattern in _check.paths("paths", paths) for name in sorted(glob.glob(pattern)) or [pattern]]
+    for name in names:
+        if "://" not in name and not os.path.exists(name):
+            raise errors.NotFoundError(f"{name}: expected files with this name, found none")
+        if "://" not in name and not os.path.isfile(name):
+            raise errors.InvalidError(f"{name}: expected a file, found {'a directory' if os.path.isdir(name) else 'a device or pipe'}: name files")
     with tempfile.TemporaryFile() as messages:
         command = [binary(), "recordio", "cat", "-o", "json", *names]
         with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=messages) as process:
@@ -125,4 +151,6 @@ def read_records(paths: str | os.PathLike[str]) -> Iterator[bytes]:
                 raise
         if process.returncode:
             messages.seek(0)
-            raise errors.DamagedError(messages.read().decode(errors="replace").strip().removeprefix("master recordio cat: "))
+            text = messages.read().decode(errors="replace").strip()
+            text = re.sub(r"^\S+ recordio cat: ", "", text)
+            raise (errors.DamagedError if _DAMAGE.search(text) else errors.Error)(text)

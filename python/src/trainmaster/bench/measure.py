@@ -38,10 +38,6 @@ class Figure(NamedTuple):
     detail: dict[str, Any]
 
 
-def _median(values: Sequence[float]) -> float:
-    return statistics.median(values)
-
-
 def _percentile(values: Sequence[float], p: int) -> float:
     """Return the smallest value that at least p percent of the values do not exceed."""
     return sorted(values)[max(0, math.ceil(len(values) * p / 100) - 1)]
@@ -92,14 +88,14 @@ def records(directory: str, runs: int) -> list[Figure]:
         used = memory(client.agent_pid)
     if n != count * _RECORD * (runs + 1):
         raise AssertionError(f"records: expected {count * (runs + 1)} records of {_RECORD} bytes, found {n} bytes")
-    rate = megabytes / _median([s.total for s in ours])
-    alone = megabytes / _median([s.total for s in pure])
+    rate = megabytes / statistics.median([s.total for s in ours])
+    alone = megabytes / statistics.median([s.total for s in pure])
     detail = {
         "python_reader": round(alone),
         "ratio": round(rate / alone, 2),
         "cpu_ms": _cpu(ours),
-        "mb_per_s": round(megabytes / _median([s.seconds for s in ours])),
-        "python_reader_mb_per_s": round(megabytes / _median([s.seconds for s in pure])),
+        "mb_per_s": round(megabytes / statistics.median([s.seconds for s in ours])),
+        "python_reader_mb_per_s": round(megabytes / statistics.median([s.seconds for s in pure])),
     }
     return [
         Figure("1 KB records", rate, "MB per CPU-s", 900, 1500, False, detail),
@@ -109,7 +105,7 @@ def records(directory: str, runs: int) -> list[Figure]:
 
 def _cpu(spent: Sequence[Spent]) -> dict[str, int]:
     """Return the processor time of each process in milliseconds."""
-    return {name: round(1e3 * _median([s.cpu[name] for s in spent])) for name in spent[0].cpu}
+    return {name: round(1e3 * statistics.median([s.cpu[name] for s in spent])) for name in spent[0].cpu}
 
 
 def _pure(paths: list[str]) -> Spent:
@@ -142,7 +138,11 @@ class _List:
 
 
 def loader(directory: str, runs: int) -> list[Figure]:
-    """Read batches of 64 records of 1 KB with two workers: the DataLoader against torch's on a list in memory."""
+    """Read batches of 64 records of 1 KB with two workers, in order and shuffled: the DataLoader against torch's on a list in memory."""
+    return [_loader(os.path.join(directory, name), runs, shuffle=name == "shuffled") for name in ("in order", "shuffled")]
+
+
+def _loader(directory: str, runs: int, shuffle: bool) -> Figure:
     import torch  # noqa: PLC0415 it is an extra
 
     from ..torch import DataLoader  # noqa: PLC0415
@@ -151,13 +151,13 @@ def loader(directory: str, runs: int) -> list[Figure]:
     paths = _dataset(directory, count)
     items = [bytes(r) for path in paths for chunk in _read_file(path) for r in chunk]
     data: Any = _List(items)
-    theirs = torch.utils.data.DataLoader(data, batch_size=batch, num_workers=2, persistent_workers=True)
+    theirs = torch.utils.data.DataLoader(data, batch_size=batch, num_workers=2, persistent_workers=True, shuffle=shuffle)
     for _ in theirs:  # the workers start
         pass
     their_pids = {f"worker {i}": w.pid for i, w in enumerate(theirs._iterator._workers)}  # type: ignore[union-attr]
     ours, torchs = [], []
     with Master(runs + 2) as master, Client(master.addr) as client:  # the workers end in the last pass
-        mine = DataLoader(paths, decode=decode, batch_size=batch, num_workers=2, client=client)
+        mine = DataLoader(paths, decode=decode, batch_size=batch, num_workers=2, shuffle=shuffle, client=client)
         for epoch in mine.passes():
             if epoch.number > runs + 1:
                 break
@@ -175,15 +175,15 @@ def loader(directory: str, runs: int) -> list[Figure]:
             for x in theirs:
                 n += len(x)
             torchs.append(clock.read())
-    rate, other = (count / _median([s.seconds for s in spent]) for spent in (ours, torchs))
+    rate, other = (count / statistics.median([s.seconds for s in spent]) for spent in (ours, torchs))
     detail = {
         "records_per_s": round(rate),
         "torch_records_per_s": round(other),
         "cpu_ms": _cpu(ours),
         "torch_cpu_ms": _cpu(torchs),
-        "cpu_ratio": round(_median([s.total for s in torchs]) / _median([s.total for s in ours]), 2),
+        "cpu_ratio": round(statistics.median([s.total for s in torchs]) / statistics.median([s.total for s in ours]), 2),
     }
-    return [Figure("DataLoader, records/s", rate / other, "of torch's", 0.8, 1, False, detail)]
+    return Figure("DataLoader, records/s" + ", shuffled" * shuffle, rate / other, "of torch's", 0.8, 1, False, detail)
 
 
 def parameters(directory: str, runs: int) -> list[Figure]:
@@ -223,8 +223,8 @@ def parameters(directory: str, runs: int) -> list[Figure]:
         del os.environ["TRAINMASTER_SERVERS"]
         for child in (go, *shards):
             child.stop()
-    detail = {"gb_per_s": round(_median(rates), 2), "go_gb_per_s": round(_median(others), 2)}
-    return [Figure("push-pull, GB/s", _median(rates) / _median(others), "of the Go client", 0.8, 0.95, False, detail)]
+    detail = {"gb_per_s": round(statistics.median(rates), 2), "go_gb_per_s": round(statistics.median(others), 2)}
+    return [Figure("push-pull, GB/s", statistics.median(rates) / statistics.median(others), "of the Go client", 0.8, 0.95, False, detail)]
 
 
 class _Child:
@@ -269,7 +269,7 @@ def agent(directory: str, runs: int) -> list[Figure]:  # noqa: ARG001 it writes 
             used = memory(client.agent_pid)
     detail = {"n": len(times), "p99": round(_percentile(times, 99), 1), "min": round(min(times), 1)}
     return [
-        Figure("start of the agent, p50", _median(times), "ms", 100, 30, True, detail),
+        Figure("start of the agent, p50", statistics.median(times), "ms", 100, 30, True, detail),
         Figure("memory of the agent, idle", used["resident"], "MB", 50, 30, True, used),
     ]
 
@@ -294,7 +294,7 @@ def killed(directory: str, runs: int) -> list[Figure]:
             for trainer in (holder, waiting):
                 if trainer is not None:
                     trainer.end()
-    detail = {"n": len(times), "p50": round(_median(times), 1), "max": round(max(times), 1)}
+    detail = {"n": len(times), "p50": round(statistics.median(times), 1), "max": round(max(times), 1)}
     return [Figure("killed trainer to its task with another, p99", _percentile(times, 99), "ms", 150, 30, True, detail)]
 
 
@@ -343,8 +343,8 @@ def agreement(directory: str, runs: int) -> list[Figure]:  # noqa: ARG001 it wri
             rank.kill()
             rank.communicate()
     times = json.loads(output)
-    detail = {"n": len(times["hidden"]), "p99": round(_percentile(times["hidden"], 99)), "alone_p50": round(_median(times["alone"]))}
-    return [Figure("agreement of 3 ranks behind a step, p50", _median(times["hidden"]), "us", 300, 150, True, detail)]
+    detail = {"n": len(times["hidden"]), "p99": round(_percentile(times["hidden"], 99)), "alone_p50": round(statistics.median(times["alone"]))}
+    return [Figure("agreement of 3 ranks behind a step, p50", statistics.median(times["hidden"]), "us", 300, 150, True, detail)]
 
 
 MEASUREMENTS: dict[str, Callable[[str, int], list[Figure]]] = {

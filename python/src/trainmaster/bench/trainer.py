@@ -8,9 +8,9 @@ from ..client import Client
 
 with Client(sys.argv[1]) as client:
     client.report_dataset(sys.argv[2:])
-    works = client.fetch((), 1, wait=False)  # it returns when the master has answered, and the agent keeps a request there
+    works = client._fetch((), 1, wait=False)  # it returns when the master has answered, and the agent keeps a request there
     print(time.monotonic(), flush=True)
     if not works:
-        client.fetch((), 1, wait=True)
+        client._fetch((), 1, wait=True)
     print(time.monotonic(), flush=True)
     signal.pause()  # until it is killed

@@ -22,6 +22,7 @@ import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from .. import errors
+from .._check import functions, whole
 from ..loader import Loader
 
 log = logging.getLogger("trainmaster")
@@ -30,8 +31,19 @@ _FORMAT = 1
 _KEPT = 2  # files of committed steps
 _LATEST = "latest.json"
 _NAME = re.compile(r"step-(\d+)-(\d+)\.(pt|tmp)")  # step and generation of its writer
+_UNPUBLISHED = re.compile(rf"\.{re.escape(_LATEST)}-(\d+)\.tmp")  # generation
 _ENDED = "the job has ended"
 _EXIT = 60.0  # seconds: at the end of a process, the other ranks may be gone
+
+
+def _directory(directory: str | os.PathLike[str]) -> pathlib.Path:
+    """Return the path of a directory, which need not exist."""
+    if not isinstance(directory, (str, os.PathLike)) or not os.fspath(directory):
+        raise errors.InvalidError(f"directory: expected the path of a directory, found {directory!r}")
+    path = pathlib.Path(directory)
+    if path.exists() and not path.is_dir():
+        raise errors.InvalidError(f"directory: expected a directory, found the file {str(path)!r}")
+    return path
 
 
 class Checkpoints:
@@ -60,22 +72,32 @@ class Checkpoints:
         load: Callable[[str], None] | None = None,
     ) -> None:
         """See the class."""
-        if every < 1:
-            raise ValueError(f"every: expected at least 1 step, found {every}")
+        every = whole("every", every, 1)
+        if not isinstance(loader, Loader):
+            raise TypeError(f"loader: expected a loader of trainmaster, found {type(loader).__name__}: use tm.torch.DataLoader or tm.Loader")
+        optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else optimizer
+        if not isinstance(optimizers, Sequence) or not optimizers or not all(isinstance(o, torch.optim.Optimizer) for o in optimizers):
+            raise TypeError(f"optimizer: expected an optimizer of PyTorch or a list of them, found {optimizer!r}")
+        if not isinstance(model, (torch.nn.Module, type(None))):
+            raise TypeError(f"model: expected a torch.nn.Module, found {type(model).__name__}: its state is saved with save= and load=")
+        functions(save=save, load=load)
+        self.directory = _directory(directory)
+        if loader.checkpoints is not None:
+            raise errors.InvalidError("checkpoints: expected one for each loader, found another one of this loader: use that one")
         if (save is None) != (load is None) or (save is None) == (model is None):
             raise ValueError("expected either model, or both save and load")
         if not loader.client.explicit and not loader.client.over:
             raise errors.InvalidError("checkpoints: expected a job of explicit commits, found another: start its master with --explicit-commit")
-        self.directory, self.loader, self.every = pathlib.Path(directory), loader, every
+        self.loader, self.every = loader, every
         self._model = model.module if isinstance(model, DistributedDataParallel) else model
-        self._optimizers = [optimizer] if isinstance(optimizer, torch.optim.Optimizer) else list(optimizer)
+        self._optimizers = list(optimizers)
         self._is_single = isinstance(optimizer, torch.optim.Optimizer)
         self._save, self._load = save, load
         self.step = self.committed = 0
         self._in_hand: Mapping[int, int] | None = None  # records of the batch in hand
         self._steps = 0  # that the optimizers have made with it
         self._open: dict[int, int] = {}  # records of tasks that are used and not applied
-        self._ended = -1
+        self._last_used = -1  # number of the last batch that the loop has used, from 0
         self._is_due = self._is_restored = self._is_between = False
         self._generation = 0  # of the ring: the incarnation of its rank 0
         self._saving: _Saving | None = None
@@ -105,6 +127,7 @@ class Checkpoints:
 
         In a group, each rank calls it at the same step.
         """
+        self._require_restored("commit()")
         try:
             has_stepped = self._steps > 0
             if has_stepped:
@@ -116,8 +139,12 @@ class Checkpoints:
                 self.step += 1
             self._begin_save()
             self.finish()
-        except self.loader.client.lost as e:
+        except self.loader.client._lost as e:
             raise errors.RolledBackError(f"checkpoints: the session was lost: start the script again from the last committed step ({e})") from e
+
+    def _require_restored(self, what: str) -> None:
+        if not self._is_restored:
+            raise errors.InvalidError(f"checkpoints: expected restore() before {what}, found none: call it")
 
     def applied(self) -> None:
         """Note that a step has applied the batch in hand. Each step of the optimizer calls it; call it for a batch that needs no step."""
@@ -153,28 +180,22 @@ class Checkpoints:
     # What the loader calls.
 
     @property
-    def unapplied(self) -> Collection[int]:
+    def _unapplied(self) -> Collection[int]:
         """Tasks with records that the loop has used, and no step has applied."""
         return self._open.keys()
 
-    @property
-    def ended(self) -> int:
-        """Number of batches before the last one that the loop has used."""
-        return self._ended
-
-    def resume(self) -> None:
+    def _resume(self) -> None:
         """Note that the loop begins again. A batch that was left after its step is used."""
         if self._steps:
-            self.end()
+            self._end()
 
-    def begin(self, counts: Mapping[int, int]) -> None:
+    def _begin(self, counts: Mapping[int, int]) -> None:
         """Note that the loop has a new batch, with these numbers of records of tasks."""
-        if not self._is_restored:
-            raise errors.InvalidError("checkpoints: expected restore() before the loop, found none: call it")
+        self._require_restored("the loop")
         self._require_whole()
         self._in_hand, self._steps = counts, 0
 
-    def end(self) -> None:
+    def _end(self) -> None:
         """Note that the loop has used the batch."""
         self._require_whole()
         if self._in_hand is None:
@@ -187,10 +208,10 @@ class Checkpoints:
             self._report(self._open, self.step)
             self._open = {}
             self._is_due = self.step % self.every == 0
-        self._in_hand, self._steps, self._ended = None, 0, self.loader.account.consumed
+        self._in_hand, self._steps, self._last_used = None, 0, self.loader.account.consumed
         self._is_between = False
 
-    def skip(self, counts: Mapping[int, int]) -> None:
+    def _skip(self, counts: Mapping[int, int]) -> None:
         """Note records that the loop does not get: they need no step."""
         self._require_whole()
         self._is_between = True
@@ -199,7 +220,7 @@ class Checkpoints:
                 self._open[task] = self._open.get(task, 0) + n
         else:
             self._report(counts, max(1, self.step))
-        self._ended = self.loader.account.consumed
+        self._last_used = self.loader.account.consumed
         self._is_between = False
 
     def _require_whole(self) -> None:
@@ -207,7 +228,7 @@ class Checkpoints:
         if self._is_between:
             raise errors.RolledBackError("checkpoints: an exception has interrupted a step: start the script again from the last committed step")
 
-    def boundary(self) -> None:
+    def _boundary(self) -> None:
         """Begin or continue to save: the batch is consumed."""
         try:
             if self._is_due:
@@ -216,10 +237,10 @@ class Checkpoints:
                 self._begin_save()
             elif self._saving is not None:
                 self._continue(self._saving)
-        except self.loader.client.lost:
-            self.loader.client.is_lost = True  # the loop ends with its error
+        except self.loader.client._lost:
+            self.loader.client._is_lost = True  # the loop ends with its error
 
-    def settle(self) -> None:
+    def _settle(self) -> None:
         """Wait until the file is written."""
         if self._saving is not None and self._saving.is_writing():
             assert self._saving.thread is not None
@@ -232,7 +253,7 @@ class Checkpoints:
             return
         client = self.loader.client
         if s.request is not None:
-            client.link.give_up(s.request)
+            client._link.give_up(s.request)
             s.request = None
         before = client.timeout
         client.timeout = min(before, before if limit is None else limit)
@@ -274,17 +295,18 @@ class Checkpoints:
     def _begin_at(self, step: int) -> None:
         """Begin a generation of the ring at a step that all ranks have loaded."""
         client = self.loader.client
-        self.settle()
+        self._settle()
         self._saving = None
         self._require_one_order()
-        self._generation = self._number(lambda: client.incarnation)  # unique and growing
+        self._generation = self._number(lambda: client._incarnation)  # unique and growing
         if self._writes():
             published = self._claim(step)
             try:
                 client.rollback(step)
-                self._publish(step, self._found(step))
+                name = self._found(step)
                 if published.get("job") == client.job_id:
-                    self._remove_uncommitted()
+                    self._remove_uncommitted(name)  # first: they can have filled the disk
+                self._publish(step, name)
             except errors.OverError:
                 client.over = client.over or _ENDED
         self._barrier()
@@ -373,24 +395,25 @@ class Checkpoints:
         state = {"format": _FORMAT, "job": job, "step": step, "files": self._committed, "generation": self._generation, "seed": self._order()}
         self.directory.mkdir(parents=True, exist_ok=True)
         temporary = self.directory / f".{_LATEST}-{self._generation}.tmp"
-        temporary.write_text(json.dumps(state) + "\n")
-        _sync(temporary)
-        os.replace(temporary, self.directory / _LATEST)
+        _replace(self.directory / _LATEST, temporary, lambda path: path.write_text(json.dumps(state) + "\n"))
         for n in names[:-_KEPT]:
             _remove(self.directory / n)
 
-    def _remove_uncommitted(self) -> None:
+    def _remove_uncommitted(self, committed: str) -> None:
         """Remove files of earlier generations that were not committed: no process can commit them any more."""
         for _, generation, name in self._files("pt", "tmp"):
-            if generation < self._generation and name not in self._committed:
+            if generation < self._generation and name not in (*self._committed, committed):
                 _remove(self.directory / name)
+        for path in self.directory.glob(f".{_LATEST}-*.tmp"):
+            if (m := _UNPUBLISHED.fullmatch(path.name)) and int(m[1]) < self._generation:
+                _remove(path)
 
     def _report(self, counts: Mapping[int, int], step: int) -> None:
         try:
             for task, n in counts.items():
-                self.loader.client.post("applied", task=task, step=step, n=n)
-        except self.loader.client.lost:
-            self.loader.client.is_lost = True  # the loop ends with its error
+                self.loader.client._post("applied", task=task, step=step, n=n)
+        except self.loader.client._lost:
+            self.loader.client._is_lost = True  # the loop ends with its error
 
     def _begin_save(self) -> None:
         """Begin to save the step: what follows is in another one."""
@@ -410,7 +433,7 @@ class Checkpoints:
                 "model": _copy(self._model.state_dict()),
                 "optimizer": optimizers[0] if self._is_single else optimizers,
             }
-            s.start(lambda: _store(path, lambda temporary: torch.save(state, temporary)))
+            s.start(lambda: _store(path, lambda temporary: _write(state, temporary, path, self.committed)))
 
     def _save_with(self, save: Callable[[str], None], path: pathlib.Path) -> None:
         """Save with the function of the program, on each rank, into one path."""
@@ -437,7 +460,7 @@ class Checkpoints:
             return
         try:
             if s.request is not None:
-                if not client.poll(s.request):
+                if not client._poll(s.request):
                     return
                 s.request, s.is_flushed, is_done = None, True, s.is_flushed
                 if is_done:
@@ -445,7 +468,7 @@ class Checkpoints:
                     return
         except errors.MasterTimeoutError:  # the request is not undone: repeat it
             s.request = None
-        s.request = client.begin("commit" if s.is_flushed else "flushed", step=s.step)
+        s.request = client._begin("commit" if s.is_flushed else "flushed", step=s.step)
 
     def _has_file(self, s: _Saving) -> bool:
         """Wait for the file, and forget a step without a file: it must not be committed."""
@@ -497,11 +520,26 @@ class Checkpoints:
                 self._restoring = None
             return
         assert self._model is not None
-        state = torch.load(path, map_location="cpu", weights_only=True)
+        try:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+            if not isinstance(state, dict):
+                raise TypeError(f"a {type(state).__name__}")
+        except OSError:
+            raise
+        except Exception as e:
+            raise errors.DamagedError(
+                f"{path}: expected the state of step {step}, found a damaged file ({_shortly(e)}): "
+                "restore it from a backup, or begin another job in another directory"
+            ) from e
         self._check(state, step, job, str(path))
-        self._model.load_state_dict(state["model"])
-        for o, s in zip(self._optimizers, [state["optimizer"]] if self._is_single else state["optimizer"]):
-            o.load_state_dict(s)
+        try:
+            self._model.load_state_dict(state["model"])
+            for o, s in zip(self._optimizers, [state["optimizer"]] if self._is_single else state["optimizer"]):
+                o.load_state_dict(s)
+        except Exception as e:
+            raise errors.InvalidError(
+                f"{path}: expected the state of this model and optimizer, found that of others ({_shortly(e)}): make them as when it was saved"
+            ) from e
 
     def _check(self, state: Mapping[str, Any], step: int, job: str, what: str) -> None:
         found = f"format {state.get('format')}, step {state.get('step')} of job {state.get('job')}"
@@ -583,14 +621,37 @@ def _copy(state: Any) -> Any:
     return state
 
 
-def _store(path: pathlib.Path, write: Callable[[pathlib.Path], None]) -> None:
+def _write(state: Any, temporary: pathlib.Path, path: pathlib.Path, committed: int) -> None:
+    try:
+        torch.save(state, temporary)
+    except Exception as e:
+        free = shutil.disk_usage(path.parent).free
+        raise errors.SaveError(
+            f"{path}: expected to write it, found {_shortly(e)}: the disk has {free} free bytes. Step {committed} is the last committed one"
+        ) from e
+
+
+def _shortly(e: Exception) -> str:
+    """Return kind and first line of an error."""
+    return f"{type(e).__name__}: {str(e).partition(chr(10))[0]}"
+
+
+def _store(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:
     """Write a file so that it has its name only when it is complete."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_suffix(".tmp")
-    write(temporary)
-    _sync(temporary)
-    os.replace(temporary, path)
+    _replace(path, path.with_suffix(".tmp"), write)
     _sync(path.parent)
+
+
+def _replace(path: pathlib.Path, temporary: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:
+    try:
+        write(temporary)
+        _sync(temporary)
+        os.replace(temporary, path)
+    except BaseException:
+        with contextlib.suppress(OSError):
+            _remove(temporary)
+        raise
 
 
 def _remove(path: pathlib.Path) -> None:

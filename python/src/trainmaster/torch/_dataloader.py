@@ -9,6 +9,7 @@ import pickle
 import select
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
@@ -19,7 +20,7 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils import signal_handling
 
 from .. import errors
-from .._check import functions
+from .._check import at_most_one, functions
 from .._group import GroupLoop
 from .._reader import Decode, Reader, Result
 from ..account import Run
@@ -74,16 +75,18 @@ class _Watch:
         self.iterator: Any = None
         self.is_armed = False
         self.is_set = False
+        self.is_starting = False  # torch has the process ids of the workers, and would raise for them
 
     def install(self) -> None:
-        """Set the handler, once, if this is the main thread. torch's handler is called after it."""
+        """Set the handler, once, if this is the main thread. torch's handler is called after it, except while workers start."""
         if self.is_set or threading.current_thread() is not threading.main_thread():
             return
+        signal_handling._set_SIGCHLD_handler()
         before = signal.getsignal(signal.SIGCHLD)
 
         def handle(number: int, frame: FrameType | None) -> None:
             self.check()
-            if callable(before):
+            if callable(before) and not self.is_starting:
                 before(number, frame)
 
         signal.signal(signal.SIGCHLD, handle)
@@ -114,7 +117,7 @@ class _Watch:
             died = multiprocessing.connection.wait(running)
             while self.is_armed and main.ident is not None and any(d in self.sentinels for d in died):
                 signal.pthread_kill(main.ident, signal.SIGCHLD)
-                threading.Event().wait(_AGAIN)
+                time.sleep(_AGAIN)
             running = [r for r in running if r not in died]
 
 
@@ -158,8 +161,7 @@ class DataLoader(Loader):
         self.num_workers, self._arguments = num_workers, torch_arguments
         self._method = _start_method(torch_arguments.get("multiprocessing_context")) if num_workers else ""
         functions(collate_fn=collate_fn)
-        if decode_batch is not None and collate_fn is not None:
-            raise ValueError("collate_fn, decode_batch: expected one of them, found both")
+        at_most_one(collate_fn=collate_fn, decode_batch=decode_batch)
         self._check_functions(decode=decode, decode_batch=decode_batch, collate_fn=collate_fn)
         self.rebuilt = 0
         super().__init__(
@@ -206,28 +208,42 @@ class DataLoader(Loader):
 
     def _build(self) -> Any:
         if self.checkpoints is not None:
-            self.checkpoints.settle()  # workers are not forked beside a thread
+            self.checkpoints._settle()  # workers are not forked beside a thread
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, ())
+
+        def addresses() -> Iterator[Any]:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # the workers have started, and a draw can take long
+            yield from map(operator.attrgetter("runs"), iter(self._sampler.draw, None))
+
         generator = torch.Generator()  # so that the random numbers of the script do not depend on the workers
         loader: TorchLoader[Any] = TorchLoader(
             self.dataset,  # type: ignore[arg-type]
-            batch_sampler=map(operator.attrgetter("runs"), iter(self._sampler.draw, None)),
+            batch_sampler=addresses(),
             collate_fn=_same,
             num_workers=self.num_workers,
             **{"generator": generator, **self._arguments},
         )
-        iterator = iter(loader)
-        self._workers = getattr(iterator, "_workers", ())
-        if self._workers:
+        if not self.num_workers:
+            return iter(loader)
+        _watch.install()
+        try:
+            _watch.is_starting = True
+            # Ctrl-C is for this process, which ends the workers. It would end a worker that has not reached torch's loop, as a failure.
+            signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
+            iterator = iter(loader)
+            self._workers = iterator._workers  # type: ignore[attr-defined]
             signal_handling._remove_worker_pids(id(iterator))
             iterator._worker_pids_set = False  # type: ignore[attr-defined]
-            _watch.install()
-            if self._method == "forkserver":
-                threading.Thread(target=_watch.poke, args=(self._workers,), name="trainmaster-workers", daemon=True).start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+            _watch.is_starting = False
+        if self._method == "forkserver":
+            threading.Thread(target=_watch.poke, args=(self._workers,), name="trainmaster-workers", daemon=True).start()
         return iterator
 
     def _read(self) -> Iterator[Result]:
         iterator = self._build()
-        failed = 0
+        failed, has_answered = 0, False
         while True:
             try:
                 result = self._next(iterator)
@@ -239,6 +255,8 @@ class DataLoader(Loader):
                 # RuntimeError, ConnectionResetError, EOFError, FileNotFoundError: it depends on what the worker was doing.
                 if not self._has_died():
                     raise
+                if not has_answered and any(w.exitcode == 1 for w in self._workers):  # as the interpreter ends it: another one would do the same
+                    raise RuntimeError("a worker of the DataLoader ended with exit code 1 before the first batch: its message is above") from e
                 failed += 1
                 if failed > _RETRIES:
                     raise RuntimeError(
@@ -251,7 +269,7 @@ class DataLoader(Loader):
                 continue
             if result is None:
                 raise errors.AgentLostError
-            failed = 0
+            failed, has_answered = 0, True
             yield result
 
     def _has_died(self) -> bool:

@@ -49,6 +49,8 @@ class Embedding(torch.nn.Module):
 
     def forward(self, ids: torch.Tensor) -> torch.Tensor:
         """Return the rows of ids, of the shape of `ids` and then `dim`."""
+        if not isinstance(ids, torch.Tensor):
+            raise TypeError(f"embedding {self.table.name!r}: expected a tensor of ids, found {type(ids).__name__}: use torch.tensor(ids)")
         if ids.dtype != torch.int64:
             raise errors.InvalidError(f"embedding {self.table.name!r}: expected ids of type int64, found {ids.dtype}: convert them with ids.long()")
         if self._lookups is None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
 import torch
 
 from .. import errors
+from .._check import whole
 from ..client import Client as Job
 from ..ps import Client
 from ._embedding import Lookups, Parts, rows_of
@@ -69,18 +70,23 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         **settings: Any,
     ) -> None:
         """See the class."""
-        pull_every = push_every if pull_every is None else pull_every
-        if push_every < 1 or pull_every < 1 or pull_every % push_every:
-            raise ValueError(f"push_every, pull_every: expected at least 1, and a multiple of push_every, found {push_every} and {pull_every}")
-        self._named = {name: p for name, p in model.named_parameters() if p.requires_grad}
-        for name, p in self._named.items():
+        if not isinstance(model, torch.nn.Module):
+            raise TypeError(f"model: expected a torch.nn.Module, found {type(model).__name__}: give the model, not its parameters")
+        push_every = whole("push_every", push_every, 1)
+        pull_every = push_every if pull_every is None else whole("pull_every", pull_every, 1)
+        if pull_every % push_every:
+            raise ValueError(f"pull_every: expected a multiple of push_every, which is {push_every}, found {pull_every}")
+        named = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        for name, p in named.items():
             if p.dtype != torch.float32:
                 raise ValueError(f"parameter {name!r}: expected float32, found {p.dtype}: use model.float(), and autocast for a smaller type")
-        if not self._named:
+        if not named:
             raise ValueError("model: expected at least one parameter that needs a gradient, besides embeddings, found none: add a bias")
         self._lookups = Lookups(model)
         self._step_supports_amp_scaling = bool(self._lookups.tables)  # a scaler of gradients then says so before a step
-        initial = {name: p.detach().cpu().numpy() for name, p in self._named.items()}
+        places = {name: name.rpartition(".") for name in named}
+        self._owners = {name: (model.get_submodule(path), own) for name, (path, _, own) in places.items()}
+        initial = {name: p.detach().cpu().numpy() for name, p in named.items()}
         self.ps = Client(
             initial,
             optimizer=optimizer,
@@ -96,20 +102,29 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         if self.ps.mode == "sync" and (push_every, pull_every) != (1, 1):
             raise ValueError("push_every, pull_every: expected 1 in a synchronous job, where each step has one batch of each trainer")
         self.push_every, self.pull_every = push_every, pull_every
-        super().__init__(list(self._named.values()), {"lr": self.ps.learning_rate})
+        super().__init__(list(named.values()), {"lr": self.ps.learning_rate})
         self._view()
         self.ps.on_moved = self._view
-        self.ps.session.before_finish = self.flush
+        self.ps.session._before_finish = self.flush
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Refuse a further group: the servers have the parameters of the model, as it was when the optimizer was made."""
+        if self.param_groups:
+            raise errors.InvalidError(
+                "add_param_group: expected all parameters in the model, found a further group: make the optimizer of a model that has them"
+            )
+        super().add_param_group(param_group)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Set the gradients to zero. They stay where they are."""
         del set_to_none
         self._settle()
-        for name, p in self._named.items():
-            if name in self._views:
-                p.grad = self._views[name]
-            elif p.grad is not None:
+        for name, p in self._parameters():
+            place, gradient = self._places[name]
+            if not _is_view(p, place):
                 p.grad = None
+            elif p.grad is None or not _is_view(p.grad, gradient):
+                p.grad = torch.from_numpy(self.ps.gradients[name])
         self._gradients.zero_()
         self._lookups.clear()
 
@@ -132,11 +147,11 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
             for name in ("found_inf", "grad_scale"):  # the scaler leaves them after an exception
                 self.__dict__.pop(name, None)
             raise errors.InvalidError(SCALED)
-        records = self.ps.session.records_in_hand if records is None else records
+        records = self.ps.session._records_in_hand if records is None else whole("records", records, 0)
         if self.ps.mode == "sync":
             return self._step_together(closure, records)
         loss = self._loss(closure)
-        if self.ps.session.is_lost:
+        if self.ps.session._is_lost:
             return loss  # the batch is dispatched again
         self._gather()
         held = self._added(records or 1)
@@ -149,7 +164,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
 
     def flush(self) -> None:
         """Push what `push_every` holds back."""
-        if self._held.batches and not self.ps.session.is_lost:
+        if self._held.batches and not self.ps.session._is_lost:
             self._push(self._held)
 
     def _loss(self, closure: Callable[[], Any] | None) -> Any:
@@ -168,7 +183,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         while True:
             self.zero_grad()
             loss = self._loss(closure)
-            if self.ps.session.is_lost:
+            if self.ps.session._is_lost:
                 return loss
             self._gather()
             self._gradients.mul_(records)
@@ -182,9 +197,10 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
                 return loss
 
     def _settle(self) -> None:
-        """Wait until nothing reads the gradients."""
+        """Wait until nothing reads the gradients. An operation that was interrupted can have changed the parameters."""
         with contextlib.suppress(*self.ps.lost):  # the tasks of this session are dispatched again
-            self.ps.settle()
+            if self.ps.settle():
+                self._take()
 
     def _added(self, records: int) -> _Held:
         """Return what waits for a push, with the batch in hand."""
@@ -201,7 +217,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         rows = rows_of(held.rows, 1 / held.records)
         if held.gradients is not None:
             torch.mul(held.gradients, 1 / held.records, out=self._gradients)
-        scale = self.param_groups[0]["lr"] / self.ps.learning_rate
+        scale = float(self.param_groups[0]["lr"]) / self.ps.learning_rate
         is_pulled = held.unpulled >= self.pull_every
         before = self.ps.sequence
         try:
@@ -223,37 +239,58 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
     def _view(self) -> None:
         """Make the parameters and gradients of the model views of the arena, where they can be."""
         self._gradients = torch.from_numpy(self.ps.flat_gradients)
-        self._places = {n: (torch.from_numpy(self.ps.parameters[n]), torch.from_numpy(self.ps.gradients[n])) for n in self._named}
-        self._views: dict[str, torch.Tensor] = {}
+        self._places = {n: (torch.from_numpy(self.ps.parameters[n]), torch.from_numpy(self.ps.gradients[n])) for n in self._owners}
         self._held = _Held()
         self._lookups.clear()
         with torch.no_grad():
-            for name, p in self._named.items():
+            for name, p in self._parameters():
                 parameter, gradient = self._places[name]
                 gradient.zero_()
-                if p.device.type == "cpu" and p.is_contiguous():
-                    p.grad = None
-                    p.data = parameter
-                    p.grad = self._views[name] = gradient
+                p.grad = None
+                if p.device.type == "cpu" and p.is_contiguous() and p.dtype == torch.float32:
+                    # Tensors of their own: share_memory() moves the memory of a tensor, with all that have it.
+                    p.data = torch.from_numpy(self.ps.parameters[name])
+                    p.grad = torch.from_numpy(self.ps.gradients[name])
                 else:
                     p.copy_(parameter)
+
+    def _parameters(self) -> Iterator[tuple[str, torch.nn.Parameter]]:
+        """Iterate over the parameters that the model has now: a script can replace them, and move them to other memory."""
+        for name, (module, own) in self._owners.items():
+            p = module._parameters[own]
+            if p is None:
+                raise errors.InvalidError(
+                    f"parameter {name!r}: expected it in the model, found none: make the optimizer of the model that is trained"
+                )
+            yield name, p
 
     def _gather(self) -> None:
         """Have the gradients in the arena, also of parameters that are no views of it."""
         self._settle()
-        for name, p in self._named.items():
-            gradient = self._places[name][1]
+        for name, p in self._parameters():
+            place, gradient = self._places[name]
             if p.grad is None:
                 gradient.zero_()
-            elif p.grad is not self._views.get(name):
+            elif p.grad.layout != torch.strided:
+                raise errors.InvalidError(
+                    f"parameter {name!r}: expected a dense gradient, found {p.grad.layout}: use tm.torch.Embedding, or sparse=False"
+                )
+            elif not _is_view(p.grad, gradient):
                 gradient.copy_(p.grad)
             else:
                 continue
-            if name in self._views:
-                p.grad = self._views[name]
+            if _is_view(p, place):
+                p.grad = torch.from_numpy(self.ps.gradients[name])
 
     def _take(self) -> None:
         """Have the parameters of the arena in the model."""
-        for name, p in self._named.items():
-            if name not in self._views:
-                p.data.copy_(self._places[name][0])
+        for name, p in self._parameters():
+            place = self._places[name][0]
+            if not _is_view(p, place):
+                p.data.copy_(place)
+
+
+def _is_view(t: torch.Tensor, place: torch.Tensor) -> bool:
+    """Return whether a tensor is where the optimizer has put it. share_memory(), to() and scripts move tensors."""
+    is_alike = t.layout == place.layout and t.dtype == place.dtype and t.shape == place.shape
+    return is_alike and t.is_contiguous() and t.data_ptr() == place.data_ptr()

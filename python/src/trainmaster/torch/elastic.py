@@ -150,11 +150,14 @@ class Handler(RendezvousHandler):
         self._lock = threading.RLock()  # of the agent
         self._generation = 0  # in which this node runs its programs
         self._agent: Agent | None = None
+        self._is_shut_down = False
 
     def call(self, op: str, **fields: Any) -> dict[str, Any]:
         """Make a request to the agent. If the agent has ended, another one joins: a change of a value may then be made twice."""
         with self._lock:
             while True:
+                if self._is_shut_down:  # no other agent joins: the master of a closed ring ends
+                    raise errors.ClosedError("the rendezvous of this node has ended")
                 if self._agent is None:
                     self._agent = Agent(self._arguments, self._environment)
                     self._await_join(self._agent)
@@ -207,11 +210,11 @@ class Handler(RendezvousHandler):
                 self._check_size(state)
                 self._generation = state["generation"]
                 store = MemberStore(self, self._generation)
-                if self._meet(store, state, end):
-                    break
-            members, rank = state["members"], state["rank"]
-            log.info("generation %d: rank %d of %d", self._generation, rank, len(members))
-            return RendezvousInfo(store, rank, len(members), RendezvousStoreInfo.build(rank, store, local_addr=members[rank]["host"]))
+                with contextlib.suppress(errors.OldGenerationError):  # later ones have begun since: this node takes part in the next one
+                    if self._meet(store, state, end):
+                        members, rank = state["members"], state["rank"]
+                        log.info("generation %d: rank %d of %d", self._generation, rank, len(members))
+                        return RendezvousInfo(store, rank, len(members), RendezvousStoreInfo.build(rank, store, local_addr=members[rank]["host"]))
         except errors.MasterTimeoutError as e:
             raise RendezvousTimeoutError(str(e)) from e
         except errors.ClosedError as e:
@@ -284,9 +287,10 @@ class Handler(RendezvousHandler):
         return int(state["state"] != "closed" and (state["generation"] > self._generation or bool(state["ended"])))
 
     def shutdown(self) -> bool:
-        """End the rendezvous for all nodes, as torchrun asks when its programs have ended."""
+        """End the rendezvous for all nodes, as torchrun asks when its programs have ended. Some versions ask twice."""
         self.set_closed()
         with self._lock:
+            self._is_shut_down = True
             if self._agent is not None:
                 self._agent.close(in_order=False)
         return True

@@ -1,0 +1,174 @@
+"""The optimizer and the client of parameter servers, with real servers: what scripts do to a model, and arguments."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import pathlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lab import Servers, refuses
+
+import trainmaster as tm
+
+
+@contextlib.contextmanager
+def trainer(directory: pathlib.Path, *flags: str) -> Iterator[tm.Client]:
+    """A trainer of a job with one parameter server."""
+    with contextlib.ExitStack() as stack:
+        servers = Servers(directory, stack, "--ps", "1", *flags)
+        servers.serve()
+        yield stack.enter_context(tm.Client(endpoints=servers.etcd, timeout=240))
+
+
+def swap(model: torch.nn.Module) -> None:
+    for p in model.parameters():
+        p.data = p.data.clone()
+
+
+def assign(model: torch.nn.Module) -> None:
+    model.load_state_dict({k: v.clone() for k, v in model.state_dict().items()}, assign=True)
+
+
+MOVES: dict[str, Callable[[torch.nn.Module], Any]] = {
+    "nothing": lambda model: None,
+    "share_memory": lambda model: model.share_memory(),
+    "channels_last": lambda model: model.to(memory_format=torch.channels_last),
+    "double": lambda model: model.double(),
+    "data": swap,
+    "assign": assign,
+    "vector": lambda model: torch.nn.utils.vector_to_parameters(torch.nn.utils.parameters_to_vector(model.parameters()), model.parameters()),
+}
+
+
+def test_parameters_that_a_script_moves_are_trained(tmp_path: pathlib.Path) -> None:
+    """F538: the gradient of each weight is 1, so two steps of SGD with a rate of 1 subtract 2."""
+    for name, move in MOVES.items():
+        (tmp_path / name).mkdir()
+        with trainer(tmp_path / name) as client:
+            model = torch.nn.Sequential(torch.nn.Conv2d(2, 2, 2), torch.nn.Linear(2, 1))
+            opt = tm.torch.ParameterServerOptimizer(model, "sgd", lr=1.0, client=client)
+            move(model)
+            before = [p.detach().clone() for p in model.parameters()]
+            for _ in range(2):
+                opt.zero_grad()
+                sum(p.sum() for p in model.parameters()).backward()  # type: ignore[union-attr]
+                opt.step(records=1)
+            for p, old, own in zip(model.parameters(), before, opt.ps.parameters.values()):
+                assert torch.allclose(p.detach(), old - 2), name
+                assert np.allclose(p.detach().numpy(), own), name
+
+
+def test_bad_argument_of_an_exchange_is_named_and_ends_nothing(tmp_path: pathlib.Path) -> None:
+    """F539: the agent gets none of the requests, and the next one works."""
+    w = np.zeros((2, 3), np.float32)
+    ones = {"w": np.ones((2, 3))}
+    with trainer(tmp_path) as client:
+        make: Any = functools.partial(tm.ps.Client, {"w": w}, client=client)
+        for name in ("lr", "beta1", "epsilon"):
+            refuses(f"{name}: expected a number above 0, found 0.0", functools.partial(make, optimizer="adam", **{name: 0.0}))
+        ps = make(optimizer="sgd", lr=1.0)
+        for step in (-1, 1.5, 2**64):
+            refuses("step: expected a whole number from 0 to", functools.partial(ps.push, step, grads=ones))
+        for scale in (torch.tensor(1.0), float("nan"), "1"):
+            refuses("scale: expected a finite number", functools.partial(ps.push, grads=ones, scale=scale))
+        for records in (0, 1.5):
+            refuses("records: expected a whole number of at least 1", functools.partial(ps.stage, grads=ones, records=records))
+        for wrong in (0.5, np.ones(3), np.ones((2, 1)), np.ones((1, 2, 3))):
+            refuses("grads: 'w': expected an array of shape (2, 3)", functools.partial(ps.push, grads={"w": wrong}))
+        for out, shape in (({"w": np.zeros((4, 2, 3), np.float32)}, "(2, 3)"), ({"v": w}, "None")):
+            refuses(f"expected an array of the model, of shape {shape}, found shape", functools.partial(ps.pull, out))
+        ps.push(np.int64(7), grads=ones, scale=np.float32(0.5))
+        refuses("step: expected more than 7, the step of the last push, found 7", lambda: ps.push_pull(7, grads=ones))
+        ps.push_pull(8, grads=ones)
+        assert ps.parameters["w"].tolist() == [[-1.5] * 3] * 2
+
+
+def test_usual_numbers_and_gradients_of_a_script(tmp_path: pathlib.Path) -> None:
+    """F539: a scheduler with numbers of NumPy, a number of records that is none, and a sparse gradient."""
+    with trainer(tmp_path) as client:
+        model = torch.nn.Linear(2, 1)
+        opt = tm.torch.ParameterServerOptimizer(model, "sgd", lr=1.0, client=client)
+        before = model.weight.detach().clone()
+        scheduler = torch.optim.lr_scheduler.LambdaLR(opt, lambda _: np.float32(0.5))  # type: ignore[arg-type, return-value]
+        model.weight.sum().backward()
+        opt.step(records=1)
+        scheduler.step()
+        assert torch.allclose(model.weight.detach(), before - 0.5)
+        refuses("records: expected a whole number of at least 0, found 4.0", lambda: opt.step(records=4.0))  # type: ignore[arg-type]
+        opt.zero_grad()
+        model.weight.grad = torch.zeros(1, 2).to_sparse()
+        refuses("parameter 'weight': expected a dense gradient, found torch.sparse_coo", lambda: opt.step(records=1))
+        opt.zero_grad()
+        model.weight.sum().backward()
+        opt.step(records=1)
+        assert torch.allclose(model.weight.detach(), before - 1)
+
+
+def test_trainer_joins_a_synchronous_job_before_its_servers(tmp_path: pathlib.Path) -> None:
+    """F540: the first start of a server rolls the job back, and the session of the trainer ends."""
+    with contextlib.ExitStack() as stack:
+        servers = Servers(tmp_path, stack, "--ps", "1", "--update-mode", "sync")
+        client = stack.enter_context(tm.Client(endpoints=servers.etcd, timeout=240))
+        servers.serve()
+        opt = tm.torch.ParameterServerOptimizer(torch.nn.Linear(2, 1), "sgd", lr=0.1, client=client)
+        assert opt.ps.mode == "sync"
+
+
+def test_optimizer_that_is_made_in_the_loop_restarts_no_session(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F540: another session would finish the tasks that the loop has, under the numbers of others."""
+    with trainer(tmp_path) as client:
+        tm.write_records(tmp_path / "data" / "x", [b"record"] * 40, shards=1)
+        loader = tm.Loader(str(tmp_path / "data" / "x-*"), client=client)
+        next(iter(loader))
+        session = client.session
+
+        def lost(*_: object) -> None:
+            raise tm.errors.AgentLostError("the agent has ended")
+
+        monkeypatch.setattr(tm.ps.Client, "_open", lost)
+        refuses("the agent has ended", lambda: tm.ps.Client({"w": np.zeros(1, np.float32)}, client=client))
+        assert client.session == session
+
+
+def test_parameters_elsewhere_are_those_of_the_version_after_an_interrupt(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F541: Ctrl-C in a synchronous step, as of a notebook. Each step halves the weight, which is no view of the arena."""
+    with trainer(tmp_path, "--update-mode", "sync") as client:
+        tm.write_records(tmp_path / "data" / "x", [b"record"] * 40, shards=1)
+        client.report_dataset(str(tmp_path / "data" / "x-*"))
+        next(client.tasks())
+        model = torch.nn.Conv2d(2, 2, 2).to(memory_format=torch.channels_last)
+        before = model.weight.detach().clone()
+        opt = tm.torch.ParameterServerOptimizer(model, "sgd", lr=0.5, client=client)
+
+        def closure() -> Any:
+            loss = (model.weight**2).sum() / 2
+            loss.backward()
+            return loss
+
+        call, main = client._call, threading.main_thread()
+
+        def interrupted(op: str, **fields: Any) -> dict[str, Any]:
+            reply = call(op, **fields)
+            if op == "stage" and threading.current_thread() is main:
+                raise KeyboardInterrupt
+            return reply
+
+        opt.step(closure, records=1)
+        with monkeypatch.context() as m:
+            m.setattr(client, "_call", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                opt.step(closure, records=1)
+        opt.step(closure, records=1)
+        assert torch.allclose(model.weight.detach(), before / 8)
+        # A rollback to the beginning would offer these.
+        assert np.array_equal(opt.ps._initial["weight"], before.numpy())
+        client.over = "the job has ended"
+        opt.ps._reopen()
+        assert torch.allclose(model.weight.detach(), before / 8), "the end of the job has replaced the trained parameters"
+        client.over = ""
