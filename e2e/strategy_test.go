@@ -50,11 +50,11 @@ func (j *job) wantHistory(s *strategy.Strategy, own float32) (decisions int) {
 	j.t.Helper()
 	ctx, cancel := context.WithTimeout(j.t.Context(), time.Minute)
 	defer cancel()
-	now, err := j.store.Client().Get(ctx, j.store.Prefix()+taskqueue.StateKey)
+	mark, err := j.store.Client().Put(ctx, j.store.Prefix()+"/replayed", "") // the last event of the watch, also if other jobs write later
 	if err != nil {
 		j.t.Fatal(err)
 	}
-	last, at := now.Header.Revision, int64(0)
+	last, at := mark.Header.Revision, int64(0)
 	var history strategy.History
 	var stored []byte
 	var step taskqueue.Step
@@ -90,7 +90,7 @@ func (j *job) wantHistory(s *strategy.Strategy, own float32) (decisions int) {
 		}
 		for _, event := range change.Events {
 			key := strings.TrimPrefix(string(event.Kv.Key), j.store.Prefix())
-			if event.Kv.ModRevision > last {
+			if event.Kv.ModRevision == last {
 				end()
 				return decisions
 			}
@@ -120,10 +120,6 @@ func (j *job) wantHistory(s *strategy.Strategy, own float32) (decisions int) {
 					}
 				}
 			}
-		}
-		if at >= last {
-			end()
-			return decisions
 		}
 	}
 	j.t.Fatal("the watch has ended")
