@@ -19,8 +19,8 @@ import (
 // may be called concurrently.
 //
 // As many tasks are requested ahead as were taken in the last 100 ms, at least one, when less than half of them are left. A fast trainer does not
-// wait, and a slow trainer leaves the tasks to others. A request reports the finished tasks. Without a need for tasks, it waits up to 100 ms for more
-// of them: each request is a commit of the master.
+// wait, and a slow trainer leaves the tasks to others. A request reports the finished tasks. Without a need for tasks, or after an answer that there is
+// none, it waits up to 100 ms for more finishes: each request is a commit of the master.
 type Window struct {
 	client *Client
 	size   int // tasks that may be held
@@ -156,8 +156,8 @@ func (w *Window) due(now time.Time) (want int, send bool, wake time.Time) {
 	case unsaid && held == 0:
 		return 0, true, wake // a request for a task could wait for 10 s, and its finishes with it
 	//guard:window-collects-finishes
-	case unsaid && want == 0 && now.Before(w.reportBy):
-		return 0, false, w.reportBy
+	case unsaid && (want == 0 || w.refused && w.refusal == taskqueue.WaitTask && w.wanted == 0) && now.Before(w.reportBy):
+		return 0, false, w.reportBy // without a task in the last answer, the next request for tasks ahead has time, too
 	case unsaid:
 		return want, true, wake
 	case want == 0:

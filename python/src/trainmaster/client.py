@@ -84,12 +84,16 @@ class Task:
 
     def __iter__(self) -> Iterator[memoryview]:
         """Iterate over the records."""
+        return itertools.chain.from_iterable(self._parts())
+
+    def _parts(self) -> Iterator[Iterable[memoryview]]:
+        """Iterate over the chunks, and return the records of each."""
         skip = self.work.base
         for chunk, following in itertools.zip_longest(self.work.chunks, self.work.chunks[1:]):
             n = int(chunk["records"])
             if skip < n:
                 records = self._client._read(chunk, following)
-                yield from records.take(range(skip, n)) if skip else records
+                yield records.take(range(skip, n)) if skip else records
             skip = max(0, skip - n)
 
 
