@@ -21,7 +21,7 @@ func TestRequestsOfAWindow(t *testing.T) {
 		finishes             int
 		by                   time.Duration // until reportBy.
 		wanted               int
-		refused              bool // the last answer had no task
+		refused              bool // the last answer had no task.
 	}
 	for name, c := range map[string]struct {
 		state
@@ -36,9 +36,9 @@ func TestRequestsOfAWindow(t *testing.T) {
 		"finishes, half left":    {state: state{taken: 20, ready: 10, handed: 1, finishes: 3, by: 8 * time.Millisecond}, wake: 8 * time.Millisecond},
 		"finishes, less left":    {state: state{taken: 20, ready: 9, handed: 1, finishes: 3, by: 8 * time.Millisecond}, want: 11, send: true},
 		"finishes, 100 ms later": {state: state{taken: 20, ready: 10, handed: 1, finishes: 3, by: 0}, send: true},
-		"finishes, pass ends":    {state: state{taken: 20, ready: 9, handed: 1, finishes: 3, by: 8 * time.Millisecond, refused: true}, wake: 8 * time.Millisecond},
-		"the same, 100 ms later": {state: state{taken: 20, ready: 9, handed: 1, finishes: 3, by: 0, refused: true}, want: 11, send: true},
-		"the same, one waits":    {state: state{taken: 20, handed: 1, finishes: 3, by: 8 * time.Millisecond, wanted: 1, refused: true}, want: 20, send: true},
+		"pass ends":              {state: state{taken: 20, ready: 9, handed: 1, finishes: 3, by: 8 * time.Millisecond, refused: true}, wake: 8 * time.Millisecond},
+		"later":                  {state: state{taken: 20, ready: 9, handed: 1, finishes: 3, by: 0, refused: true}, want: 11, send: true},
+		"one waits":              {state: state{taken: 20, handed: 1, finishes: 3, by: 8 * time.Millisecond, wanted: 1, refused: true}, want: 20, send: true},
 		"last finish":            {state: state{taken: 20, finishes: 1, by: 8 * time.Millisecond, wanted: 1}, send: true},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -205,6 +205,22 @@ BUGS = [
         "test_loader.py::test_loop_of_another_thread_is_refused",
     ),
     Bug(
+        "F545", "done() between two passes counts the next batch", "loader.py", "if self._is_ahead:", "if False:",
+        "test_loader.py::test_batch_that_passes_has_read_ahead_is_not_trained[done]",
+    ),
+    Bug(
+        "F545", "passes() gives a batch after stop()", "loader.py", "if self._is_stopped and self._group_loop is None:", "if False:",
+        "test_loader.py::test_batch_that_passes_has_read_ahead_is_not_trained[stop]",
+    ),
+    Bug(
+        "F546", "finish waits for the next request", "_sampler.py", "if ends and not client.explicit", "if False and not client.explicit",
+        "test_loader.py::test_finish_does_not_wait_for_the_next_request",
+    ),
+    Bug(
+        "F547", "tasks of a session that has ended", "client.py", "            self._is_lost = True  # the next task is of another session\n", "",
+        "test_client.py::test_agent_that_is_killed_in_a_task_is_started_by_the_next_loop",
+    ),
+    Bug(
         "F509", "a stopped agent that owes a chunk is waited for", "_link.py", "self._await(number) if timeout is None else self._wait(number, timeout)", "self._wait(number, 1e9 if timeout is None else timeout)",
         "test_client.py::test_stopped_agent_that_owes_a_chunk_counts_as_lost",
     ),

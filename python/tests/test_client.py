@@ -105,6 +105,41 @@ def test_agent_that_is_killed_is_started_again(job: StartJob, tmp_path: pathlib.
     j.verify()
 
 
+def test_agent_that_is_killed_in_a_task_is_started_by_the_next_loop(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F547."""
+    data, j = numbers(tmp_path, 400, shards=1), job("--chunks-per-task", "8")
+    with tm.Client(j.addr) as client:
+        client.report_dataset(data)
+        for task in client.tasks():
+            records = iter(task)
+            next(records)
+            kill(client.agent_pid)
+            with pytest.raises(tm.errors.AgentLostError):
+                list(records)
+            break
+        assert sum(len(list(task)) for task in client.tasks()) == 400
+        assert client.session == 2
+    j.verify()
+
+
+def test_closed_client_reports_what_its_loader_has_finished(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F546."""
+    data, j = numbers(tmp_path, 200, shards=1), job("--chunks-per-task", "1")
+    client = tm.Client(j.addr)
+    batches = iter(tm.Loader(data, decode=number_of, batch_size=25, client=client))
+    seen = Counter[int]()
+    loader = client._loader() if client._loader is not None else None
+    assert loader is not None
+    for _ in range(3):
+        seen.update(next(batches).tolist())
+    loader.done()
+    client.close()
+    with tm.Client(j.addr) as other:
+        for task in other.tasks():
+            seen.update(map(number_of, task))
+    once_per_pass(seen, 200, 1)
+
+
 def test_directory_of_killed_processes_is_removed(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """By the next trainer. A running trainer, or a fork of it, keeps its directory, and other files stay."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import json
 import math
 import os
 import pathlib
@@ -12,14 +13,16 @@ import re
 import resource
 import signal
 import struct
+import subprocess
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
-from lab import Job, end, kill, number_of, numbers, once_per_pass
+from lab import MASTER, Job, end, kill, number_of, numbers, once_per_pass
 
 import trainmaster as tm
 from trainmaster._agent import Chunks
@@ -47,6 +50,46 @@ def test_batches_are_arrays_and_passes_end_with_short_ones(job: StartJob, tmp_pa
     loader.close()
     once_per_pass(seen, 210, 3)
     j.verify()
+
+
+@pytest.mark.parametrize("how", ["done", "stop"])
+def test_batch_that_passes_has_read_ahead_is_not_trained(job: StartJob, tmp_path: pathlib.Path, how: str) -> None:
+    """F545."""
+    data, j, seen = numbers(tmp_path, 200, shards=1), job("--passes", "2", "--chunks-per-task", "1"), Counter[int]()
+    with tm.Client(j.addr) as client:
+        loader = tm.Loader(data, decode=number_of, batch_size=25, client=client)
+        passes = []
+        for epoch in loader.passes():
+            passes.append(epoch.number)
+            for batch in epoch:
+                seen.update(batch.tolist())
+            if how == "stop":
+                loader.stop()
+                continue
+            loader.done()
+            break
+        assert passes == [1]
+        loader.close()
+    with tm.Client(j.addr) as other:
+        for task in other.tasks():
+            seen.update(map(number_of, task))
+    once_per_pass(seen, 200, 2)
+
+
+def test_finish_does_not_wait_for_the_next_request(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F546: another trainer does not get a task that is finished, if this one is killed in the next task."""
+    data, j = numbers(tmp_path, 200, shards=1, per_chunk=50), job("--chunks-per-task", "1")
+    with tm.Client(j.addr) as client:
+        loader = tm.Loader(data, decode=number_of, batch_size=20, client=client)
+        batches = iter(loader)
+        for _ in range(4):  # the third has the end of the first task
+            next(batches)
+        limit, done = time.monotonic() + 60, 0
+        while not done:
+            assert time.monotonic() < limit, "expected one finished task, found none"
+            status = subprocess.run([MASTER, "status", "--addr", j.addr, "-o", "json"], capture_output=True, text=True, check=True)
+            done = json.loads(status.stdout)["datasets"][0]["done"]
+        assert done == 1
 
 
 def test_loop_after_the_end_says_that_it_has_no_batches(job: StartJob, tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture) -> None:

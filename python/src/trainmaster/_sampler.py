@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import time
 from collections.abc import Collection, Sequence
@@ -114,7 +115,13 @@ class Sampler:
             client._consumed(self.account.used(batch))
         if client._is_lost:
             return
+        ends = self.account.ends(batch)
         self.account.consume()
+        if ends and not client.explicit and not client._cuts:  # otherwise the next request for tasks has it, which can be a task later
+            finished = self.finished()
+            with contextlib.suppress(errors.AgentLostError):  # the next request finds it
+                client._post("finish", finished=list(finished))
+                self.account.reported(finished)
         if client._cuts:
             client._boundary(self.finished())
         self._trained += batch.records

@@ -155,7 +155,7 @@ class Client:
         self._request: int | None = None  # a request for tasks that is not answered
         self._requested = 0.0  # time of that request
         self.session = 0
-        self._restarts = 0
+        self._restarts, self._gave_up = 0, False
         self.is_closed = False
         self.over = ""
         self._agent = self._start()
@@ -264,6 +264,8 @@ class Client:
         self._loop = loop = self._loop + 1
         while True:
             try:
+                if self._is_lost:
+                    raise errors.SessionLostError("the session has ended")
                 task = self._take()
             except self._lost:
                 self._restart()
@@ -441,8 +443,9 @@ class Client:
                 self._request = None
                 if not reply.get("tasks"):
                     self._check_wait(reply, wait=True)
-        self._restarts = 0
-        return self._ready()
+        works = self._ready()
+        self._restarts = 0 if works else self._restarts
+        return works
 
     def _ready(self) -> list[Work]:
         return [*self._given_back, *map(Work.parse, self._link.tasks)]
@@ -585,7 +588,11 @@ class Client:
     def _read(self, chunk: Any, following: Any) -> Records:
         """Return the records of a chunk. Meanwhile, the agent reads the following one."""
         self._require_open("task")
-        return self._chunks.read(chunk, following)
+        try:
+            return self._chunks.read(chunk, following)
+        except self._lost:
+            self._is_lost = True  # the next task is of another session
+            raise
 
     def _report_finished(self, tasks: Sequence[int] = ()) -> None:
         """Report finished tasks, and wait until they are stored."""
@@ -605,6 +612,7 @@ class Client:
         if self.explicit:
             raise errors.RolledBackError("the session of this member was lost: begin again from the last step")
         if self._restarts >= _RESTARTS:
+            self._gave_up = True
             raise errors.AgentLostError(
                 f"agent: expected it to run, found {self._restarts} ends without a task between them: its messages are on standard error"
             )

@@ -44,6 +44,7 @@ class Epoch:
     def __iter__(self) -> Iterator[Any]:
         """Iterate over the batches of the pass."""
         while self._stream.now is not None and self._stream.now[0] == self.number:
+            self._stream.loader._is_ahead = False
             yield self._stream.now[1]
             self._stream.advance()
 
@@ -51,13 +52,14 @@ class Epoch:
 class _Stream:
     """The batches of all passes, with the next one."""
 
-    def __init__(self, batches: Iterator[tuple[int, Any]]) -> None:
-        self.batches = batches
+    def __init__(self, loader: Loader) -> None:
+        self.loader, self.batches = loader, loader._batches()
         self.now: tuple[int, Any] | None = None
         self.advance()
 
     def advance(self) -> None:
         self.now = next(self.batches, None)
+        self.loader._is_ahead = True
 
 
 class Loader:
@@ -129,6 +131,7 @@ class Loader:
         self._commands = Commands(self.client, batch_size, self._reader)
         self._at_stop: list[Callable[[], None]] = []
         self._loop = 0
+        self._is_ahead = False  # `passes` has read the next batch, and the script does not have it
         self._threads: dict[str, int] = {}  # the thread that is in the loop: a lock that an exception in this thread does not keep from it
         try:
             if names is not None and not self.client.over:
@@ -167,8 +170,11 @@ class Loader:
 
         The loop over the batches of a pass must not be left before its end, unless the loop over passes ends, too: by `stop`, or by `break`.
         """
-        stream = _Stream(self._batches())
+        stream = _Stream(self)
         while stream.now is not None:
+            if self._is_stopped and self._group_loop is None:
+                stream.advance()  # without the batch that was read ahead
+                continue
             number = stream.now[0]
             yield Epoch(number, stream)
             if stream.now is not None and stream.now[0] == number:
@@ -181,6 +187,8 @@ class Loader:
 
     def done(self) -> None:
         """Note that the batch in hand is trained, before the loop asks for the next one. A repetition has no effect."""
+        if self._is_ahead:  # between two passes: the loop has no batch in hand
+            return
         checkpoints = self.checkpoints
         if checkpoints is not None:
             checkpoints._end()
@@ -338,6 +346,7 @@ class Loader:
         if self.group is not None:
             self.group.settle()
         self.account.redraw()  # what an earlier loop was given and did not ask past
+        self._is_ahead = False
         self._results, self._after = self._read(), None
         before = self.account.consumed
         yield from self._alone(loop) if self._group_loop is None else self._group_loop.batches(loop)
@@ -360,6 +369,8 @@ class Loader:
                 failures, samples, data = self._result() if after is None or self.client._is_lost else after
                 self._sampler.fail(failures)
             except self.client._lost:
+                if self.client._gave_up:
+                    raise
                 self.client._is_lost = True
                 continue
             if samples < 0:
