@@ -577,12 +577,30 @@ func (w *Window) Close() error {
 	return c.Close()
 }
 
-// Abandon ends the session of a trainer that has died: its tasks return to the queue, and the loss is charged to the task in hand. It does not wait for
-// the goroutines of the session.
+// Abandon ends the session of a trainer that has died: finished tasks are reported, the others return to the queue, and the loss is charged to the task
+// in hand. It does not wait for the other goroutines of the session.
 func (w *Window) Abandon() error {
-	w.client.stop()
+	c := w.client
+	c.stop()
+	<-w.done
 	ctx, cancel := context.WithTimeout(context.Background(), leaveTimeout)
 	defer cancel()
-	_, err := call[int](ctx, w.client.link, "Leave", wire.LeaveRequest{Trainer: w.client.who, Lost: true})
+	//guard:finishes-before-the-loss
+	w.reportRest(ctx)
+	_, err := call[int](ctx, c.link, "Leave", wire.LeaveRequest{Trainer: c.who, Lost: true})
 	return err
+}
+
+// reportRest reports the finished tasks after the last request. If the master accepts none, they are dispatched again.
+func (w *Window) reportRest(ctx context.Context) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	s := w.client.session
+	for s.Unsaid() {
+		reply, err := call[wire.NextReply](ctx, w.client.link, "Next", s.Next(false, w.client.progress))
+		if err != nil {
+			return
+		}
+		s.Answered(reply)
+	}
 }

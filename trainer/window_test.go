@@ -158,6 +158,26 @@ func TestSlowTrainerLeavesTasksToOthers(t *testing.T) {
 	}
 }
 
+// F546: a trainer dies immediately after it has finished a task. The task is done, and no loss is charged to it.
+func TestDeadTrainerHasReportedItsFinishes(t *testing.T) {
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{ChunksPerTask: 1, Queue: taskqueue.Options{Passes: 1}})
+	if err := r.ReportDataset(t.Context(), files(t, 2)); err != nil {
+		t.Fatal(err)
+	}
+	w := joinOfSize(t, "victim", 64, trainer.At(r.Addr))
+	w.Finished(take(t, w, 1)...)
+	if err := w.Abandon(); err != nil {
+		t.Fatal(err)
+	}
+	o, err := r.Overview(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := o.Sets[0].Done; n != 1 {
+		t.Errorf("expected one finished task, found %d", n)
+	}
+}
+
 func pendingOf(t *testing.T, r *mastertest.Running, id string) (list []taskqueue.PendingTask) {
 	t.Helper()
 	pending, err := r.PendingTasks(t.Context())

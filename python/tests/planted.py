@@ -221,6 +221,14 @@ BUGS = [
         "test_client.py::test_agent_that_is_killed_in_a_task_is_started_by_the_next_loop",
     ),
     Bug(
+        "F548", "agents are started without end", "client.py", "if self._restarts >= _RESTARTS:", "if False:",
+        "test_client.py::test_loader_whose_agent_always_ends_raises",
+    ),
+    Bug(
+        "F548", "an answer without a task counts as a task", "client.py", "        if works:\n            self._restarts = 0\n", "        self._restarts = 0\n",
+        "test_client.py::test_answer_without_a_task_is_no_progress",
+    ),
+    Bug(
         "F509", "a stopped agent that owes a chunk is waited for", "_link.py", "self._await(number) if timeout is None else self._wait(number, timeout)", "self._wait(number, 1e9 if timeout is None else timeout)",
         "test_client.py::test_stopped_agent_that_owes_a_chunk_counts_as_lost",
     ),

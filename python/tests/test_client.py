@@ -122,6 +122,39 @@ def test_agent_that_is_killed_in_a_task_is_started_by_the_next_loop(job: StartJo
     j.verify()
 
 
+def test_loader_whose_agent_always_ends_raises(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F548: it does not start agents without end."""
+    data, j, ends = numbers(tmp_path, 100), job(), 0
+    loader = tm.Loader(data, batch_size=10, addr=j.addr)
+
+    def again() -> None:
+        nonlocal ends
+        ends += 1
+        assert ends <= 5
+        kill(loader.client.agent_pid)
+
+    loader.client._on_restart.append(again)
+    kill(loader.client.agent_pid)
+    with pytest.raises(tm.errors.AgentError, match="expected it to run, found 5 ends without a task between them"):
+        next(iter(loader))
+    loader.close()
+
+
+def test_answer_without_a_task_is_no_progress(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F548: the ends of the agent of a group are counted as those of another loader."""
+    j = job()
+    with tm.Client(j.addr) as client:
+        client._has_dataset = True  # another trainer will name it
+        client._restarts = 3
+        assert client._fetch_soon((), 1, 0.1) == []
+        assert client._restarts == 3
+        with tm.Client(j.addr, id="other") as other:
+            other.report_dataset(numbers(tmp_path, 10))
+        while not client._fetch_soon((), 1, 1.0):
+            pass
+        assert client._restarts == 0
+
+
 def test_closed_client_reports_what_its_loader_has_finished(job: StartJob, tmp_path: pathlib.Path) -> None:
     """F546."""
     data, j = numbers(tmp_path, 200, shards=1), job("--chunks-per-task", "1")

@@ -207,3 +207,8 @@ class Chunks:
             self._link = Link(sock)
             weakref.finalize(self._link, sock.close).atexit = False
         return self._link.chunk(chunk, following)
+
+    def close(self) -> None:
+        """Close the connection of this process."""
+        if self._link is not None and self._link.pid == os.getpid():
+            self._link.close()

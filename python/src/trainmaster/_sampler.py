@@ -94,10 +94,11 @@ class Sampler:
             )
 
     def report_applied(self) -> None:
-        """Report finished tasks whose records are applied, before a step is saved."""
+        """Report finished tasks whose records are applied, without a wait."""
         finished = self.finished()
         if finished:
             self.client._post("finish", finished=list(finished))
+            self.account.reported(finished)
 
     def report_last(self) -> None:
         """Report finished tasks at the end of the loop, and wait until they are stored."""
@@ -109,21 +110,19 @@ class Sampler:
     def use(self) -> None:
         """Note that the loop has used the oldest batch."""
         batch, client = self.account.head, self.client
-        if client._before_finish is not None and self.account.ends(batch):
+        has_end = self.account.ends(batch)  # of a task
+        if client._before_finish is not None and has_end:
             client._before_finish()
         if client._cuts:
             client._consumed(self.account.used(batch))
         if client._is_lost:
             return
-        ends = self.account.ends(batch)
         self.account.consume()
-        if ends and not client.explicit and not client._cuts:  # otherwise the next request for tasks has it, which can be a task later
-            finished = self.finished()
-            with contextlib.suppress(errors.AgentLostError):  # the next request finds it
-                client._post("finish", finished=list(finished))
-                self.account.reported(finished)
         if client._cuts:
             client._boundary(self.finished())
+        elif has_end:  # the next request for tasks can be a task later
+            with contextlib.suppress(errors.AgentLostError):  # the next request finds it
+                self.report_applied()
         self._trained += batch.records
         now = time.monotonic()
         if self._trained and now - self._reported >= _PROGRESS:

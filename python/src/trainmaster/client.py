@@ -139,7 +139,7 @@ class Client:
         self._environment.setdefault("TRAINMASTER_LOG_LEVEL", "warning")
         self._held = _Held()
         self._loop = 0  # number of the last loop over `tasks`
-        self._given_back: tuple[Work, ...] = ()  # for the next `fetch`
+        self._given_back: tuple[Work, ...] = ()  # for the next `_fetch`
         self._had_loader = False  # which is closed
         self._on_stopped: Callable[[Sequence[int]], None] = self._drop  # with tasks that the master has taken back; loaders replace it
         self._chunks: Chunks
@@ -155,7 +155,7 @@ class Client:
         self._request: int | None = None  # a request for tasks that is not answered
         self._requested = 0.0  # time of that request
         self.session = 0
-        self._restarts, self._gave_up = 0, False
+        self._restarts = 0
         self.is_closed = False
         self.over = ""
         self._agent = self._start()
@@ -263,12 +263,12 @@ class Client:
         """
         self._loop = loop = self._loop + 1
         while True:
+            if self._is_lost:
+                self._restart()
             try:
-                if self._is_lost:
-                    raise errors.SessionLostError("the session has ended")
                 task = self._take()
             except self._lost:
-                self._restart()
+                self._is_lost = True
                 continue
             if task is None:
                 return
@@ -279,11 +279,9 @@ class Client:
             if self._before_finish is not None:
                 self._before_finish()
             self._consumed({task.work.id: task.work.records})
-            if self._is_lost:
-                self._restart()
-                continue
-            self._finish(task)
-            self._boundary(self._held.finished)
+            if not self._is_lost:
+                self._finish(task)
+                self._boundary(self._held.finished)
 
     def fail(self, task: Task, error: BaseException | str) -> None:
         """Return a task to the queue with a failure. A task that failed more than `--task-max-failures` times (3) is set aside.
@@ -296,7 +294,7 @@ class Client:
             self._drop([task.work.id])
 
     def _fail_work(self, number: int, text: str) -> None:
-        """Do the same with the number of a task."""
+        """Return the task with this number to the queue with a failure."""
         self._call("fail", task=number, error=shortened(text))
 
     def progress(self, records: int, loss: float | None = None) -> None:
@@ -346,6 +344,7 @@ class Client:
             except (errors.Error, TimeoutError) as e:
                 log.warning("finished tasks at the end: %s", e)
         self.is_closed = True
+        self._chunks.close()
         self._agent.close()
 
     def __reduce__(self) -> Any:
@@ -403,7 +402,7 @@ class Client:
     def _fetch(self, finished: Sequence[int], want: int, wait: bool) -> list[Work] | None:
         """Return tasks, and report the finished ones. Without `wait`, the list can be empty. None: the work of this trainer has ended.
 
-        The caller must call `forget` with the largest id of the tasks. Until then, the next call returns the same tasks.
+        The caller must call `_forget` with the largest id of the tasks. Until then, the next call returns the same tasks.
         """
         if not self._begin_fetch(finished):
             return None
@@ -423,7 +422,7 @@ class Client:
         return self._ready()
 
     def _fetch_soon(self, finished: Sequence[int], want: int, limit: float) -> list[Work] | None:
-        """Do the same, and return none if none has come within `limit` seconds. The request goes on, and the next call has its tasks."""
+        """Return tasks as `_fetch` does, and none if none has come within `limit` seconds. The request goes on, and the next call has its tasks."""
         if not self._begin_fetch(finished):
             return None
         link = self._link
@@ -444,14 +443,15 @@ class Client:
                 if not reply.get("tasks"):
                     self._check_wait(reply, wait=True)
         works = self._ready()
-        self._restarts = 0 if works else self._restarts
+        if works:
+            self._restarts = 0
         return works
 
     def _ready(self) -> list[Work]:
         return [*self._given_back, *map(Work.parse, self._link.tasks)]
 
     def _give_back(self, works: Sequence[Work]) -> None:
-        """Give tasks to the next `fetch`, in the order of their ids: the loader that has them is closed."""
+        """Give tasks to the next `_fetch`, in the order of their ids: the loader that has them is closed."""
         self._given_back = () if self.is_closed or self._is_lost else tuple(works)
         self._had_loader = True
         self._loader, self._while_waiting, self._on_stopped, self._unreported = None, None, self._drop, tuple
@@ -482,7 +482,7 @@ class Client:
         return True
 
     def _ask_again(self) -> None:
-        """Give up the request of `fetch_soon`: its reply would be of the time before a commit."""
+        """Give up the request of `_fetch_soon`: its reply would be of the time before a commit."""
         if self._request is not None:
             self._link.give_up(self._request)
         self._request = None
@@ -569,11 +569,11 @@ class Client:
             self._is_lost = True
 
     def _begin(self, op: str, **fields: Any) -> int:
-        """Send a request, and return its number for `poll`."""
+        """Send a request, and return its number for `_poll`."""
         return self._link.begin(op, wait=_SLICE, **fields)
 
     def _poll(self, number: int) -> bool:
-        """Whether the reply to a request of `begin` has come. MasterTimeoutError: send it again."""
+        """Whether the reply to a request of `_begin` has come. MasterTimeoutError: send it again."""
         return self._link.poll(number) is not None
 
     def _post(self, op: str, **fields: Any) -> None:
@@ -581,7 +581,7 @@ class Client:
         self._link.post(op, **fields)
 
     def _forget(self, last: int) -> None:
-        """Drop the tasks up to this id from the next `fetch`: the caller has them."""
+        """Drop the tasks up to this id from the next `_fetch`: the caller has them."""
         self._given_back = tuple(w for w in self._given_back if w.id > last)
         self._link.forget(last)
 
@@ -612,8 +612,7 @@ class Client:
         if self.explicit:
             raise errors.RolledBackError("the session of this member was lost: begin again from the last step")
         if self._restarts >= _RESTARTS:
-            self._gave_up = True
-            raise errors.AgentLostError(
+            raise errors.AgentError(  # no other session begins after it
                 f"agent: expected it to run, found {self._restarts} ends without a task between them: its messages are on standard error"
             )
         self._restarts += 1

@@ -369,8 +369,6 @@ class Loader:
                 failures, samples, data = self._result() if after is None or self.client._is_lost else after
                 self._sampler.fail(failures)
             except self.client._lost:
-                if self.client._gave_up:
-                    raise
                 self.client._is_lost = True
                 continue
             if samples < 0:
