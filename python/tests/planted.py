@@ -213,7 +213,7 @@ BUGS = [
         "test_loader.py::test_batch_that_passes_has_read_ahead_is_not_trained[stop]",
     ),
     Bug(
-        "F546", "finish waits for the next request", "_sampler.py", "if ends and not client.explicit", "if False and not client.explicit",
+        "F546", "finish waits for the next request", "_sampler.py", "elif has_end:", "elif False:",
         "test_loader.py::test_finish_does_not_wait_for_the_next_request",
     ),
     Bug(
@@ -483,7 +483,7 @@ BUGS = [
         "test_torch.py::test_small_tasks_fill_batches[0]",
     ),
     Bug(
-        "F442", "a task is finished before its gradients are pushed", "_sampler.py", "if client._before_finish is not None and self.account.ends(batch):", "if False:",
+        "F442", "a task is finished before its gradients are pushed", "_sampler.py", "if client._before_finish is not None and has_end:", "if False:",
         "test_ps.py::test_rest_is_pushed_before_a_task_is_finished",
     ),
     Bug(
