@@ -23,6 +23,8 @@ type agentProcess struct {
 	cmd  *exec.Cmd
 	conn net.Conn
 	last int
+
+	errors string // file with its standard error
 }
 
 func startAgent(t testing.TB, dir string, args ...string) *agentProcess {
@@ -38,10 +40,15 @@ func startAgent(t testing.TB, dir string, args ...string) *agentProcess {
 	if err != nil {
 		t.Fatal(err)
 	}
-	a := &agentProcess{t: t, conn: conn}
+	a := &agentProcess{t: t, conn: conn, errors: filepath.Join(t.TempDir(), "errors")}
+	errors, err := os.Create(a.errors)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer errors.Close()
 	a.cmd = command(context.Background(), t, dir, append([]string{"agent", "--parent", strconv.Itoa(os.Getpid())}, args...)...)
 	a.cmd.SysProcAttr = nil // the agent watches this process
-	a.cmd.ExtraFiles, a.cmd.Stderr = []*os.File{theirs}, os.Stderr
+	a.cmd.ExtraFiles, a.cmd.Stderr = []*os.File{theirs}, errors
 	if err := a.cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
@@ -55,8 +62,39 @@ func startAgent(t testing.TB, dir string, args ...string) *agentProcess {
 	return a
 }
 
-// call makes a request.
+// said returns what the agent has written to standard error.
+func (a *agentProcess) said() string {
+	a.t.Helper()
+	content, err := os.ReadFile(a.errors)
+	if err != nil {
+		a.t.Fatal(err)
+	}
+	return string(content)
+}
+
+// call makes a request, and returns the reply.
 func (a *agentProcess) call(op string, fields map[string]any) (reply map[string]any) {
+	a.t.Helper()
+	a.send(op, fields)
+	var size uint32
+	if err := binary.Read(a.conn, binary.LittleEndian, &size); err != nil {
+		a.t.Fatalf("%s: %v\n%s", op, err, a.said())
+	}
+	body := make([]byte, size)
+	if _, err := io.ReadFull(a.conn, body); err != nil {
+		a.t.Fatal(err)
+	}
+	if err := json.Unmarshal(body, &reply); err != nil {
+		a.t.Fatal(err)
+	}
+	if reply["error"] != nil {
+		a.t.Fatalf("%s: %v\n%s", op, reply["error"], a.said())
+	}
+	return reply
+}
+
+// send makes a request.
+func (a *agentProcess) send(op string, fields map[string]any) {
 	a.t.Helper()
 	a.last++
 	request := map[string]any{"id": a.last, "op": op}
@@ -70,21 +108,22 @@ func (a *agentProcess) call(op string, fields map[string]any) (reply map[string]
 	if _, err := a.conn.Write(append(binary.LittleEndian.AppendUint32(nil, uint32(len(body))), body...)); err != nil {
 		a.t.Fatal(err)
 	}
-	var size uint32
-	if err := binary.Read(a.conn, binary.LittleEndian, &size); err != nil {
-		a.t.Fatalf("%s: %v", op, err)
+}
+
+// walk takes and finishes tasks until the job has ended, and returns their number.
+func (a *agentProcess) walk() (tasks int) {
+	a.t.Helper()
+	for finished := []any{}; ; {
+		reply := a.call("next", map[string]any{"finished": finished, "wait": 20})
+		if reply["over"] != "" {
+			return tasks
+		}
+		finished = nil
+		for _, task := range reply["tasks"].([]any) {
+			finished = append(finished, task.(map[string]any)["id"])
+			tasks++
+		}
 	}
-	body = make([]byte, size)
-	if _, err := io.ReadFull(a.conn, body); err != nil {
-		a.t.Fatal(err)
-	}
-	if err := json.Unmarshal(body, &reply); err != nil {
-		a.t.Fatal(err)
-	}
-	if reply["error"] != nil {
-		a.t.Fatalf("%s: %v", op, reply["error"])
-	}
-	return reply
 }
 
 // The program finds the leader in etcd, ignores the signals of a terminal, and counts each task of a pass once. It exits with 0 after close.
@@ -102,18 +141,7 @@ func TestAgentServesAProcess(t *testing.T) {
 		}
 	}
 	a.call("report", map[string]any{"paths": j.data.Train.Paths})
-	tasks := 0
-	for finished := []any{}; ; {
-		reply := a.call("next", map[string]any{"finished": finished, "wait": 20})
-		if reply["over"] != "" {
-			break
-		}
-		finished = nil
-		for _, task := range reply["tasks"].([]any) {
-			finished = append(finished, task.(map[string]any)["id"])
-			tasks++
-		}
-	}
+	tasks := a.walk()
 	a.call("close", nil)
 	if err := a.cmd.Wait(); err != nil {
 		t.Errorf("after close: expected exit code 0, found %v", err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc"
 
 	"trainmaster/dataset"
 	"trainmaster/master/netrpc/wire"
@@ -32,6 +33,8 @@ type Config struct {
 	Log       *logrus.Entry   // default: the standard logger
 	Protocol  Protocol        // default: GRPC
 	Answered  func(Answer)    // called after each answered call, by several goroutines; may be nil
+	// DialOptions are of gRPC connections to a master, such as the credentials for a TLS proxy before it. Default: no TLS.
+	DialOptions []grpc.DialOption
 	// ShuffleRecords is the seed of the order of the records in a training task; 0: in the order of the files. All trainers of a job must
 	// have the same seed, since a task can continue on another trainer. Records then has all records of the task in memory. Ranges and
 	// RowGroups are not shuffled.

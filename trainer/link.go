@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc"
 
 	"trainmaster/trainer/session"
 )
@@ -31,6 +32,7 @@ type link struct {
 	patience time.Duration // answerTimeout, but in tests
 	answered func(Answer)  // may be nil
 	protocol Protocol      // "": GRPC
+	options  []grpc.DialOption
 
 	mu      sync.Mutex
 	client  *connection // nil: there is none
@@ -48,7 +50,10 @@ func newLink(c Config) (*link, error) {
 	if c.Log == nil {
 		c.Log = logrus.NewEntry(logrus.StandardLogger())
 	}
-	return &link{locate: c.Locate, log: c.Log, patience: answerTimeout, answered: c.Answered, protocol: c.Protocol}, nil
+	if len(c.DialOptions) > 0 && c.Protocol == NetRPC {
+		return nil, errors.New("trainer.Config.DialOptions: expected none with net/rpc, which has no TLS")
+	}
+	return &link{locate: c.Locate, log: c.Log, patience: answerTimeout, answered: c.Answered, protocol: c.Protocol, options: c.DialOptions}, nil
 }
 
 // connection is a connection to one master.
@@ -132,7 +137,7 @@ var slow = map[string]bool{"ReportDataset": true, "Next": true, "Staged": true, 
 
 var (
 	// ErrOtherJob is returned if the master at a fixed address serves another job.
-	ErrOtherJob = errors.New("other job")
+	ErrOtherJob = errors.New("no such job here")
 
 	errSilent = errors.New("the master is silent")
 	errMoved  = errors.New("another master leads")
@@ -168,11 +173,13 @@ func (l *link) connect(ctx context.Context, addr string) (*connection, error) {
 		return l.client, nil
 	}
 	l.closeLocked()
-	open := openGRPC
+	var opened transport
+	var err error
 	if l.protocol == NetRPC {
-		open = dialNetRPC
+		opened, err = dialNetRPC(ctx, addr, l.patience)
+	} else {
+		opened, err = openGRPC(addr, l.options)
 	}
-	opened, err := open(ctx, addr, l.patience)
 	if err != nil {
 		return nil, err
 	}

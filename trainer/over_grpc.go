@@ -9,7 +9,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/backoff"
@@ -37,8 +36,9 @@ type overGRPC struct {
 }
 
 // openGRPC connects with the first call. The link opens another connection if that fails, so this connection does not try again.
-func openGRPC(_ context.Context, addr string, _ time.Duration) (transport, error) {
-	conn, err := grpcdial.OpenStatic(addr, grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: dialTimeout}))
+func openGRPC(addr string, options []grpc.DialOption) (transport, error) {
+	dialing := grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.DefaultConfig, MinConnectTimeout: dialTimeout})
+	conn, err := grpcdial.OpenStatic(addr, append([]grpc.DialOption{dialing}, options...)...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the master at %q: %w", addr, err)
 	}
@@ -186,7 +186,7 @@ func (o *overGRPC) refused(err error) error {
 	case s.Code() == codes.Canceled || s.Code() == codes.DeadlineExceeded:
 		return err
 	case reason == "OTHER_JOB": // until the next leader is known, the master of another job can have the address of the former leader
-		return fmt.Errorf("%w: %s", ErrOtherJob, s.Message())
+		return fmt.Errorf("%w: %s", ErrOtherJob, strings.TrimPrefix(s.Message(), ErrOtherJob.Error()+": "))
 	case reason != "":
 		return wire.Refusal(kinds[reason], s.Message())
 	// A message that is too large or has bytes that are not text, on either side: a repetition would not help.

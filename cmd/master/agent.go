@@ -26,6 +26,7 @@ func agentCommand() *cobra.Command {
 		isMember bool
 		host     string
 		servers  []string
+		proxy    proxyFlags
 	)
 	cmd := &cobra.Command{
 		Use:   "agent",
@@ -54,6 +55,7 @@ Exit codes: 0 if the process has ended or has closed the socket pair, 1 if a req
 	flags.StringVar(&host, "ring-host", "", "`address` of this machine for the other members (default: the address of the connection to the master)")
 	flags.StringSliceVar(&servers, "servers", nil, "`host:port` of every parameter server (default: found through etcd)")
 	flags.IntVar(&a.Trainer.Window, "window", trainer.MinWindow, "maximum `number` of tasks that the trainer holds at the same time, 2 to 64")
+	proxy.add(cmd)
 	openStores := addDataCache(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		// The training process decides when this one ends. Ctrl-C at a terminal signals both.
@@ -77,6 +79,9 @@ Exit codes: 0 if the process has ended or has closed the socket pair, 1 if a req
 		}
 		var err error
 		if a.Trainer.Stores, err = openStores(); err != nil {
+			return err
+		}
+		if a.Trainer.DialOptions, err = proxy.options(cmd, addr != ""); err != nil {
 			return err
 		}
 		a.Log = cli.NewLogger(cmd).WithField("trainer", a.Trainer.ID)
@@ -133,7 +138,7 @@ var memberPorts = []uint32{1}
 // runMember runs an agent that takes part in the ring.
 func runMember(ctx context.Context, a agent.Config, job string, named bool, host string) error {
 	client := &rendezvous.Client{
-		Locate: a.Trainer.Locate, Log: a.Log, Member: &pb.RingMember{Id: a.Trainer.ID, Host: host, Ports: memberPorts, Processes: 1},
+		Locate: a.Trainer.Locate, DialOptions: a.Trainer.DialOptions, Log: a.Log, Member: &pb.RingMember{Id: a.Trainer.ID, Host: host, Ports: memberPorts, Processes: 1},
 	}
 	if named {
 		client.Job = job // a master of another job at --addr refuses the member

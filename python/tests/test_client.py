@@ -396,7 +396,7 @@ def test_stopped_agent_that_owes_a_chunk_counts_as_lost(job: StartJob, tmp_path:
     j.stop()
 
 
-def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path) -> None:
     data, j = numbers(tmp_path, 100), job()
     with tm.Client(j.addr, id="one") as client:
         client.report_dataset(data)
@@ -433,8 +433,19 @@ def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path, monkeypat
         list(task)
     with pytest.raises(tm.errors.InvalidError, match=closed):
         client.fail(task, "x")
-    with pytest.raises(tm.errors.InvalidError, match="other"):
+    found = f'master at {j.addr}: no such job here: expected "default", which this master serves, found "other": name its job'
+    with pytest.raises(tm.errors.InvalidError, match=found):
         tm.Client(j.addr, job="other", timeout=120)
+
+
+def test_program_that_cannot_run_is_explained(
+    job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    j = job()
+    with monkeypatch.context() as m, pytest.raises(tm.errors.AgentError, match="exit code 2 at the start: its message is above"):
+        m.setenv("TRAINMASTER_CA_FILE", str(tmp_path / "none"))
+        tm.Client(j.addr)
+    assert "for --ca-file from the environment variable TRAINMASTER_CA_FILE: expected a PEM file: no such file or directory" in capfd.readouterr().err
     monkeypatch.setenv("TRAINMASTER_BIN", str(tmp_path / "none"))
     with pytest.raises(tm.Error, match="TRAINMASTER_BIN: expected a program, found"):
         tm.Client(j.addr)

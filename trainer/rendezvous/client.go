@@ -62,6 +62,8 @@ type Client struct {
 	Job    string         // "": whichever the master leads
 	Member *pb.RingMember // without an instance: Run chooses one
 	Log    *logrus.Entry
+	// DialOptions are of the connection to a master. Default: no TLS.
+	DialOptions []grpc.DialOption
 
 	once    sync.Once
 	leaving chan struct{} // closes when the member leaves
@@ -192,8 +194,8 @@ func (c *Client) service(ctx context.Context) (client pb.RendezvousClient, moved
 		if c.conn != nil {
 			_ = c.conn.Close() // it is only ever closed already
 		}
-		c.conn, err = grpcdial.OpenStatic(addr, grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
-			grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: retryPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: longPause}, MinConnectTimeout: longPause}))
+		c.conn, err = grpcdial.OpenStatic(addr, append([]grpc.DialOption{grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: 5 * time.Second}),
+			grpc.WithConnectParams(grpc.ConnectParams{Backoff: backoff.Config{BaseDelay: retryPause, Multiplier: 1.6, Jitter: 0.2, MaxDelay: longPause}, MinConnectTimeout: longPause})}, c.DialOptions...)...)
 		if err != nil {
 			c.conn = nil
 			return nil, nil, fmt.Errorf("address of the master: %w", err)
