@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import datetime
+import gc
 import os
 import pathlib
 import re
@@ -283,6 +285,47 @@ def test_node_that_was_away_for_several_generations_takes_part_in_the_next(tmp_p
         for handler in (a, b):
             if handler._agent is not None:
                 handler._agent.close()
+        job.stop()
+
+
+def test_store_of_a_generation_outlives_the_master(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """torchrun calls a PrefixStore, and its keys are none of those with which the nodes meet."""
+    import torch.distributed as dist
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+
+    from trainmaster.torch import elastic
+
+    for name in ("TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS"):
+        monkeypatch.delenv(name, raising=False)
+    job = lab.Job(tmp_path / "master", "--ring", "1:1")
+    node = elastic.Handler(RendezvousParameters("trainmaster", job.addr, "none", 1, 1, id="a"))
+    try:
+        store = node.next_rendezvous().store
+        gc.collect()  # only torchrun has the store
+        assert isinstance(store, dist.PrefixStore)
+        assert isinstance(store.underlying_store, elastic.MemberStore)
+        assert not store.check(["here/0"])
+        store.set("a", "1")
+        job.kill()
+        job.start()
+        assert store.get("a") == b"1"
+        assert store.underlying_store.get("torchrun/a") == b"1"
+        assert (store.add("n", 5), store.add("n", -2)) == (5, 3)
+        assert store.compare_set("a", "0", "2") == b"1"
+        assert store.compare_set("a", "1", "2") == b"2"
+        store.set("b", "x")
+        store.set("c", "y")
+        assert (store.get("b"), store.get("c")) == (b"x", b"y")
+        assert store.check(["a", "b"])
+        assert store.delete_key("a")
+        assert not store.check(["a"])
+        with pytest.raises(Exception, match=r"values torchrun/a: expected them within 1 s from the other nodes, found none"):
+            store.wait(["a"], datetime.timedelta(seconds=1))
+        store.set_timeout(datetime.timedelta(seconds=2))
+        with pytest.raises(Exception, match=r"expected them within 2 s"):
+            store.get("a")
+    finally:
+        node.shutdown()
         job.stop()
 
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from torch.distributed import Store
+from torch.distributed import PrefixStore, Store
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousHandler,
@@ -36,7 +36,7 @@ log = logging.getLogger("trainmaster")
 _EXIT = "torchelastic/agent/terminal_state"  # in the keys of torchrun's barrier at its end
 _SLICE = 2.0  # seconds of one request that waits
 _JOIN_TIMEOUT = 600
-_STORE_TIMEOUT = 300.0
+_STORE_TIMEOUT = datetime.timedelta(seconds=300)
 _CALL_TIMEOUT = 60.0
 
 
@@ -46,7 +46,13 @@ class MemberStore(Store):
     def __init__(self, handler: Handler, generation: int) -> None:
         """Name the generation."""
         super().__init__()
-        self._handler, self._generation, self._timeout = handler, generation, _STORE_TIMEOUT
+        self._handler, self._generation = handler, generation
+        self.set_timeout(_STORE_TIMEOUT)
+
+    @property
+    def _patience(self) -> float:
+        """Seconds that `get` and `wait` wait. A PrefixStore sets and reads the timeout of the base class."""
+        return float(self.timeout.total_seconds())  # type: ignore[attr-defined]
 
     def _call(self, op: str, **fields: Any) -> dict[str, Any]:
         try:
@@ -79,11 +85,11 @@ class MemberStore(Store):
 
     def get(self, key: str) -> bytes:
         """Return a value, waiting until there is one."""
-        return self._must([key], self._timeout)[0]
+        return self._must([key], self._patience)[0]
 
     def multi_get(self, keys: list[str]) -> list[bytes]:
         """Return values, waiting until there are all of them."""
-        return self._must(keys, self._timeout)
+        return self._must(keys, self._patience)
 
     def multi_set(self, keys: list[str], values: Sequence[str | bytes]) -> None:
         """Set values."""
@@ -103,22 +109,15 @@ class MemberStore(Store):
         """Delete a value, and return whether there was one."""
         return bool(self._call("value_delete", key=key)["found"])
 
+    deleteKey = delete_key  # noqa: N815 by this name, a PrefixStore calls it
+
     def check(self, keys: list[str]) -> bool:
         """Return whether all keys have values."""
         return self._read(keys, 0) is not None
 
     def wait(self, keys: list[str], timeout: datetime.timedelta | None = None) -> None:
         """Wait until all keys have values."""
-        self._must(keys, self._timeout if timeout is None else timeout.total_seconds())
-
-    def set_timeout(self, timeout: datetime.timedelta) -> None:
-        """Set the time that `get` and `wait` wait."""
-        self._timeout = timeout.total_seconds()
-
-    @property
-    def timeout(self) -> datetime.timedelta:
-        """The time that `get` and `wait` wait."""
-        return datetime.timedelta(seconds=self._timeout)
+        self._must(keys, self._patience if timeout is None else timeout.total_seconds())
 
 
 def _encoded(value: str | bytes) -> str:
@@ -150,6 +149,7 @@ class Handler(RendezvousHandler):
         self._lock = threading.RLock()  # of the agent
         self._generation = 0  # in which this node runs its programs
         self._agent: Agent | None = None
+        self._store: MemberStore | None = None
         self._is_shut_down = False
 
     def call(self, op: str, **fields: Any) -> dict[str, Any]:
@@ -214,7 +214,9 @@ class Handler(RendezvousHandler):
                     if self._meet(store, state, end):
                         members, rank = state["members"], state["rank"]
                         log.info("generation %d: rank %d of %d", self._generation, rank, len(members))
-                        return RendezvousInfo(store, rank, len(members), RendezvousStoreInfo.build(rank, store, local_addr=members[rank]["host"]))
+                        self._store = store  # the other one does not keep it
+                        shared = PrefixStore("torchrun", store)  # its keys are none of `_meet`
+                        return RendezvousInfo(shared, rank, len(members), RendezvousStoreInfo.build(rank, shared, local_addr=members[rank]["host"]))
         except errors.MasterTimeoutError as e:
             raise RendezvousTimeoutError(str(e)) from e
         except errors.ClosedError as e:
