@@ -1,4 +1,4 @@
-"""Puts the program bin/master of the checkout into the wheel, as the script `trainmaster`.
+"""Puts the program bin/master of the checkout into the wheel, as the script `trainmaster`. Without one, it is built first.
 
 The wheel is of one platform: of GOOS and GOARCH, or of this machine.
 """
@@ -24,9 +24,7 @@ class Hook(BuildHookInterface):  # type: ignore[type-arg]
         """Add the program and its version to a wheel."""
         if self.target_name != "wheel":
             return
-        program = pathlib.Path(os.environ.get("TRAINMASTER_BIN") or pathlib.Path(self.root).parent / "bin" / "master").resolve()
-        if not os.access(program, os.X_OK):
-            raise FileNotFoundError(f"{program}: expected the program for the wheel, found none: run `make build` in the checkout first")
+        program = _program(pathlib.Path(self.root).parent)
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{_platform()}"
         build_data["shared_scripts"][str(program)] = "trainmaster"
@@ -43,6 +41,22 @@ class Hook(BuildHookInterface):  # type: ignore[type-arg]
 
     def _made(self) -> pathlib.Path:
         return pathlib.Path(self.directory) / "_build.py"
+
+
+def _program(checkout: pathlib.Path) -> pathlib.Path:
+    """Return the path of the program, which is built if there is none."""
+    named = os.environ.get("TRAINMASTER_BIN")
+    program = pathlib.Path(named or checkout / "bin" / "master").resolve()
+    if os.access(program, os.X_OK):
+        return program
+    missing = f"{program}: expected the program for the wheel, found none"
+    if named:
+        raise FileNotFoundError(f"{missing}: correct TRAINMASTER_BIN, or unset it")
+    try:
+        subprocess.run(["make", "build"], cwd=checkout, check=True)
+    except (OSError, subprocess.CalledProcessError) as e:
+        raise FileNotFoundError(f"{missing}, and `make build` in {checkout} has failed: install make and Go, or set TRAINMASTER_BIN ({e})") from e
+    return program
 
 
 def _version_of(program: pathlib.Path) -> str:
