@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -112,8 +113,34 @@ func TestPythonExample(t *testing.T) {
 	if n := len(regexp.MustCompile(`(?m)^queried +GetProgress: iteration \d+ in task [1-9]`).FindAllString(text, -1)); n == 0 {
 		t.Error("GetProgress: expected calls, found none")
 	}
+	wantPageShown(t, "../examples/coordinator/README.md", text)
 	if t.Failed() {
 		t.Log(text)
+	}
+}
+
+// wantPageShown fails the test unless each line of output that a page shows is a line of a run, except for its numbers and quoted words.
+func wantPageShown(t *testing.T, page, run string) {
+	t.Helper()
+	content, err := os.ReadFile(page)
+	if err != nil {
+		t.Fatal(err)
+	}
+	shape := func(text string) []string {
+		text = regexp.MustCompile(`[\d-]+[\d:.,-]*\d|\d`).ReplaceAllString(text, "0")
+		return strings.Split(regexp.MustCompile(`'\w+'`).ReplaceAllString(text, "''"), "\n")
+	}
+	found := shape(run)
+	blocks := regexp.MustCompile("(?sm)^```text\n(.*?)^```").FindAllSubmatch(content, -1)
+	if len(blocks) == 0 {
+		t.Errorf("%s: expected a block of text, found none", page)
+	}
+	for _, block := range blocks {
+		for _, line := range shape(strings.TrimSpace(string(block[1]))) {
+			if line != "..." && !slices.Contains(found, line) {
+				t.Errorf("%s: line %q is not in the output of a run", page, line)
+			}
+		}
 	}
 }
 
@@ -199,6 +226,7 @@ func TestPythonSearch(t *testing.T) {
 			t.Errorf("trial %d: found the value %v (%v), expected %v", trial, value, err, accuracy)
 		}
 	}
+	wantPageShown(t, "../examples/optuna/README.md", string(out))
 	if line := fmt.Sprintf("\nbest: accuracy %.4f in trial ", best); !strings.Contains(string(out), line) {
 		t.Errorf("expected %q, found %s", line, out)
 	}

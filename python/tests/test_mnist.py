@@ -35,7 +35,8 @@ def require(output: str, command: str) -> None:
 
 def run(directory: pathlib.Path, command: str) -> None:
     """Run a command of the README. It must exit with 0, with the output of the README."""
-    arguments = [MASTER if a == "trainmaster" else a for a in shlex.split(command)]
+    own = {"trainmaster": MASTER, "python": sys.executable, "examples/mnist/train.py": str(EXAMPLE / "train.py")}
+    arguments = [own.get(a, a) for a in shlex.split(command)]
     done = subprocess.run(arguments, cwd=directory, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stdout
     require(done.stdout, command)
@@ -58,7 +59,7 @@ def write_digits(directory: pathlib.Path) -> None:
 def test_example_survives_drills(tmp_path: pathlib.Path) -> None:
     write_digits(tmp_path)
     release = tmp_path / "release"  # until it exists, the trainers are slow: the job must not end before the killed trainer is back
-    command, kill_trainer, kill_leader, accuracy, verify = commands()
+    command, kill_trainer, kill_leader, accuracy, verify, *_ = commands()
     words = shlex.split(command)
     assert words[0] == "trainmaster"
     assert words[-2:] == ["python", "examples/mnist/train.py"]
@@ -94,6 +95,13 @@ def test_example_survives_drills(tmp_path: pathlib.Path) -> None:
     require(output.read_text(), command)
     run(tmp_path, accuracy)
     run(tmp_path, verify)
+
+
+def test_example_trains_the_digits_of_the_program(tmp_path: pathlib.Path) -> None:
+    *_, convert, train = commands()
+    run(tmp_path, convert)
+    run(tmp_path, train)
+    assert "test accuracy 0.9" in "".join(p.read_text() for p in tmp_path.glob("trainmaster-run/001/logs/trainer-*.log"))
 
 
 LATE = """
