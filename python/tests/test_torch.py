@@ -18,7 +18,7 @@ import time
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -72,6 +72,62 @@ def test_each_record_once_per_pass(job: StartJob, tmp_path: pathlib.Path, method
     loader.close()
     once_per_pass(seen, 700, 3)
     assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0)] * 3
+
+
+class Sample(NamedTuple):
+    """What a script's collate_fn can make."""
+
+    kinds: dict[str, Any]
+    shared: list[torch.Tensor]
+    names: tuple[str, ...]
+
+
+def tensors() -> dict[str, torch.Tensor]:
+    """Tensors of all kinds, below and above the size that is copied through the pipe of the workers."""
+    wide = torch.arange(120_000, dtype=torch.float64)
+    return {
+        "scalar": torch.tensor(7),
+        "empty": torch.empty(0, 3),
+        "bool": torch.tensor([True, False]),
+        "bfloat16": torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
+        "complex": torch.tensor([1 + 2j, 3 - 4j]),
+        "conjugate": torch.tensor([1 + 2j, 3 - 4j]).conj(),
+        "transposed": torch.arange(6).reshape(2, 3).T,
+        "part": wide[10:20],
+        "large": wide,
+        "sparse": torch.eye(3).to_sparse(),
+        "gradient": torch.ones(2, requires_grad=True),
+    }
+
+
+def all_kinds(items: list[Any]) -> Sample:
+    first = torch.tensor(items)
+    return Sample(tensors(), [first, first], ("a", "b"))
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_batches_of_workers_are_what_collate_made(job: StartJob, tmp_path: pathlib.Path, method: str) -> None:
+    loader = tm.torch.DataLoader(
+        numbers(tmp_path, 100),
+        decode=number_of,
+        collate_fn=all_kinds,
+        batch_size=10,
+        num_workers=2,
+        multiprocessing_context=method,
+        addr=job("--passes", "1").addr,
+    )
+    found = []
+    for kinds, shared, names in loader:
+        assert (names, shared[0] is shared[1]) == (("a", "b"), True)
+        found += shared[0].tolist()
+        for name, expected in tensors().items():
+            t = kinds[name]
+            assert (t.dtype, t.shape, t.layout, t.requires_grad) == (expected.dtype, expected.shape, expected.layout, expected.requires_grad), name
+            assert torch.equal(*(x.to_dense() if name == "sparse" else x for x in (t, expected))), name
+        kinds["transposed"] += 1  # a script can change its batch
+        assert kinds["large"].is_shared()
+        assert not kinds["part"].is_shared()
+    assert sorted(found) == list(range(100))
 
 
 def test_loss_with_a_gradient_is_reported_without_a_warning(job: StartJob, tmp_path: pathlib.Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import multiprocessing
 import multiprocessing.connection
 import operator
@@ -11,6 +12,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.reduction import ForkingPickler
 from types import FrameType
 from typing import Any
 
@@ -30,6 +32,7 @@ from ._group import Group
 
 _RETRIES = 3  # of the same batch, after workers that died
 _END_OF_WORKER = 0.5  # seconds: the sockets of a worker close before it counts as dead
+_INLINE = 256 << 10  # bytes of the largest tensor that is copied through the pipe of the workers
 _AGAIN = 0.2  # seconds between signals to a main thread that has not noticed
 
 
@@ -58,6 +61,40 @@ class _Dataset:
 
 def _same(result: Any) -> Any:
     return result
+
+
+class _Pickler(ForkingPickler):
+    """Pickles the content of small tensors. torch sends the descriptor of shared memory, over a connection for each tensor."""
+
+    def reducer_override(self, value: Any) -> Any:
+        """Return how a tensor is pickled here."""
+        if (
+            type(value) is not torch.Tensor
+            or value.requires_grad
+            or value.layout != torch.strided
+            or value.device.type != "cpu"
+            or not 0 < value.nbytes <= _INLINE
+        ):
+            return NotImplemented
+        content = bytearray(value.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).numpy())
+        return _tensor, (content, value.dtype, tuple(value.shape))
+
+
+def _tensor(content: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
+    """Return a tensor with this content."""
+    return torch.frombuffer(content, dtype=dtype).reshape(shape)
+
+
+class _Packed:
+    """A result of a worker, which is pickled when it is made. It is unpickled as the result."""
+
+    def __init__(self, result: Any) -> None:
+        pickled = io.BytesIO()
+        _Pickler(pickled, pickle.HIGHEST_PROTOCOL).dump(result)
+        self._pickled = pickled.getvalue()
+
+    def __reduce__(self) -> Any:
+        return pickle.loads, (self._pickled,)
 
 
 class _Watch:
@@ -219,7 +256,7 @@ class DataLoader(Loader):
         loader: TorchLoader[Any] = TorchLoader(
             self.dataset,  # type: ignore[arg-type]
             batch_sampler=addresses(),
-            collate_fn=_same,
+            collate_fn=_Packed if self.num_workers else _same,
             num_workers=self.num_workers,
             **{"generator": generator, **self._arguments},
         )
