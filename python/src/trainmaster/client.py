@@ -29,6 +29,7 @@ log = logging.getLogger("trainmaster")
 
 WINDOW = 64  # tasks that a trainer may hold
 ENDED = "the job has ended"
+MEMBER_LOST = "the session of this member was lost: begin again from the last step"
 DRAINED = "an operator drains this trainer"
 LATE = "the job ended before this trainer joined"
 _SLICE = 10.0  # seconds between messages while no master answers
@@ -505,8 +506,10 @@ class Client:
                 self._on_stopped(stopped)
         return reply
 
-    def _end(self, reason: str) -> None:
+    def _end(self, reason: str = "") -> None:
         """Note that the job has ended. A reason other than the end of the passes is for the user: a target, or tasks that are set aside."""
+        if self.over:
+            return
         self.over = reason or ENDED
         note_end(self._where)
         if self.over != ENDED:
@@ -610,7 +613,7 @@ class Client:
         if self.is_closed:
             raise errors.AgentLostError("the agent has ended, and the client is closed")
         if self.explicit:
-            raise errors.RolledBackError("the session of this member was lost: begin again from the last step")
+            raise errors.RolledBackError(MEMBER_LOST)
         if self._restarts >= _RESTARTS:
             raise errors.AgentError(  # no other session begins after it
                 f"agent: expected it to run, found {self._restarts} ends without a task between them: its messages are on standard error"

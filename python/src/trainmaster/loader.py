@@ -21,7 +21,7 @@ from ._commands import Commands, Evaluate, termination
 from ._reader import END, Decode, Reader, Result, stack
 from ._sampler import Sampler
 from .account import Account
-from .client import DRAINED, LATE, WINDOW, Client, waiting
+from .client import DRAINED, LATE, MEMBER_LOST, WINDOW, Client, waiting
 
 if TYPE_CHECKING:
     from ._group import GroupLoop
@@ -417,7 +417,7 @@ class Loader:
             self._sampler.report_last()
         except self.client._lost as e:
             if self.client.explicit:
-                raise errors.RolledBackError("the session of this member was lost: begin again from the last step") from e
+                raise errors.RolledBackError(MEMBER_LOST) from e
             log.warning("the agent or its session was lost: finished tasks that were not reported return to the queue, too")
 
 

@@ -32,7 +32,6 @@ _KEPT = 2  # files of committed steps
 _LATEST = "latest.json"
 _NAME = re.compile(r"step-(\d+)-(\d+)\.(pt|tmp)")  # step and generation of its writer
 _UNPUBLISHED = re.compile(rf"\.{re.escape(_LATEST)}-(\d+)\.tmp")  # generation
-_ENDED = "the job has ended"
 _EXIT = 60.0  # seconds: at the end of a process, the other ranks may be gone
 
 
@@ -308,12 +307,12 @@ class Checkpoints:
                     self._remove_uncommitted(name)  # first: they can have filled the disk
                 self._publish(step, name)
             except errors.OverError:
-                client.over = client.over or _ENDED
+                client._end()
         self._barrier()
         if not self._writes():
             found = self._last_step()
             if found < 0:
-                client.over = client.over or _ENDED
+                client._end()
             elif found != step:
                 raise errors.RolledBackError(f"checkpoints: expected step {step}, with which rank 0 began, found {found}: start all ranks again")
         self.step = self.committed = step
@@ -336,7 +335,7 @@ class Checkpoints:
 
     def _note_end(self, step: int) -> None:
         client = self.loader.client
-        client.over = client.over or _ENDED
+        client._end()
         self._is_restored = True
         self.step = self.committed = step
 
