@@ -83,7 +83,7 @@ class Sample(NamedTuple):
 
 
 def tensors() -> dict[str, torch.Tensor]:
-    """Tensors of all kinds, below and above the size that is copied through the pipe of the workers."""
+    """Tensors of all kinds, with storages below and above the size whose content goes through the pipe of the workers."""
     wide = torch.arange(120_000, dtype=torch.float64)
     return {
         "scalar": torch.tensor(7),
@@ -91,8 +91,10 @@ def tensors() -> dict[str, torch.Tensor]:
         "bool": torch.tensor([True, False]),
         "bfloat16": torch.tensor([1.5, -2.0], dtype=torch.bfloat16),
         "complex": torch.tensor([1 + 2j, 3 - 4j]),
-        "conjugate": torch.tensor([1 + 2j, 3 - 4j]).conj(),
         "transposed": torch.arange(6).reshape(2, 3).T,
+        "column": torch.arange(6).reshape(3, 2)[:, 1],
+        "expanded": torch.ones(1).expand(3),
+        "channels_last": torch.ones(2, 2, 2, 2).to(memory_format=torch.channels_last),
         "part": wide[10:20],
         "large": wide,
         "sparse": torch.eye(3).to_sparse(),
@@ -102,7 +104,7 @@ def tensors() -> dict[str, torch.Tensor]:
 
 def all_kinds(items: list[Any]) -> Sample:
     first = torch.tensor(items)
-    return Sample(tensors(), [first, first], ("a", "b"))
+    return Sample(tensors(), [first, first, first[:1]], ("a", "b"))
 
 
 @pytest.mark.parametrize("method", METHODS)
@@ -120,13 +122,17 @@ def test_batches_of_workers_are_what_collate_made(job: StartJob, tmp_path: pathl
     for kinds, shared, names in loader:
         assert (names, shared[0] is shared[1]) == (("a", "b"), True)
         found += shared[0].tolist()
+        shared[2].fill_(-1)  # a view of the same memory
+        assert shared[0][0] == -1
+        shared[0].detach_()  # which is no view
         for name, expected in tensors().items():
             t = kinds[name]
-            assert (t.dtype, t.shape, t.layout, t.requires_grad) == (expected.dtype, expected.shape, expected.layout, expected.requires_grad), name
+            assert all(getattr(t, kind) == getattr(expected, kind) for kind in ("dtype", "shape", "layout", "requires_grad")), name
+            assert name == "sparse" or t.stride() == expected.stride(), name
             assert torch.equal(*(x.to_dense() if name == "sparse" else x for x in (t, expected))), name
         kinds["transposed"] += 1  # a script can change its batch
         assert kinds["large"].is_shared()
-        assert not kinds["part"].is_shared()
+        assert not kinds["column"].is_shared()
     assert sorted(found) == list(range(100))
 
 

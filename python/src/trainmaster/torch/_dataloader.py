@@ -32,7 +32,7 @@ from ._group import Group
 
 _RETRIES = 3  # of the same batch, after workers that died
 _END_OF_WORKER = 0.5  # seconds: the sockets of a worker close before it counts as dead
-_INLINE = 256 << 10  # bytes of the largest tensor that is copied through the pipe of the workers
+_INLINE = 256 << 10  # bytes of the largest storage whose content goes through the pipe of the workers
 _AGAIN = 0.2  # seconds between signals to a main thread that has not noticed
 
 
@@ -64,25 +64,18 @@ def _same(result: Any) -> Any:
 
 
 class _Pickler(ForkingPickler):
-    """Pickles the content of small tensors. torch sends the descriptor of shared memory, over a connection for each tensor."""
+    """Pickles tensors as torch does, but for small storages: their content, instead of a descriptor of shared memory, over a connection for each."""
 
     def reducer_override(self, value: Any) -> Any:
-        """Return how a tensor is pickled here."""
-        if (
-            type(value) is not torch.Tensor
-            or value.requires_grad
-            or value.layout != torch.strided
-            or value.device.type != "cpu"
-            or not 0 < value.nbytes <= _INLINE
-        ):
-            return NotImplemented
-        content = bytearray(value.resolve_conj().resolve_neg().reshape(-1).view(torch.uint8).numpy())
-        return _tensor, (content, value.dtype, tuple(value.shape))
+        """Return how a storage is pickled here."""
+        if type(value) is torch.UntypedStorage and value.device.type == "cpu" and 0 < value.nbytes() <= _INLINE and not value.is_shared():
+            return _storage, (bytearray(torch.empty(0, dtype=torch.uint8).set_(value).numpy()),)
+        return NotImplemented
 
 
-def _tensor(content: bytearray, dtype: torch.dtype, shape: tuple[int, ...]) -> torch.Tensor:
-    """Return a tensor with this content."""
-    return torch.frombuffer(content, dtype=dtype).reshape(shape)
+def _storage(content: bytearray) -> torch.UntypedStorage:
+    """Return a storage with this content."""
+    return torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
 
 
 class _Packed:
