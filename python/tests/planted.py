@@ -362,8 +362,8 @@ BUGS = [
         "test_group.py::test_gradient_is_that_of_the_mean_over_all_records[agent killed]",
     ),
     Bug(
-        "F459", "the end of a job is an error", "torch/_checkpoints.py", "            except errors.OverError:\n                client.over =",
-        "            except ZeroDivisionError:\n                client.over =",
+        "F459", "the end of a job is an error", "torch/_checkpoints.py", "            except errors.OverError:\n                client._end",
+        "            except ZeroDivisionError:\n                client._end",
         "test_checkpoints.py::test_script_that_starts_after_the_end_loads_the_last_step",
     ),
     Bug(
