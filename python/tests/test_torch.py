@@ -22,7 +22,7 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from lab import Job, kill, number_of, numbers, once_per_pass
+from lab import Job, ends, kill, number_of, numbers, once_per_pass
 from torch.utils.data._utils import signal_handling
 
 import trainmaster as tm
@@ -239,6 +239,40 @@ def test_worker_that_is_killed_in_a_message_does_not_block_the_loop(job: StartJo
     loader.close()
     once_per_pass(seen, 4000, 1)
     j.verify()
+
+
+SLOW = """
+import time
+import torch
+import trainmaster as tm
+
+def large(items):
+    return [torch.full((50_000,), float(i)) for i in range(10)]
+
+if __name__ == "__main__":
+    with tm.Client() as client:
+        loader = tm.torch.DataLoader("numbers-*", decode=len, collate_fn=large, batch_size=10, num_workers=2, client=client)
+        for _ in loader:
+            time.sleep(1)  # the workers draw ahead
+            print(*loader.worker_pids, flush=True)
+            time.sleep(1000)
+"""
+
+
+def test_workers_end_with_a_script_that_is_killed(tmp_path: pathlib.Path) -> None:
+    """F510: a worker whose message does not fit the pipe would wait for ever, since the other workers could read it."""
+    numbers(tmp_path, 1000)
+    (tmp_path / "slow.py").write_text(SLOW)
+    script = subprocess.Popen([sys.executable, "slow.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    try:
+        assert script.stdout is not None
+        workers = [int(pid) for pid in script.stdout.readline().split()]
+        assert len(workers) == 2
+    finally:
+        script.kill()
+        script.wait()
+    for worker in workers:
+        ends(worker)
 
 
 def exits_at_40(record: memoryview) -> Any:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+import fcntl
+import functools
 import io
+import mmap
 import multiprocessing
 import multiprocessing.connection
 import operator
+import os
 import pickle
 import select
 import signal
@@ -32,7 +37,9 @@ from ._group import Group
 
 _RETRIES = 3  # of the same batch, after workers that died
 _END_OF_WORKER = 0.5  # seconds: the sockets of a worker close before it counts as dead
-_INLINE = 256 << 10  # bytes of the largest storage whose content goes through the pipe of the workers
+_INLINE = 256 << 10  # bytes of content in a message. A larger copy takes longer than torch's way
+_PIPE = 1 << 20  # bytes of the pipe of the workers: the kernel gives it to each user
+_OTHER_PAGES = 3  # of a message: its length, its other content, and its last page
 _AGAIN = 0.2  # seconds between signals to a main thread that has not noticed
 
 
@@ -64,11 +71,16 @@ def _same(result: Any) -> Any:
 
 
 class _Pickler(ForkingPickler):
-    """Pickles tensors as torch does, but for small storages: their content, instead of a descriptor of shared memory, over a connection for each."""
+    """Pickles tensors as torch does, but for storages that fit: their content, instead of a descriptor of shared memory that needs a connection."""
+
+    def __init__(self, file: io.BytesIO, room: int) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._room = room
 
     def reducer_override(self, value: Any) -> Any:
         """Return how a storage is pickled here."""
-        if type(value) is torch.UntypedStorage and value.device.type == "cpu" and 0 < value.nbytes() <= _INLINE and not value.is_shared():
+        if type(value) is torch.UntypedStorage and value.device.type == "cpu" and 0 < value.nbytes() <= self._room and not value.is_shared():
+            self._room -= value.nbytes()
             return _storage, (bytearray(torch.empty(0, dtype=torch.uint8).set_(value).numpy()),)
         return NotImplemented
 
@@ -81,13 +93,29 @@ def _storage(content: bytearray) -> torch.UntypedStorage:
 class _Packed:
     """A result of a worker, which is pickled when it is made. It is unpickled as the result."""
 
-    def __init__(self, result: Any) -> None:
+    def __init__(self, result: Any, room: int) -> None:
         pickled = io.BytesIO()
-        _Pickler(pickled, pickle.HIGHEST_PROTOCOL).dump(result)
+        _Pickler(pickled, room).dump(result)
         self._pickled = pickled.getvalue()
 
     def __reduce__(self) -> Any:
         return pickle.loads, (self._pickled,)
+
+
+def _room(messages: int) -> int:
+    """Return how many bytes of content each of these messages can have, such that a pipe has room for all of them.
+
+    A worker in the middle of a message would wait there for a loop that trains, or for ever if the script is killed.
+    """
+    reader, writer = os.pipe()
+    try:
+        pages = fcntl.fcntl(writer, fcntl.F_SETPIPE_SZ, _PIPE) // mmap.PAGESIZE
+    except OSError:  # this user has too many large pipes
+        return 0
+    finally:
+        os.close(reader)
+        os.close(writer)
+    return min(_INLINE, max(0, pages // messages - _OTHER_PAGES) * mmap.PAGESIZE)
 
 
 class _Watch:
@@ -249,18 +277,21 @@ class DataLoader(Loader):
         loader: TorchLoader[Any] = TorchLoader(
             self.dataset,  # type: ignore[arg-type]
             batch_sampler=addresses(),
-            collate_fn=_Packed if self.num_workers else _same,
+            collate_fn=_same,
             num_workers=self.num_workers,
             **{"generator": generator, **self._arguments},
         )
         if not self.num_workers:
             return iter(loader)
+        loader.collate_fn = functools.partial(_Packed, room=_room(self.num_workers * (loader.prefetch_factor or 1)))
         _watch.install()
         try:
             _watch.is_starting = True
             # Ctrl-C is for this process, which ends the workers. It would end a worker that has not reached torch's loop, as a failure.
             signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
             iterator = iter(loader)
+            with contextlib.suppress(OSError):
+                fcntl.fcntl(iterator._worker_result_queue._reader.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)  # type: ignore[attr-defined]
             self._workers = iterator._workers  # type: ignore[attr-defined]
             signal_handling._remove_worker_pids(id(iterator))
             iterator._worker_pids_set = False  # type: ignore[attr-defined]
