@@ -89,8 +89,8 @@ func TestAgentSaysWhyAProxyRefusesIt(t *testing.T) {
 	proxy.token.Store(&token)
 	write(t, file, "two")
 	for caFile, reason := range map[string]string{
-		proxy.caFile: "found a program that refuses this trainer",
-		other:        "certificate signed by unknown authority",
+		proxy.caFile: "level=warning msg=\"no master at this address, trying on\" call=Join error=\"expected a master at " + proxy.addr + ", found a program that refuses this trainer",
+		other:        "level=warning msg=\"no master at this address, trying on\" call=Join error=\"expected a master at " + proxy.addr + ", found a program without TLS, or with another certificate",
 	} {
 		a := startAgent(t, j.dir, "--addr", proxy.addr, "--ca-file", caFile, "--token-file", file, "--id", "python")
 		a.send("hello", map[string]any{"version": 1, "sdk": "0", "wait": 60})

@@ -52,6 +52,8 @@ def _program(checkout: pathlib.Path) -> pathlib.Path:
     missing = f"{program}: expected the program for the wheel, found none"
     if named:
         raise FileNotFoundError(f"{missing}: correct TRAINMASTER_BIN, or unset it")
+    if not (checkout / "cmd" / "master").is_dir():
+        raise FileNotFoundError(f"{missing}: build the wheel in a checkout of the project, or set TRAINMASTER_BIN")
     try:
         subprocess.run(["make", "build"], cwd=checkout, check=True)
     except (OSError, subprocess.CalledProcessError) as e:

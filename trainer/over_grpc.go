@@ -200,6 +200,8 @@ func (o *overGRPC) refused(err error) error {
 		return fmt.Errorf("%w at %s, found a program that refuses this trainer: %w", errNoMaster, o.addr, err)
 	case s.Code() == codes.Unimplemented:
 		return fmt.Errorf("%w at %s, found a gRPC server without the service Coordinator", errNoMaster, o.addr)
+	case strings.Contains(s.Message(), "authentication handshake failed"):
+		return fmt.Errorf("%w at %s, found a program without TLS, or with another certificate: %w", errNoMaster, o.addr, err)
 	case strings.Contains(s.Message(), "error reading server preface"):
 		return fmt.Errorf("%w at %s, found a program of another protocol: %w", errNoMaster, o.addr, err)
 	}

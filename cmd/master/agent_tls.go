@@ -14,6 +14,7 @@ import (
 	"google.golang.org/grpc/credentials"
 
 	"trainmaster/cmd/internal/cli"
+	"trainmaster/internal/filekind"
 )
 
 // proxyFlags name what a proxy before a master expects: TLS, and a token in each request.
@@ -53,7 +54,7 @@ func (p *proxyFlags) options(cmd *cobra.Command, hasAddr bool) ([]grpc.DialOptio
 }
 
 func readAuthorities(path string) (*x509.CertPool, error) {
-	content, err := os.ReadFile(path)
+	content, err := readRegular(path)
 	if err != nil {
 		return nil, err
 	}
@@ -64,11 +65,19 @@ func readAuthorities(path string) (*x509.CertPool, error) {
 	return authorities, nil
 }
 
+// readRegular reads a file. It never waits, as for the writer of a pipe.
+func readRegular(path string) ([]byte, error) {
+	if err := filekind.CheckFile(path); err != nil {
+		return nil, err
+	}
+	return os.ReadFile(path)
+}
+
 // tokenFile is the path of a file with a bearer token, which can change: Kubernetes replaces the tokens of pods.
 type tokenFile string
 
 func (f tokenFile) read() (string, error) {
-	content, err := os.ReadFile(string(f))
+	content, err := readRegular(string(f))
 	if err != nil {
 		return "", err
 	}

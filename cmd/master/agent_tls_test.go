@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
 )
 
@@ -24,6 +25,10 @@ func TestFilesForATLSProxy(t *testing.T) {
 	server := httptest.NewTLSServer(http.NotFoundHandler())
 	t.Cleanup(server.Close)
 	ca := file("ca.pem", string(pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: server.Certificate().Raw})))
+	fifo := filepath.Join(dir, "fifo")
+	if err := syscall.Mkfifo(fifo, 0o600); err != nil {
+		t.Fatal(err)
+	}
 	none, token := file("none.pem", "x"), file("token", "a token")
 	tests := map[string]struct {
 		args []string
@@ -33,6 +38,7 @@ func TestFilesForATLSProxy(t *testing.T) {
 		"no proxy":          {[]string{"--endpoints", "127.0.0.1:1", "--ca-file", none}, "expected --addr of a TLS proxy"},
 		"no certificate":    {[]string{"--addr", "127.0.0.1:1", "--ca-file", none}, "expected certificates in PEM, found none"},
 		"missing":           {[]string{"--addr", "127.0.0.1:1", "--ca-file", filepath.Join(dir, "missing")}, "expected a PEM file: no such file"},
+		"pipe":              {[]string{"--addr", "127.0.0.1:1", "--ca-file", ca, "--token-file", fifo}, "expected a regular file, found a named pipe"},
 		"two words":         {[]string{"--addr", "127.0.0.1:1", "--ca-file", ca, "--token-file", token}, "expected one token in printable ASCII, found 7 bytes"},
 	}
 	for name, c := range tests {

@@ -28,6 +28,7 @@ if __name__ == "__main__":
 def checkout(directory: pathlib.Path, build: str) -> pathlib.Path:
     """Make a checkout with this package, whose `make build` is a command, and return the directory of the package."""
     shutil.copytree(PACKAGE, directory / "python", ignore=shutil.ignore_patterns("tests", ".*", "__pycache__"))
+    (directory / "cmd" / "master").mkdir(parents=True)
     (directory / "Makefile").write_text(f"build:\n\t{build}\n")
     return directory / "python"
 
@@ -90,3 +91,9 @@ def test_wheel_without_a_program_is_refused(tmp_path: pathlib.Path, environment:
     done = built(checkout(tmp_path, "false"), **environment)
     assert done.returncode == 1
     assert said in done.stderr
+
+
+def test_wheel_outside_of_a_checkout_is_refused(tmp_path: pathlib.Path) -> None:
+    package = checkout(tmp_path, "false")
+    (tmp_path / "cmd" / "master").rmdir()
+    assert "found none: build the wheel in a checkout of the project, or set TRAINMASTER_BIN" in built(package).stderr

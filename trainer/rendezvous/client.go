@@ -418,11 +418,11 @@ func explain(err error) error {
 	case "OTHER_JOB":
 		return fmt.Errorf("%w: %s: give the --job or the --addr of the job of this member", ErrRefused, status.Convert(err).Message())
 	}
-	switch status.Code(err) {
-	case codes.InvalidArgument:
-		return fmt.Errorf("%w: %s: correct the flags of this member", ErrRefused, status.Convert(err).Message())
-	case codes.Unimplemented:
-		return fmt.Errorf("%w: %s: expected a master with the service Rendezvous: check the address, and start a master of this version", ErrRefused, status.Convert(err).Message())
+	switch text := status.Convert(err).Message(); {
+	case status.Code(err) == codes.InvalidArgument:
+		return fmt.Errorf("%w: %s: correct the flags of this member", ErrRefused, text)
+	case status.Code(err) == codes.Unimplemented && strings.Contains(text, "unknown "): // not the 404 of a proxy
+		return fmt.Errorf("%w: %s: expected a master with the service Rendezvous: check the address, and start a master of this version", ErrRefused, text)
 	}
 	return err
 }
