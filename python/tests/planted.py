@@ -209,6 +209,34 @@ BUGS = [
         "test_torch.py::test_workers_end_with_a_script_that_is_killed",
     ),
     Bug(
+        "F511", "a flush is pushed from the gradient in hand", "torch/_optimizer.py", "own = sent if self.push_every == 1 else np.zeros_like(sent)", "own = sent",
+        "test_optimizer.py::test_push_of_waiting_batches_leaves_the_gradient_in_hand",
+    ),
+    Bug(
+        "F512", "tasks finish before the step", "torch/_optimizer.py", 'self.ps.session._waits_for_step = self.ps.mode == "async"', "self.ps.session._waits_for_step = False",
+        "test_optimizer.py::test_tasks_wait_for_the_step_of_accumulated_gradients",
+    ),
+    Bug(
+        "F512", "a loop without steps waits", "_sampler.py", "self.finished(is_last=need.wait)", "self.finished()",
+        "test_optimizer.py::test_loop_without_steps_ends",
+    ),
+    Bug(
+        "F513", "a server without parameters ends the script", "client.py", "return lost if self.explicit else (*lost, errors.RolledBackError)",
+        "return (*lost, errors.RolledBackError) if self._cuts else lost", "test_optimizer.py::test_server_without_parameters_gets_those_of_the_trainer",
+    ),
+    Bug(
+        "F514", "a gradient that is not finite waits", "torch/_optimizer.py", "        if self.push_every > 1:\n            self._require_finite()\n", "",
+        "test_optimizer.py::test_gradient_that_is_not_finite_is_refused_in_its_own_step",
+    ),
+    Bug(
+        "F515", "a refused optimizer keeps its session", "torch/_optimizer.py", "        except BaseException:\n            self.ps.close()\n", "        except BaseException:\n",
+        "test_optimizer.py::test_optimizer_can_be_made_after_one_that_was_refused",
+    ),
+    Bug(
+        "F516", "the end of a session counts as that of an agent", "client.py", "if self._agent.process.returncode:", "if True:",
+        "test_client.py::test_sessions_that_end_are_not_ends_of_the_agent",
+    ),
+    Bug(
         "F545", "done() between two passes counts the next batch", "loader.py", "if self._is_ahead:", "if False:",
         "test_loader.py::test_batch_that_passes_has_read_ahead_is_not_trained[done]",
     ),

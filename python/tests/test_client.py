@@ -140,6 +140,14 @@ def test_loader_whose_agent_always_ends_raises(job: StartJob, tmp_path: pathlib.
     loader.close()
 
 
+def test_sessions_that_end_are_not_ends_of_the_agent(job: StartJob) -> None:
+    """F516: as in a rolling restart of parameter servers."""
+    with tm.Client(job().addr) as client:
+        for _ in range(7):
+            client._restart()
+        assert client.session == 8
+
+
 def test_answer_without_a_task_is_no_progress(job: StartJob, tmp_path: pathlib.Path) -> None:
     """F548: the ends of the agent of a group are counted as those of another loader."""
     j = job()

@@ -6,13 +6,14 @@ import contextlib
 import functools
 import pathlib
 import threading
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from lab import Servers, await_text, refuses
+from lab import Servers, await_text, end, number_of, numbers, refuses
 
 import trainmaster as tm
 
@@ -174,3 +175,116 @@ def test_parameters_elsewhere_are_those_of_the_version_after_an_interrupt(tmp_pa
         opt.ps._reopen()
         assert torch.allclose(model.weight.detach(), before / 8), "the end of the job has replaced the trained parameters"
         client.over = ""
+
+
+def one_weight() -> torch.nn.Linear:
+    model = torch.nn.Linear(1, 1, bias=False)
+    torch.nn.init.zeros_(model.weight)
+    return model
+
+
+def ones(record: memoryview) -> torch.Tensor:
+    return torch.tensor([1.0])
+
+
+def test_push_of_waiting_batches_leaves_the_gradient_in_hand(tmp_path: pathlib.Path) -> None:
+    """F511: the gradient of batch i is -10**i. Tasks have 3 batches, and two are pushed together, as their mean."""
+    for name, pulls, expected in (("end", (), 5.5 + 100 + 5500 + 100_000), ("pull", (1, 4), 1 + 55 + 1000 + 55_000)):
+        (tmp_path / name).mkdir()
+        with trainer(tmp_path / name, "--chunks-per-task", "1") as client:
+            model = one_weight()
+            loader = tm.torch.DataLoader(numbers(tmp_path / name, 6, shards=1, per_chunk=3), decode=ones, batch_size=1, client=client)
+            opt = tm.torch.ParameterServerOptimizer(model, "sgd", lr=1.0, push_every=2, client=client)
+            opt.zero_grad()
+            for i, x in enumerate(loader):
+                (-(10.0**i) * model(x)).mean().backward()
+                if i in pulls:
+                    opt.pull()
+                opt.step()
+                opt.zero_grad()
+            opt.pull()
+            assert model.weight.item() == expected, name
+
+
+def test_tasks_wait_for_the_step_of_accumulated_gradients(tmp_path: pathlib.Path) -> None:
+    """F512: a step for each 4 batches, and tasks of 2. The agent is killed after batch 3, when the first task is used."""
+    with trainer(tmp_path, "--chunks-per-task", "1", "--passes", "1") as client:
+        model = torch.nn.Linear(8, 1, bias=False)
+        torch.nn.init.zeros_(model.weight)
+        loader = tm.Loader(numbers(tmp_path, 8, shards=1, per_chunk=2), decode=number_of, batch_size=1, client=client)
+        opt = tm.torch.ParameterServerOptimizer(model, "sgd", lr=1.0, client=client)
+        opt.zero_grad()
+        for i, numbers_of_batch in enumerate(loader, 1):
+            (-model.weight[0, int(numbers_of_batch[0])]).backward()
+            if i == 3:
+                time.sleep(1)  # a finish that comes too early is stored
+                end(client.agent_pid)
+            if i % 4 == 0 or loader.is_last:
+                opt.step()
+                opt.zero_grad()
+        opt.pull()
+        assert model.weight.min() >= 1, model.weight
+        assert client.over == "the job has ended"
+
+
+def test_loop_without_steps_ends(tmp_path: pathlib.Path) -> None:
+    """A script can leave batches out."""
+    with trainer(tmp_path, "--chunks-per-task", "1", "--passes", "2") as client:
+        loader = tm.Loader(numbers(tmp_path, 200, shards=1, per_chunk=2), batch_size=1, client=client)
+        opt = tm.torch.ParameterServerOptimizer(one_weight(), "sgd", lr=1.0, client=client)
+        assert sum(1 for _ in loader) == 400
+        opt.step(records=1)
+
+
+def test_server_without_parameters_gets_those_of_the_trainer(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F513: a server of an asynchronous job is killed before its first set, and the next push finds no parameters."""
+    with trainer(tmp_path, "--passes", "1") as client:
+        loader = tm.Loader(numbers(tmp_path, 400), decode=number_of, batch_size=10, client=client)
+        model, call, pushes = one_weight(), client._call, 0
+        opt = tm.torch.ParameterServerOptimizer(model, "sgd", lr=1.0, client=client)
+
+        def lost(op: str, **fields: Any) -> dict[str, Any]:
+            nonlocal pushes
+            pushes += op == "push_pull"
+            if op == "push_pull" and pushes == 4:
+                raise tm.errors.RolledBackError("push: parameter server has no parameters, and the job has no checkpoint set yet")
+            return call(op, **fields)
+
+        monkeypatch.setattr(client, "_call", lost)
+        for _ in loader:
+            opt.zero_grad()
+            (-model(torch.ones(1))).sum().backward()
+            opt.step()
+        assert client.session == 2
+        assert opt.pull()
+        assert model.weight.item() >= 40
+
+
+def test_gradient_that_is_not_finite_is_refused_in_its_own_step(tmp_path: pathlib.Path) -> None:
+    """F514: two batches are pushed together. The other one counts."""
+    with trainer(tmp_path) as client:
+        model = one_weight()
+        loader = tm.Loader(numbers(tmp_path, 4, shards=1), batch_size=1, client=client)
+        opt = tm.torch.ParameterServerOptimizer(model, "sgd", lr=1.0, push_every=2, client=client)
+        for i, _ in enumerate(loader):
+            opt.zero_grad()
+            (-model.weight.sum() * (float("nan") if i == 1 else 2.0)).backward()
+            if i == 1:
+                refuses("step: expected finite gradients, found gradient 'weight': element 0 is nan", opt.step)
+            else:
+                opt.step()
+        opt.pull()
+        assert model.weight.item() == 4  # (2 + 2) / 2, and 2
+
+
+def test_optimizer_can_be_made_after_one_that_was_refused(tmp_path: pathlib.Path) -> None:
+    """F515: a session has one model."""
+    with trainer(tmp_path, "--update-mode", "sync") as client:
+        make = functools.partial(tm.torch.ParameterServerOptimizer, one_weight(), "sgd", client=client)
+        refuses("push_every, pull_every: expected 1 in a synchronous job", functools.partial(make, lr=0.1, push_every=2))
+        first = make(lr=0.1)
+        refuses("expected one model in a session, found a second one", functools.partial(make, lr=0.1))
+        assert client.session == 2
+        first.ps.close()
+        assert make(lr=0.1).ps.version == first.ps.version
+        assert client.session == 3

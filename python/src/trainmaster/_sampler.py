@@ -49,7 +49,7 @@ class Sampler:
 
     def _supply(self, need: Need) -> None:
         """Get tasks for the account."""
-        finished = self.finished()
+        finished = self.finished(is_last=need.wait)
         may_not_wait = need.wait and bool(self.is_in_group or self._unapplied())
         patience, self.patience = self.patience, 0.0
         works: list[Work] | None = []
@@ -80,10 +80,10 @@ class Sampler:
     def _unapplied(self) -> Collection[int]:
         return () if self.checkpoints is None else self.checkpoints._unapplied
 
-    def finished(self) -> tuple[int, ...]:
-        """Return tasks that are finished and not reported. A step must have applied all their records."""
-        unapplied = self._unapplied()
-        return tuple(t for t in self.account.finished if t not in unapplied)
+    def finished(self, is_last: bool = False) -> tuple[int, ...]:
+        """Return tasks that are finished and not reported. A step must have applied all their records, unless no step `is_last` to come."""
+        unapplied, unstepped = self._unapplied(), () if is_last else self.client._unstepped
+        return tuple(t for t in self.account.finished if t not in unapplied and t not in unstepped)
 
     def require_applied(self) -> None:
         """Refuse to continue if the loop has used records that no step has applied."""
@@ -102,7 +102,7 @@ class Sampler:
 
     def report_last(self) -> None:
         """Report finished tasks at the end of the loop, and wait until they are stored."""
-        finished = self.finished()
+        finished = self.finished(is_last=True)
         if finished and not self.client.over:
             self.client._report_finished(finished)
         self.account.reported(self.account.finished)
@@ -110,7 +110,7 @@ class Sampler:
     def use(self) -> None:
         """Note that the loop has used the oldest batch."""
         batch, client = self.account.head, self.client
-        has_end = self.account.ends(batch)  # of a task
+        has_end = self.account.ends(batch) or bool(self.account.finished)  # of a task, also of one that waits for a step
         if client._before_finish is not None and has_end:
             client._before_finish()
         if client._cuts:
@@ -118,6 +118,9 @@ class Sampler:
         if client._is_lost:
             return
         self.account.consume()
+        if client._waits_for_step:
+            client._unstepped = frozenset() if client._has_stepped else client._unstepped.union(batch.counts)
+            client._has_stepped = False
         if client._cuts:
             client._boundary(self.finished())
         elif has_end:  # the next request for tasks can be a task later

@@ -150,6 +150,9 @@ class Client:
         self._on_restart: list[Callable[[], None]] = []  # called in each further session
         self._unreported: Callable[[], tuple[int, ...]] = tuple  # finished tasks of the open loader
         self._before_finish: Callable[[], None] | None = None  # called before tasks finish
+        self._waits_for_step = False  # tasks of a loader finish with a step of an optimizer
+        self._has_stepped = False  # since the loop has used a batch
+        self._unstepped: frozenset[int] = frozenset()  # tasks with records that the loop has used since the last step
         self._while_waiting: Callable[[], bool] | None = None  # called while there is no task; true ends the work of this trainer
         self._has_dataset = False  # this process has named it, or has had a task
         self._warned = time.monotonic()
@@ -219,7 +222,7 @@ class Client:
     def _lost(self) -> tuple[type[Exception], ...]:
         """The errors after which another session must begin."""
         lost: tuple[type[Exception], ...] = (errors.AgentLostError, errors.SessionLostError)
-        return (*lost, errors.RolledBackError) if self._cuts else lost
+        return lost if self.explicit else (*lost, errors.RolledBackError)
 
     @property
     def window(self) -> int:
@@ -618,10 +621,12 @@ class Client:
             raise errors.AgentError(  # no other session begins after it
                 f"agent: expected it to run, found {self._restarts} ends without a task between them: its messages are on standard error"
             )
-        self._restarts += 1
         self._is_lost = True  # until its end: after an exception in it, another session begins
         log.warning("the agent or its session was lost: starting another one")
         self._agent.close(in_order=False)
+        if self._agent.process.returncode:  # otherwise it has ended with its session, as after a rollback
+            self._restarts += 1
+        self._has_stepped, self._unstepped = False, frozenset()
         self._held, self._given_back = _Held(), ()
         self._agent = self._start()
         try:

@@ -117,6 +117,10 @@ class Client:
         if not isinstance(client, (Session, type(None))):
             raise TypeError(f"client: expected a tm.Client, found {client!r}")
         self.session = client or shared()
+        if self.session.explicit:
+            raise errors.InvalidError("parameter servers: expected a job without --explicit-commit, found one with it: the servers count the steps")
+        if any(isinstance(getattr(f, "__self__", None), Client) for f in self.session._on_restart):
+            raise errors.InvalidError("ps_open: expected one model in a session, found a second one: close() the first client")
         self._settings: dict[str, Any] = {
             "tensors": [{"name": name, "shape": list(a.shape), "dtype": "float32"} for name, a in arrays.items()],
             "optimizer": {k: v for k, v in rule.items() if v is not None},
@@ -133,15 +137,28 @@ class Client:
         self._done = 0  # sequence number of the last request that is answered
         # A job without cuts never returns to its beginning. The arrays of the model change while it trains.
         self._initial = {name: a.copy() for name, a in arrays.items()} if self.session._cuts else {}
+        self._begin(arrays)
+        self.session._on_restart.append(self._reopen)
+
+    def _begin(self, arrays: Arrays) -> None:
+        """Open the arrays, in another session if this one has ended."""
+        session = self.session
         while True:
             try:
-                self._open(arrays)
-                break
-            except self.lost:  # as in the rollback of a synchronous job whose servers have just started
-                if self.session._has_tasks():
+                if session._is_lost and not session._has_tasks():
+                    session._restart()
+                return self._open(arrays)
+            except BaseException as e:
+                session._is_lost = True  # the agent can have a model, and a session has one
+                # A synchronous job rolls back when its servers have just started.
+                if not isinstance(e, self.lost) or session._has_tasks():
                     raise
-                self.session._restart()
-        self.session._on_restart.append(self._reopen)
+
+    def close(self) -> None:
+        """End the session of the trainer, so that another client can be made. Tasks in hand return to the queue."""
+        with contextlib.suppress(ValueError):  # it was closed before
+            self.session._on_restart.remove(self._reopen)
+        self.session._is_lost = True
 
     @property
     def mode(self) -> str:

@@ -124,6 +124,15 @@ class Lookups:
         """Drop the gradients since the last step."""
         self._new = {}
 
+    def not_finite(self) -> str:
+        """Describe a gradient since the last step that is not finite; "": there is none."""
+        for name, found in self._new.items():
+            for keys, gradients in found:
+                if not np.isfinite(gradients).all():
+                    row, element = np.argwhere(~np.isfinite(gradients))[0]
+                    return f"gradient of table {name!r}: element {element} of id {keys[row]} is {gradients[row, element]}"
+        return ""
+
     def added_to(self, parts: Parts, factor: float) -> Parts:
         """Return parts and the gradients since the last step, multiplied by a factor."""
         new = {name: [(keys, gradients * np.float32(factor)) for keys, gradients in found] for name, found in self._new.items()}

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 
 from .. import errors
@@ -98,14 +99,19 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
             tables=self._lookups.tables,
             **settings,
         )
-        self._lookups.serve(self.ps)
-        if self.ps.mode == "sync" and (push_every, pull_every) != (1, 1):
-            raise ValueError("push_every, pull_every: expected 1 in a synchronous job, where each step has one batch of each trainer")
-        self.push_every, self.pull_every = push_every, pull_every
-        super().__init__(list(named.values()), {"lr": self.ps.learning_rate})
-        self._view()
+        try:
+            self._lookups.serve(self.ps)
+            if self.ps.mode == "sync" and (push_every, pull_every) != (1, 1):
+                raise ValueError("push_every, pull_every: expected 1 in a synchronous job, where each step has one batch of each trainer")
+            self.push_every, self.pull_every = push_every, pull_every
+            super().__init__(list(named.values()), {"lr": self.ps.learning_rate})
+            self._view()
+        except BaseException:
+            self.ps.close()
+            raise
         self.ps.on_moved = self._view
         self.ps.session._before_finish = self.flush
+        self.ps.session._waits_for_step = self.ps.mode == "async"
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse a further group: the servers have the parameters of the model, as it was when the optimizer was made."""
@@ -124,7 +130,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
             if not _is_view(p, place):
                 p.grad = None
             elif p.grad is None or not _is_view(p.grad, gradient):
-                p.grad = torch.from_numpy(self.ps.gradients[name])
+                p.grad = torch.from_numpy(self._own[name])
         self._gradients.zero_()
         self._lookups.clear()
 
@@ -154,12 +160,15 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         if self.ps.session._is_lost:
             return loss  # the batch is dispatched again
         self._gather()
+        if self.push_every > 1:
+            self._require_finite()
         held = self._added(records or 1)
         if held.batches < self.push_every:
             self._held = held
         else:
             self._push(held)
         self._lookups.clear()
+        self.ps.session._has_stepped = True
         return loss
 
     def flush(self) -> None:
@@ -211,12 +220,21 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
             gradients = self._gradients * records if h.gradients is None else h.gradients.add(self._gradients, alpha=records)
         return _Held(h.batches + 1, h.records + records, gradients, self._lookups.added_to(h.rows, records), h.unpulled + 1)
 
+    def _require_finite(self) -> None:
+        """Refuse a gradient that is not finite in its own step: a later one would push it, with those of other batches."""
+        if not bool(torch.isfinite(self._gradients).all()):
+            for name, (_, gradient) in self._places.items():
+                for at in (~torch.isfinite(gradient.flatten())).nonzero().flatten().tolist():
+                    raise errors.InvalidError(f"step: expected finite gradients, found gradient {name!r}: element {at} is {gradient.flatten()[at]}")
+        if found := self._lookups.not_finite():
+            raise errors.InvalidError(f"step: expected finite gradients, found {found}")
+
     def _push(self, held: _Held) -> None:
         """Push gradients. Those that waited are forgotten when the agent has the request. After an exception before it, the next step pushes them."""
         self._settle()
         rows = rows_of(held.rows, 1 / held.records)
         if held.gradients is not None:
-            torch.mul(held.gradients, 1 / held.records, out=self._gradients)
+            torch.mul(held.gradients, 1 / held.records, out=self._sent)
         scale = float(self.param_groups[0]["lr"]) / self.ps.learning_rate
         is_pulled = held.unpulled >= self.pull_every
         before = self.ps.sequence
@@ -238,8 +256,12 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
 
     def _view(self) -> None:
         """Make the parameters and gradients of the model views of the arena, where they can be."""
-        self._gradients = torch.from_numpy(self.ps.flat_gradients)
-        self._places = {n: (torch.from_numpy(self.ps.parameters[n]), torch.from_numpy(self.ps.gradients[n])) for n in self._owners}
+        sent = self.ps.flat_gradients
+        own = sent if self.push_every == 1 else np.zeros_like(sent)  # those that wait are pushed while the script has others in hand
+        self._sent, self._gradients = torch.from_numpy(sent), torch.from_numpy(own)
+        begins = {n: (g.ctypes.data - sent.ctypes.data) // sent.itemsize for n, g in self.ps.gradients.items()}
+        self._own = {n: own[begins[n] : begins[n] + g.size].reshape(g.shape) for n, g in self.ps.gradients.items()}
+        self._places = {n: (torch.from_numpy(self.ps.parameters[n]), torch.from_numpy(self._own[n])) for n in self._owners}
         self._held = _Held()
         self._lookups.clear()
         with torch.no_grad():
@@ -250,7 +272,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
                 if p.device.type == "cpu" and p.is_contiguous() and p.dtype == torch.float32:
                     # Tensors of their own: share_memory() moves the memory of a tensor, with all that have it.
                     p.data = torch.from_numpy(self.ps.parameters[name])
-                    p.grad = torch.from_numpy(self.ps.gradients[name])
+                    p.grad = torch.from_numpy(self._own[name])
                 else:
                     p.copy_(parameter)
 
@@ -280,7 +302,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
             else:
                 continue
             if _is_view(p, place):
-                p.grad = torch.from_numpy(self.ps.gradients[name])
+                p.grad = torch.from_numpy(self._own[name])
 
     def _take(self) -> None:
         """Have the parameters of the arena in the model."""
