@@ -246,7 +246,8 @@ def test_node_that_was_away_for_several_generations_takes_part_in_the_next(tmp_p
     from trainmaster.torch import elastic
 
     for name in ("TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS"):
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")  # so that it is restored: the handler sets it
+        monkeypatch.delenv(name)
     job = lab.Job(tmp_path / "master", "--ring", "1:2")
     a, b = (elastic.Handler(RendezvousParameters("trainmaster", job.addr, "none", 1, 2, id=name)) for name in "ab")
     check = elastic.Handler._check_size
@@ -296,7 +297,8 @@ def test_store_of_a_generation_outlives_the_master(tmp_path: pathlib.Path, monke
     from trainmaster.torch import elastic
 
     for name in ("TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS"):
-        monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv(name, "")  # so that it is restored: the handler sets it
+        monkeypatch.delenv(name)
     job = lab.Job(tmp_path / "master", "--ring", "1:1")
     node = elastic.Handler(RendezvousParameters("trainmaster", job.addr, "none", 1, 1, id="a"))
     try:

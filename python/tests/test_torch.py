@@ -263,7 +263,8 @@ def test_workers_end_with_a_script_that_is_killed(tmp_path: pathlib.Path) -> Non
     """F510: a worker whose message does not fit the pipe would wait for ever, since the other workers could read it."""
     numbers(tmp_path, 1000)
     (tmp_path / "slow.py").write_text(SLOW)
-    script = subprocess.Popen([sys.executable, "slow.py"], cwd=tmp_path, stdout=subprocess.PIPE, text=True)
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("TRAINMASTER_") or k == "TRAINMASTER_BIN"}
+    script = subprocess.Popen([sys.executable, "slow.py"], cwd=tmp_path, env=environment, stdout=subprocess.PIPE, text=True)
     try:
         assert script.stdout is not None
         workers = [int(pid) for pid in script.stdout.readline().split()]
