@@ -205,7 +205,7 @@ BUGS = [
         "test_loader.py::test_loop_of_another_thread_is_refused",
     ),
     Bug(
-        "F510", "messages of any size", "torch/_dataloader.py", "0 < value.nbytes() <= self._room and", "0 < value.nbytes() and",
+        "F510", "messages of any size", "torch/_dataloader.py", "0 < value.nbytes() <= self._room:", "0 < value.nbytes():",
         "test_torch.py::test_workers_end_with_a_script_that_is_killed",
     ),
     Bug(

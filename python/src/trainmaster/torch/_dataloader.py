@@ -79,7 +79,8 @@ class _Pickler(ForkingPickler):
 
     def reducer_override(self, value: Any) -> Any:
         """Return how a storage is pickled here."""
-        if type(value) is torch.UntypedStorage and value.device.type == "cpu" and 0 < value.nbytes() <= self._room and not value.is_shared():
+        # Also shared ones: default_collate makes them in a worker.
+        if type(value) is torch.UntypedStorage and value.device.type == "cpu" and 0 < value.nbytes() <= self._room:
             self._room -= value.nbytes()
             return _storage, (bytearray(torch.empty(0, dtype=torch.uint8).set_(value).numpy()),)
         return NotImplemented
