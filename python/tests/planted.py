@@ -147,8 +147,12 @@ BUGS = [
         "test_optimizer.py::test_bad_argument_of_an_exchange_is_named_and_ends_nothing",
     ),
     Bug(
-        "F540", "a rollback at the start ends the script", "ps.py", "if not isinstance(e, self.lost) or session._has_tasks():", "if True:",
+        "F540", "a rollback at the start ends the script", "ps.py", "if not isinstance(e, self.lost) or has_tasks:", "if True:",
         "test_optimizer.py::test_trainer_joins_a_synchronous_job_before_its_servers",
+    ),
+    Bug(
+        "F540", "tasks of the former session are finished in the next one", "ps.py", "has_tasks = session._has_tasks()", "has_tasks = False",
+        "test_optimizer.py::test_optimizer_that_is_made_in_the_loop_restarts_no_session",
     ),
     Bug(
         "F509", "a stopped agent of a ring is waited for", "_link.py", "with contextlib.suppress(errors.InvalidError):  # a member", "with contextlib.suppress(errors.AgentTimeoutError):  # a member",

@@ -131,10 +131,14 @@ def test_optimizer_that_is_made_in_the_loop_restarts_no_session(tmp_path: pathli
         next(iter(loader))
         session = client.session
 
-        def lost(*_: object) -> None:
-            raise tm.errors.AgentLostError("the agent has ended")
+        errors, begin = [tm.errors.AgentLostError("the agent has ended")], tm.ps.Client._open
 
-        monkeypatch.setattr(tm.ps.Client, "_open", lost)
+        def lost_once(self: tm.ps.Client, arrays: Any) -> None:
+            if errors:
+                raise errors.pop()
+            begin(self, arrays)
+
+        monkeypatch.setattr(tm.ps.Client, "_open", lost_once)
         refuses("the agent has ended", lambda: tm.ps.Client({"w": np.zeros(1, np.float32)}, client=client))
         assert client.session == session
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pathlib
+import platform
 import shutil
 import subprocess
 import sys
@@ -14,7 +15,6 @@ from lab import MASTER
 PACKAGE = pathlib.Path(__file__).parent.parent
 
 SCRIPT = """
-import sys
 import trainmaster as tm
 
 if __name__ == "__main__":
@@ -55,7 +55,7 @@ def pythons() -> list[str]:
 def test_installed_wheel_runs_a_job(tmp_path: pathlib.Path) -> None:
     """The program of the checkout is built if there is none. Each version of Python on this machine installs the same wheel."""
     found = wheel(checkout(tmp_path / "checkout", f"mkdir -p bin && cp {MASTER} bin/master"))
-    assert found.name.endswith("-py3-none-manylinux_2_17_x86_64.whl"), found
+    assert found.name.endswith(f"-py3-none-manylinux_2_17_{platform.machine()}.whl"), found
     for python in pythons():
         own = tmp_path / pathlib.Path(python).name
         subprocess.run([python, "-m", "venv", own], check=True)

@@ -144,6 +144,9 @@ func TestRefusedMemberNamesTheAction(t *testing.T) {
 	if found := explain(refusal(codes.FailedPrecondition, "OLD_GENERATION", ErrOldGeneration.Error()+": expected 7, found 1")).Error(); found != "another generation is current: expected 7, found 1" {
 		t.Errorf("expected the reason once, found %q", found)
 	}
+	if err := explain(status.Error(codes.Unimplemented, "unexpected HTTP status code received from server: 404 (Not Found)")); final(err) {
+		t.Errorf("404 of a proxy: expected another attempt, found %v", err)
+	}
 	for want, err := range map[string]error{
 		"the job has no ring: start the master again with it":                                      refusal(codes.FailedPrecondition, "NO_RING", "the job has no ring"),
 		"no such job here: give the --job or the --addr of the job of this member":                 refusal(codes.NotFound, "OTHER_JOB", "no such job here"),

@@ -81,7 +81,7 @@ class Sampler:
         return () if self.checkpoints is None else self.checkpoints._unapplied
 
     def finished(self, is_last: bool = False) -> tuple[int, ...]:
-        """Return tasks that are finished and not reported. A step must have applied all their records, unless no step `is_last` to come."""
+        """Return tasks that are finished and not reported. A step must have applied all their records, but if no step follows (`is_last`)."""
         unapplied, unstepped = self._unapplied(), () if is_last else self.client._unstepped
         return tuple(t for t in self.account.finished if t not in unapplied and t not in unstepped)
 

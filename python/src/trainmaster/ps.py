@@ -143,15 +143,16 @@ class Client:
     def _begin(self, arrays: Arrays) -> None:
         """Open the arrays, in another session if this one has ended."""
         session = self.session
+        has_tasks = session._has_tasks()
         while True:
             try:
-                if session._is_lost and not session._has_tasks():
+                if session._is_lost and not has_tasks:
                     session._restart()
                 return self._open(arrays)
             except BaseException as e:
                 session._is_lost = True  # the agent can have a model, and a session has one
                 # A synchronous job rolls back when its servers have just started.
-                if not isinstance(e, self.lost) or session._has_tasks():
+                if not isinstance(e, self.lost) or has_tasks:
                     raise
 
     def close(self) -> None:

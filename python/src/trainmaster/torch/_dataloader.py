@@ -37,8 +37,8 @@ from ._group import Group
 
 _RETRIES = 3  # of the same batch, after workers that died
 _END_OF_WORKER = 0.5  # seconds: the sockets of a worker close before it counts as dead
-_INLINE = 256 << 10  # bytes of content in a message. A larger copy takes longer than torch's way
-_PIPE = 1 << 20  # bytes of the pipe of the workers: the kernel gives it to each user
+_INLINE = 256 << 10  # largest number of bytes of content in a message: for 1 MiB, a descriptor takes less time
+_PIPE = 1 << 20  # bytes of the pipe of the workers, the default of pipe-max-size in Linux
 _OTHER_PAGES = 3  # of a message: its length, its other content, and its last page
 _AGAIN = 0.2  # seconds between signals to a main thread that has not noticed
 

@@ -120,6 +120,14 @@ class MemberStore(Store):
         self._must(keys, self._patience if timeout is None else timeout.total_seconds())
 
 
+class _SharedStore(PrefixStore):
+    """The store of torchrun: its keys are none of those with which nodes meet. It keeps the other store, of which torch keeps the part in C++."""
+
+    def __init__(self, store: MemberStore) -> None:
+        super().__init__("torchrun", store)
+        self._kept = store
+
+
 def _encoded(value: str | bytes) -> str:
     return base64.b64encode(value.encode() if isinstance(value, str) else bytes(value)).decode()
 
@@ -149,7 +157,6 @@ class Handler(RendezvousHandler):
         self._lock = threading.RLock()  # of the agent
         self._generation = 0  # in which this node runs its programs
         self._agent: Agent | None = None
-        self._store: MemberStore | None = None
         self._is_shut_down = False
 
     def call(self, op: str, **fields: Any) -> dict[str, Any]:
@@ -214,8 +221,7 @@ class Handler(RendezvousHandler):
                     if self._meet(store, state, end):
                         members, rank = state["members"], state["rank"]
                         log.info("generation %d: rank %d of %d", self._generation, rank, len(members))
-                        self._store = store  # the other one does not keep it
-                        shared = PrefixStore("torchrun", store)  # its keys are none of `_meet`
+                        shared = _SharedStore(store)
                         return RendezvousInfo(shared, rank, len(members), RendezvousStoreInfo.build(rank, shared, local_addr=members[rank]["host"]))
         except errors.MasterTimeoutError as e:
             raise RendezvousTimeoutError(str(e)) from e
