@@ -148,7 +148,7 @@ BUGS = [
     ),
     Bug(
         "F540", "a rollback at the start ends the script", "ps.py", "if not isinstance(e, self.lost) or has_tasks:", "if True:",
-        "test_optimizer.py::test_trainer_joins_a_synchronous_job_before_its_servers",
+        "test_optimizer.py::test_rollback_in_the_constructor_begins_another_session",
     ),
     Bug(
         "F540", "tasks of the former session are finished in the next one", "ps.py", "has_tasks = session._has_tasks()", "has_tasks = False",

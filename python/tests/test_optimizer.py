@@ -123,6 +123,26 @@ def test_trainer_joins_a_synchronous_job_before_its_servers(tmp_path: pathlib.Pa
         assert opt.ps.mode == "sync"
 
 
+def fail_once(monkeypatch: pytest.MonkeyPatch, error: Exception) -> None:
+    """Let the first client of parameter servers meet an error when it opens its arrays."""
+    errors, begin = [error], tm.ps.Client._open
+
+    def open_arrays(self: tm.ps.Client, arrays: Any) -> None:
+        if errors:
+            raise errors.pop()
+        begin(self, arrays)
+
+    monkeypatch.setattr(tm.ps.Client, "_open", open_arrays)
+
+
+def test_rollback_in_the_constructor_begins_another_session(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F540: the trainer has no tasks that it could lose."""
+    with trainer(tmp_path) as client:
+        fail_once(monkeypatch, tm.errors.RolledBackError("the job was rolled back"))
+        tm.ps.Client({"w": np.zeros(1, np.float32)}, client=client)
+        assert client.session == 2
+
+
 def test_optimizer_that_is_made_in_the_loop_restarts_no_session(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """F540: another session would finish the tasks that the loop has, under the numbers of others."""
     with trainer(tmp_path) as client:
@@ -131,14 +151,7 @@ def test_optimizer_that_is_made_in_the_loop_restarts_no_session(tmp_path: pathli
         next(iter(loader))
         session = client.session
 
-        errors, begin = [tm.errors.AgentLostError("the agent has ended")], tm.ps.Client._open
-
-        def lost_once(self: tm.ps.Client, arrays: Any) -> None:
-            if errors:
-                raise errors.pop()
-            begin(self, arrays)
-
-        monkeypatch.setattr(tm.ps.Client, "_open", lost_once)
+        fail_once(monkeypatch, tm.errors.AgentLostError("the agent has ended"))
         refuses("the agent has ended", lambda: tm.ps.Client({"w": np.zeros(1, np.float32)}, client=client))
         assert client.session == session
 
