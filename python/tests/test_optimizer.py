@@ -139,7 +139,7 @@ def test_rollback_in_the_constructor_begins_another_session(tmp_path: pathlib.Pa
     """F540: the trainer has no tasks that it could lose."""
     with trainer(tmp_path) as client:
         fail_once(monkeypatch, tm.errors.RolledBackError("the job was rolled back"))
-        tm.ps.Client({"w": np.zeros(1, np.float32)}, client=client)
+        tm.ps.Client({"w": np.zeros(1, np.float32)}, lr=1.0, client=client)
         assert client.session == 2
 
 
