@@ -463,17 +463,18 @@ func TestFinishWaitsUntilAllMembersHaveTheStep(t *testing.T) {
 func TestNewcomerReceivesState(t *testing.T) {
 	m, q := newMeeting(), newQueue(60, 10)
 	a := start(t, m, q, "a", 5)
-	joined := make(chan struct{})
-	var once sync.Once
-	a.work.onFinish = func(tok taskqueue.Token) {
-		if tok.Position == 20 {
-			once.Do(func() { close(joined) })
-			time.Sleep(10 * time.Millisecond) // so that tasks are left
+	q.hold = 40 // until b has the state
+	half := make(chan struct{})
+	a.work.onFinish = func(taskqueue.Token) {
+		if q.done() == 19 {
+			close(half)
 		}
 	}
 	a.run(within(t))
-	<-joined
+	<-half
 	b := start(t, m, q, "b", 5)
+	var once sync.Once
+	b.Stepped = func(uint64) { once.Do(q.release) }
 	b.run(within(t))
 	<-a.done
 	<-b.done
@@ -512,6 +513,7 @@ func TestStateOfNewerGenerationWins(t *testing.T) {
 // A member with other settings ends with an error that has both. The others continue.
 func TestOtherSettingsEndTheNewcomer(t *testing.T) {
 	m, q := newMeeting(), newQueue(30, 10)
+	q.hold = 10 // until b has ended
 	a := start(t, m, q, "a", 5)
 	a.run(within(t))
 	b := start(t, m, q, "b", 5)
@@ -519,6 +521,7 @@ func TestOtherSettingsEndTheNewcomer(t *testing.T) {
 	b.run(within(t))
 	<-b.done
 	m.leave("b")
+	q.release()
 	<-a.done
 	var settings *SettingsError
 	if !errors.As(b.err, &settings) {
