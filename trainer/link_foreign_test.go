@@ -7,7 +7,10 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/http/httptest"
+	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -16,6 +19,44 @@ import (
 
 	"trainmaster/master/netrpc/wire"
 )
+
+// A proxy that has no master behind it answers for it. The trainer logs its answer as a warning and retries.
+func TestAnswerOfAProxyIsLogged(t *testing.T) {
+	for _, code := range []int{http.StatusFound, http.StatusNotFound, http.StatusTooManyRequests, http.StatusServiceUnavailable} {
+		t.Run(http.StatusText(code), func(t *testing.T) {
+			ctx, cancel := context.WithCancel(t.Context())
+			var answers atomic.Int32
+			proxy := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) {
+				w.WriteHeader(code)
+				if answers.Add(1) == 4 {
+					cancel()
+				}
+			}))
+			proxy.Config.Protocols = new(http.Protocols)
+			proxy.Config.Protocols.SetUnencryptedHTTP2(true)
+			proxy.Start()
+			defer proxy.Close()
+			addr := proxy.Listener.Addr().String()
+			logger, hook := logtest.NewNullLogger()
+			l := &link{locate: At(addr), patience: time.Minute, log: logrus.NewEntry(logger), protocol: GRPC}
+			_, err := call[wire.JoinReply](ctx, l, "Join", wire.JoinRequest{})
+			l.close()
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("call: expected retries until the deadline, found %v", err)
+			}
+			entries := hook.AllEntries()
+			if len(entries) != 1 || entries[0].Level != logrus.WarnLevel {
+				t.Fatalf("expected one warning, found %d log lines", len(entries))
+			}
+			text, _ := entries[0].String()
+			for _, want := range []string{"expected a master at " + addr, strconv.Itoa(code)} {
+				if !strings.Contains(text, want) {
+					t.Errorf("expected %q, found %s", want, text)
+				}
+			}
+		})
+	}
+}
 
 // If the address of the master belongs to another program, the trainer logs the found answer as a warning and
 // retries.

@@ -198,6 +198,8 @@ func (o *overGRPC) refused(err error) error {
 		return wire.Refusal(nil, fmt.Sprintf("the program at %s refuses the call, expected a master of this version: %v: %s", o.addr, s.Code(), s.Message()))
 	case s.Code() == codes.PermissionDenied || s.Code() == codes.Unauthenticated:
 		return fmt.Errorf("%w at %s, found a program that refuses this trainer: %w", errNoMaster, o.addr, err)
+	case strings.Contains(s.Message(), "unexpected HTTP status code"):
+		return fmt.Errorf("%w at %s, found an HTTP server, or a proxy that does not reach a master: %w", errNoMaster, o.addr, err)
 	case s.Code() == codes.Unimplemented:
 		return fmt.Errorf("%w at %s, found a gRPC server without the service Coordinator", errNoMaster, o.addr)
 	case strings.Contains(s.Message(), "authentication handshake failed"):

@@ -107,10 +107,6 @@ type errorReply struct {
 	Error *failure `json:"error"`
 }
 
-type electReply struct {
-	Elected bool `json:"elected"`
-}
-
 type chunkReply struct {
 	FD      bool   `json:"fd"`
 	Size    int    `json:"size"`

@@ -196,11 +196,6 @@ func (a *agent) beginJoined(w *trainer.Window, r *request) work {
 		return a.commands(w, r)
 	case "evaluated":
 		return func(context.Context) (reply, error) { return reply{}, a.evaluated(r) }
-	case "elect":
-		return func(ctx context.Context) (reply, error) {
-			elected, err := w.Client().RequestSaveModel(ctx)
-			return reply{content: electReply{elected}}, err
-		}
 	case "used":
 		a.used(w, r)
 		return nil
