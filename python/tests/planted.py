@@ -209,6 +209,10 @@ BUGS = [
         "test_torch.py::test_workers_end_with_a_script_that_is_killed",
     ),
     Bug(
+        "F517", "a worker sends the length of a message alone", "torch/_dataloader.py", "if len(content) > _PIPE:", "if len(content) > 4:",
+        "test_torch.py::test_worker_that_is_killed_at_a_write_blocks_no_thread",
+    ),
+    Bug(
         "F511", "a flush is pushed from the gradient in hand", "torch/_optimizer.py", "own = sent if self.push_every == 1 else np.zeros_like(sent)", "own = sent",
         "test_optimizer.py::test_push_of_waiting_batches_leaves_the_gradient_in_hand",
     ),

@@ -14,6 +14,7 @@ import subprocess
 import sys
 import termios
 import textwrap
+import threading
 import time
 import warnings
 from collections import Counter
@@ -238,6 +239,41 @@ def test_worker_that_is_killed_in_a_message_does_not_block_the_loop(job: StartJo
     assert loader.rebuilt >= 1
     loader.close()
     once_per_pass(seen, 4000, 1)
+    j.verify()
+
+
+class KilledAtAWrite:
+    """Makes batches, and kills its worker after the first write of the first of them."""
+
+    def __init__(self, was: pathlib.Path) -> None:
+        self.was = was
+
+    def __call__(self, items: list[int]) -> tuple[torch.Tensor, torch.Tensor]:
+        send = multiprocessing.connection.Connection._send  # type: ignore[attr-defined]
+
+        def send_and_die(connection: Any, content: bytes) -> None:
+            send(connection, content)
+            kill(os.getpid())
+
+        if not self.was.exists():
+            self.was.touch()
+            multiprocessing.connection.Connection._send = send_and_die  # type: ignore[attr-defined]
+        return torch.tensor(items), torch.zeros(10_000)
+
+
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_worker_that_is_killed_at_a_write_blocks_no_thread(job: StartJob, tmp_path: pathlib.Path, method: str) -> None:
+    """F517: no signal interrupts the loop, which is in another thread."""
+    data, j, seen = numbers(tmp_path, 200), job(), Counter[int]()
+    arguments: dict[str, Any] = {"batch_size": 10, "num_workers": 1, "multiprocessing_context": method, "addr": j.addr}
+    loader = tm.torch.DataLoader(data, decode=number_of, collate_fn=KilledAtAWrite(tmp_path / "killed"), **arguments)
+    loop = threading.Thread(target=lambda: seen.update(n for batch, _ in loader for n in batch.tolist()), daemon=True)
+    loop.start()
+    loop.join(240)
+    assert not loop.is_alive()
+    assert loader.rebuilt == 1
+    loader.close()
+    once_per_pass(seen, 200, 1)
     j.verify()
 
 

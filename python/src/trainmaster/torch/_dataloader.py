@@ -14,6 +14,7 @@ import os
 import pickle
 import select
 import signal
+import struct
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -117,6 +118,23 @@ def _room(messages: int) -> int:
         os.close(reader)
         os.close(writer)
     return min(_INLINE, max(0, pages // messages - _OTHER_PAGES) * mmap.PAGESIZE)
+
+
+_send_in_parts = multiprocessing.connection.Connection._send_bytes  # type: ignore[attr-defined]
+
+
+def _send_at_once(connection: Any, content: Any) -> None:
+    if len(content) > _PIPE:
+        _send_in_parts(connection, content)
+    else:
+        connection._send(struct.pack("!i", len(content)) + content)
+
+
+def _begin_worker(begin: Callable[[int], None] | None, number: int) -> None:
+    """Let this worker send the length of a message with its content. A reader would wait for ever for the content of a worker that was killed."""
+    multiprocessing.connection.Connection._send_bytes = _send_at_once  # type: ignore[attr-defined]
+    if begin is not None:
+        begin(number)
 
 
 class _Watch:
@@ -280,7 +298,7 @@ class DataLoader(Loader):
             batch_sampler=addresses(),
             collate_fn=_same,
             num_workers=self.num_workers,
-            **{"generator": generator, **self._arguments},
+            **{"generator": generator, **self._arguments, "worker_init_fn": functools.partial(_begin_worker, self._arguments.get("worker_init_fn"))},
         )
         if not self.num_workers:
             return iter(loader)
