@@ -113,10 +113,13 @@ func call[Reply any](ctx context.Context, l *link, method string, request any) (
 			n = -1 // the next leader is known already
 			continue
 		}
-		switch foreign := errors.Is(err, errNoMaster); {
-		case foreign && (n == 0 || time.Since(warned) >= foreignEvery):
+		switch foreign, isDue := errors.Is(err, errNoMaster), time.Since(warned) >= warnEvery; {
+		case foreign && isDue:
 			warned = time.Now()
 			l.log.WithError(err).WithField("call", method).Warn("no master at this address, trying on")
+		case isDue && time.Since(began) >= longSilence:
+			warned = time.Now()
+			l.log.WithError(err).WithField("call", method).Warn("no answer from the master, trying on")
 		case n == 0 && !foreign:
 			l.log.WithError(err).WithField("call", method).Info("no answer from the master yet, trying on")
 		}
@@ -129,8 +132,12 @@ func call[Reply any](ctx context.Context, l *link, method string, request any) (
 	}
 }
 
-// foreignEvery is the interval between log lines about a program that is not a master.
-const foreignEvery = time.Minute
+const (
+	// warnEvery is the interval between warnings of a call.
+	warnEvery = time.Minute
+	// longSilence is more than a failover takes.
+	longSilence = 10 * time.Second
+)
 
 // slow are the calls that the master may answer late.
 var slow = map[string]bool{"ReportDataset": true, "Next": true, "Staged": true, "Commit": true, "Flushed": true, "LastStep": true, "CutWatch": true}

@@ -20,6 +20,51 @@ import (
 	"trainmaster/master/netrpc/wire"
 )
 
+// Nothing has the address, as after a typing error: a warning has the reason when it takes longer than a failover.
+func TestLongSilenceIsLoggedWithItsReason(t *testing.T) {
+	listener, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := listener.Addr().String()
+	_ = listener.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 5*time.Minute)
+	defer cancel()
+	logger, _ := logtest.NewNullLogger()
+	warned := make(chan string, 1)
+	logger.AddHook(warnings(warned))
+	l := &link{locate: At(addr), patience: time.Minute, log: logrus.NewEntry(logger), protocol: GRPC}
+	defer l.close()
+	began := time.Now()
+	go func() {
+		defer close(warned)
+		_, _ = call[wire.JoinReply](ctx, l, "Join", wire.JoinRequest{})
+	}()
+	text := <-warned
+	cancel()
+	for range warned { // until the call has ended
+	}
+	if took := time.Since(began); took < longSilence {
+		t.Errorf("a warning after %v: expected none during a failover", took)
+	}
+	if !strings.Contains(text, "no answer from the master, trying on") || !strings.Contains(text, "connection refused") {
+		t.Errorf("expected the reason, found %q", text)
+	}
+}
+
+// warnings gets the first warning.
+type warnings chan<- string
+
+func (w warnings) Levels() []logrus.Level { return []logrus.Level{logrus.WarnLevel} }
+func (w warnings) Fire(e *logrus.Entry) error {
+	text, err := e.String()
+	select {
+	case w <- text:
+	default:
+	}
+	return err
+}
+
 // A proxy that has no master behind it answers for it. The trainer logs its answer as a warning and retries.
 func TestAnswerOfAProxyIsLogged(t *testing.T) {
 	for _, code := range []int{http.StatusFound, http.StatusNotFound, http.StatusTooManyRequests, http.StatusServiceUnavailable} {
