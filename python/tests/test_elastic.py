@@ -289,6 +289,46 @@ def test_node_that_was_away_for_several_generations_takes_part_in_the_next(tmp_p
         job.stop()
 
 
+def test_wait_for_a_ring_keeps_the_agent(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F526: a request that waits longer than the client waits before it asks whether the agent runs."""
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+
+    from trainmaster.torch import elastic
+
+    for name in ("TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS"):
+        monkeypatch.setenv(name, "")  # so that it is restored: the handler sets it
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("trainmaster._link._PATIENCE", 0.5)
+    job = lab.Job(tmp_path / "master", "--ring", "2:2")
+    node = elastic.Handler(RendezvousParameters("trainmaster", job.addr, "none", 2, 2, id="a"))
+    try:
+        update = node._ring()["update"]
+        agent = node._agent
+        node._ring(update, wait=3)
+        assert node._agent is agent
+    finally:
+        if node._agent is not None:
+            node._agent.close()
+        job.stop()
+
+
+def test_node_without_a_master_ends_at_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+    from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
+
+    from trainmaster.torch import elastic
+
+    for name in ("TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS"):
+        monkeypatch.setenv(name, "")  # so that it is restored: the handler sets it
+        monkeypatch.delenv(name)
+    node = elastic.Handler(RendezvousParameters("trainmaster", f"127.0.0.1:{lab.free_port()}", "none", 1, 1, join_timeout="1"))
+    with pytest.raises(RendezvousTimeoutError, match=r"expected an answer within 1 s, found none: check the address"):
+        node.next_rendezvous()
+    assert node._agent is None
+    monkeypatch.setattr(elastic, "Agent", None)  # there is nothing to close
+    assert node.shutdown()
+
+
 def test_store_of_a_generation_outlives_the_master(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """torchrun calls a PrefixStore, and its keys are none of those with which the nodes meet."""
     import torch.distributed as dist

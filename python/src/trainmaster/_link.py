@@ -248,7 +248,7 @@ class Link:
                 return self._wait(number, _PATIENCE)
             try:
                 with contextlib.suppress(errors.InvalidError):  # a member of a ring has no chunks, and says so
-                    self._call("free", _PATIENCE, {"key": 0})  # no chunk has this key, and no request waits for another one
+                    self._call("free", _PATIENCE, {})  # without a key of a chunk, and no request waits for another one
             except errors.AgentTimeoutError as e:
                 raise errors.AgentLostError(f"expected an answer of the agent within {2 * _PATIENCE:.0f} s, found none: it is stopped") from e
 

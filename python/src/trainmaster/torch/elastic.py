@@ -157,7 +157,7 @@ class Handler(RendezvousHandler):
         self._lock = threading.RLock()  # of the agent
         self._generation = 0  # in which this node runs its programs
         self._agent: Agent | None = None
-        self._is_shut_down = False
+        self._is_shut_down = self._has_joined = False
 
     def call(self, op: str, **fields: Any) -> dict[str, Any]:
         """Make a request to the agent. If the agent has ended, another one joins: a change of a value may then be made twice."""
@@ -166,14 +166,24 @@ class Handler(RendezvousHandler):
                 if self._is_shut_down:  # no other agent joins: the master of a closed ring ends
                     raise errors.ClosedError("the rendezvous of this node has ended")
                 if self._agent is None:
-                    self._agent = Agent(self._arguments, self._environment)
-                    self._await_join(self._agent)
+                    self._agent = self._joined()
                 try:
                     return self._agent.link.call(op, **fields)
                 except errors.AgentLostError:
                     log.warning("the agent of this node has ended: another one joins")
                     self._agent.close(in_order=False)
                     self._agent = None
+
+    def _joined(self) -> Agent:
+        """Return an agent that has joined the ring."""
+        agent = Agent(self._arguments, self._environment)
+        try:
+            self._await_join(agent)
+        except BaseException:
+            agent.close(in_order=False)
+            raise
+        self._has_joined = True
+        return agent
 
     def _await_join(self, agent: Agent) -> None:
         end = time.monotonic() + self._timeout
@@ -282,7 +292,9 @@ class Handler(RendezvousHandler):
             return True
 
     def set_closed(self) -> None:
-        """End the rendezvous for all nodes."""
+        """End the rendezvous for all nodes, if this node has taken part in it."""
+        if not self._has_joined:
+            return
         with contextlib.suppress(errors.ClosedError, errors.MasterTimeoutError):
             self.call("ring_close", reason=f"torchrun on {self._member} has ended", wait=_CALL_TIMEOUT)
 
