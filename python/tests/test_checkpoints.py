@@ -20,6 +20,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
@@ -839,3 +840,85 @@ def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path) -> None:
         for _ in loader:
             pass
     loader.close()
+
+
+class KilledError(BaseException):
+    """Ends a trainer at a place of its code."""
+
+
+def test_step_that_was_committed_and_not_published_is_loaded_after_the_end(
+    job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """F524: the trainer is killed between the commit of its last step, which ends the job, and its publication."""
+    data, j = numbers(tmp_path, 200, per_chunk=10), job("--explicit-commit", "--linger", "10m")
+    publish = tm.torch.Checkpoints._publish
+
+    def killed(self: tm.torch.Checkpoints, step: int, name: str) -> None:
+        if step == 20:
+            raise KilledError
+        publish(self, step, name)
+
+    with tm.Client(j.addr):  # the master waits for it at the end
+        t = Trainer(j, data, tmp_path / "saved", every=6)
+        t.checkpoints.restore()
+        with monkeypatch.context() as m:
+            m.setattr(tm.torch.Checkpoints, "_publish", killed)
+            with pytest.raises(KilledError):
+                t.train()
+        t.die()
+        latest = tmp_path / "saved" / "latest.json"
+        published = json.loads(latest.read_text())
+        assert published["step"] < 20
+        older = tmp_path / "saved" / f"step-{21:012d}-{published['generation'] - 1}.pt"
+        older.write_bytes(b"of a process that had lost its session")
+        t = Trainer(j, data, tmp_path / "saved")
+        client = t.loader.client
+        client.over = "the job ended before this trainer joined"  # as when no master answers any more
+        assert t.checkpoints.restore() == 20
+        assert t.counts() == {1: 200}
+        client._hello = {"job_id": "", "incarnation": 0}
+        assert t.checkpoints.restore() == 20
+        assert f"step 20 of job {published['job']}, which is in {tmp_path / 'saved'}, is loaded" in caplog.text
+        client._hello = {"job_id": published["job"], "incarnation": 0}
+        for content, found in ((json.dumps({**published, "job": "another"}), "job another"), ("{", "no published step")):
+            latest.write_text(content)
+            with pytest.raises(tm.errors.NotFoundError, match=f"expected the last step of the job, which has ended, found {found}: use"):
+                t.checkpoints.restore()
+        t.loader.close()
+
+
+def test_step_that_no_start_could_load_is_not_committed(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F525: a scheduler can leave NumPy's numbers in the state of the optimizer."""
+    data, j = numbers(tmp_path, 200), job("--explicit-commit")
+    t = Trainer(j, data, tmp_path / "saved")
+    t.checkpoints.restore()
+    batches = iter(t.loader)
+    t.optimizer.param_groups[0]["lr"] = np.float64(0.25)
+    t.step(next(batches))
+    t.checkpoints.commit()
+    t.optimizer.param_groups[0]["rates"] = np.zeros(2)
+    t.step(next(batches))
+    with pytest.raises(tm.errors.SaveError, match=r"expected a state of tensors, .* found .*numpy\.ndarray.*Step 1 is the last committed one"):
+        t.checkpoints.commit()
+    t.die()
+    t = Trainer(j, data, tmp_path / "saved")
+    assert t.checkpoints.restore() == 1
+    assert t.optimizer.param_groups[0]["lr"] == 0.25
+    t.die()
+
+
+def test_loop_before_restore_is_refused(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j = numbers(tmp_path, 200), job("--explicit-commit")
+    t = Trainer(j, data, tmp_path / "saved")
+    with pytest.raises(tm.errors.InvalidError, match=r"checkpoints: expected restore\(\) before the loop, found none: call it"):
+        next(iter(t.loader))
+    t.die()
+    with tm.Client(j.addr) as client:
+        with pytest.raises(tm.errors.InvalidError, match=r"tasks: expected rollback\(last_step\(\)\) before the first task"):
+            next(client.tasks())
+        client.rollback(client.last_step())
+        task = next(client.tasks())
+        with pytest.raises(tm.errors.InvalidError, match=f"n: expected at most the {len(task)} records of the task that no step .* found 1000"):
+            client.applied(task, 1, 1000)
+        with pytest.raises(ValueError, match="step: expected a whole number of at least 1, found 0"):
+            client.applied(task, 0, 1)

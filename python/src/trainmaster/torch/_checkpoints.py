@@ -167,7 +167,7 @@ class Checkpoints:
             return
         step = -1 if self._is_over() else self._number(self._last_step)
         if step < 0:
-            step, job = self._published_step()
+            step, job = self._step_of_ended()
             self._check(state, step, job, what)
             self._note_end(step)
         else:
@@ -184,7 +184,8 @@ class Checkpoints:
         return self._open.keys()
 
     def _resume(self) -> None:
-        """Note that the loop begins again. A batch that was left after its step is used."""
+        """Note that the loop begins, or begins again. A batch that was left after its step is used."""
+        self._require_restored("the loop")
         if self._steps:
             self._end()
 
@@ -326,10 +327,9 @@ class Checkpoints:
         return is_over if group is None else group.any(is_over)
 
     def _restore_ended(self) -> int:
-        """Load the published step of a job that has ended."""
-        step, job = self._published_step()
-        if step:
-            self._read(step, job)
+        """Load the last step of a job that has ended."""
+        step, job = self._step_of_ended()
+        self._read(step, job)
         self._note_end(step)
         return step
 
@@ -339,15 +339,25 @@ class Checkpoints:
         self._is_restored = True
         self.step = self.committed = step
 
-    def _published_step(self) -> tuple[int, str]:
-        """Return the published step and its job: 0 if there is none."""
-        published = self._published()
-        return published.get("step", 0), published.get("job", "")
+    def _step_of_ended(self) -> tuple[int, str]:
+        """Return the last step of a job that has ended, whose master cannot be asked, and the job."""
+        published, own = self._published(), self.loader.client.job_id
+        step, job = int(published.get("step", 0)), str(published.get("job", ""))
+        # The process that was the last to begin can have been killed after a commit, before it has published it.
+        step = max([step, *(s for s, generation, _ in self._files() if generation == published.get("generation", 0))])
+        if not step or (own and own != job):
+            found = f"job {job}" if job else "no published step"
+            raise errors.NotFoundError(
+                f"{self.directory / _LATEST}: expected the last step of the job, which has ended, found {found}: use the directory of this job"
+            )
+        if not own:
+            log.warning("the job had ended before this process joined it: step %d of job %s, which is in %s, is loaded", step, job, self.directory)
+        return step, job
 
     def _published(self) -> dict[str, Any]:
         try:
             return dict(json.loads((self.directory / _LATEST).read_text()))
-        except (FileNotFoundError, json.JSONDecodeError):
+        except (FileNotFoundError, ValueError, TypeError):  # damaged: the start of a job that runs writes it again
             return {}
 
     def _order(self) -> int | None:
@@ -617,22 +627,33 @@ def _copy(state: Any) -> Any:
         return type(state)(*[_copy(v) for v in state])
     if isinstance(state, (list, tuple)):
         return type(state)([_copy(v) for v in state])
-    return state
+    return state.item() if type(state).__module__ == "numpy" and hasattr(state, "item") and not getattr(state, "shape", ()) else state
 
 
 def _write(state: Any, temporary: pathlib.Path, path: pathlib.Path, committed: int) -> None:
     try:
         torch.save(state, temporary)
+        refused = torch.serialization.get_unsafe_globals_in_checkpoint(temporary)
     except Exception as e:
         free = shutil.disk_usage(path.parent).free
         raise errors.SaveError(
             f"{path}: expected to write it, found {_shortly(e)}: the disk has {free} free bytes. Step {committed} is the last committed one"
         ) from e
+    if refused:  # a step that no start could load must not be committed
+        raise errors.SaveError(
+            f"{path}: expected a state of tensors, numbers, text and lists of them, found {', '.join(refused)}: use others, or save= and load=. "
+            f"Step {committed} is the last committed one"
+        )
 
 
 def _shortly(e: Exception) -> str:
     """Return kind and first line of an error."""
-    return f"{type(e).__name__}: {str(e).partition(chr(10))[0]}"
+    return f"{type(e).__name__}: {_plain(str(e)).partition(chr(10))[0]}"
+
+
+def _plain(text: str) -> str:
+    """Return a text without the colors of a terminal."""
+    return re.sub(r"\x1b\[[0-9;]*m", "", text)
 
 
 def _store(path: pathlib.Path, write: Callable[[pathlib.Path], object]) -> None:
