@@ -85,6 +85,20 @@ def test_bad_input_is_explained(tmp_path: pathlib.Path) -> None:
     assert [p.name for p in tmp_path.iterdir()] == ["pipe"]
 
 
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [("#!/bin/sh\n", "expected the program of trainmaster, found one that writes no records"), ("no program", "found none .Exec format error.")],
+)
+def test_other_program_is_refused(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, program: str, words: str) -> None:
+    (path,) = tm.write_records(tmp_path / "x", [b"a"], shards=1)
+    other = tmp_path / "program"
+    other.write_text(program)
+    other.chmod(0o755)
+    monkeypatch.setenv("TRAINMASTER_BIN", str(other))
+    with pytest.raises(tm.errors.AgentError, match=words):
+        list(tm.read_records(path))
+
+
 def test_failure_leaves_no_file(tmp_path: pathlib.Path) -> None:
     def records() -> Iterator[bytes]:
         yield b"a"

@@ -7,6 +7,7 @@ from typing import Any
 
 from transformers import TrainerCallback
 
+from ._check import instance
 from .loader import Loader
 
 
@@ -47,7 +48,7 @@ class TrainerMixin:
 
     def __init__(self, *args: Any, loader: Loader, **kwargs: Any) -> None:
         """See the class."""
-        self.loader = loader
+        self.loader = instance("loader", loader, Loader, "a loader of trainmaster")
         if kwargs.get("train_dataset") is not None:
             raise TypeError("train_dataset: expected no such argument: the loader has the records")
         if loader.group is not None:

@@ -14,11 +14,12 @@ import subprocess
 import tempfile
 import zlib
 from collections.abc import Iterable, Iterator
-from typing import BinaryIO
+from typing import IO, BinaryIO
 
 from . import _check, errors
-from ._agent import binary
+from ._agent import binary, check_version
 from ._check import whole
+from ._version import MASTER
 
 _HEADER = struct.Struct("<5I")  # magic, CRC-32, compressor, size, records
 _LENGTH = struct.Struct("<I")
@@ -139,10 +140,12 @@ def read_records(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]
             raise errors.InvalidError(f"{name}: expected a file, found {'a directory' if os.path.isdir(name) else 'a device or pipe'}: name files")
     with tempfile.TemporaryFile() as messages:
         command = [binary(), "recordio", "cat", "-o", "json", *names]
-        with subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=messages) as process:
+        with _started(command, messages) as process:
             assert process.stdout
+            is_list = False
             try:
                 for line in process.stdout:
+                    is_list = is_list or line.startswith(b"[")
                     if line.startswith(b"  {"):  # a record of the list
                         fields = json.loads(line.rstrip().rstrip(b","))
                         yield base64.b64decode(fields["base64"]) if "base64" in fields else fields["text"].encode()
@@ -154,3 +157,17 @@ def read_records(paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]
             text = messages.read().decode(errors="replace").strip()
             text = re.sub(r"^\S+ recordio cat: ", "", text)
             raise (errors.DamagedError if _DAMAGE.search(text) else errors.Error)(text)
+        if not is_list:
+            raise errors.AgentError(f"{command[0]}: expected the program of trainmaster, found one that writes no records: unset TRAINMASTER_BIN")
+
+
+def _started(command: list[str], messages: IO[bytes]) -> subprocess.Popen[bytes]:
+    """Start the program, which must be of the version of this package."""
+    program = command[0]
+    try:
+        if MASTER:
+            said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
+            check_version(said.rpartition(" ")[2].strip(), program)
+        return subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=messages)
+    except OSError as e:
+        raise errors.AgentError(f"{program}: expected the program of trainmaster, found none ({e.strerror}): unset TRAINMASTER_BIN") from e
