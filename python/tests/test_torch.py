@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+import numpy as np
 import pytest
 import torch
 from lab import Job, ends, kill, number_of, numbers, once_per_pass
@@ -239,6 +240,19 @@ def test_worker_that_is_killed_in_a_message_does_not_block_the_loop(job: StartJo
     assert loader.rebuilt >= 1
     loader.close()
     once_per_pass(seen, 4000, 1)
+    j.verify()
+
+
+def arrays(records: list[memoryview]) -> Any:
+    return np.frombuffer(records[0], np.uint8)
+
+
+def test_arrays_of_workers_can_be_written(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j = numbers(tmp_path, 20), job()
+    loader = tm.torch.DataLoader(data, decode_batch=arrays, batch_size=10, num_workers=1, addr=j.addr)
+    for batch in loader:
+        np.add(batch, 1, out=batch)
+    loader.close()
     j.verify()
 
 

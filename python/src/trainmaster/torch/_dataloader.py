@@ -28,7 +28,7 @@ from torch.utils.data import default_collate
 from torch.utils.data._utils import signal_handling
 
 from .. import errors
-from .._check import at_most_one, functions
+from .._check import at_most_one, functions, whole
 from .._group import GroupLoop
 from .._reader import Decode, Reader, Result
 from ..account import Run
@@ -75,7 +75,7 @@ class _Pickler(ForkingPickler):
     """Pickles tensors as torch does, but for storages that fit: their content, instead of a descriptor of shared memory that needs a connection."""
 
     def __init__(self, file: io.BytesIO, room: int) -> None:
-        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        super().__init__(file)  # with the protocol of torch's workers: another one makes NumPy arrays that cannot be written
         self._room = room
 
     def reducer_override(self, value: Any) -> Any:
@@ -83,13 +83,13 @@ class _Pickler(ForkingPickler):
         # Also shared ones: default_collate makes them in a worker.
         if type(value) is torch.UntypedStorage and value.device.type == "cpu" and 0 < value.nbytes() <= self._room:
             self._room -= value.nbytes()
-            return _storage, (bytearray(torch.empty(0, dtype=torch.uint8).set_(value).numpy()),)
+            return _storage, (torch.empty(0, dtype=torch.uint8).set_(value).numpy().tobytes(),)
         return NotImplemented
 
 
-def _storage(content: bytearray) -> torch.UntypedStorage:
+def _storage(content: bytes) -> torch.UntypedStorage:
     """Return a storage with this content."""
-    return torch.frombuffer(content, dtype=torch.uint8).untyped_storage()
+    return torch.frombuffer(bytearray(content), dtype=torch.uint8).untyped_storage()
 
 
 class _Packed:
@@ -235,7 +235,7 @@ class DataLoader(Loader):
         for name in ("dataset", "sampler", "batch_sampler", "drop_last", "in_order"):
             if name in torch_arguments:
                 raise TypeError(f"{name}: expected no such argument: the master decides which records this trainer gets, and they come in order")
-        self.num_workers, self._arguments = num_workers, torch_arguments
+        self.num_workers, self._arguments = whole("num_workers", num_workers, 0), torch_arguments
         self._method = _start_method(torch_arguments.get("multiprocessing_context")) if num_workers else ""
         functions(collate_fn=collate_fn)
         at_most_one(collate_fn=collate_fn, decode_batch=decode_batch)
