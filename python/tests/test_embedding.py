@@ -108,7 +108,8 @@ def test_bad_argument_is_named_when_the_embedding_is_made() -> None:
         ("embedding 'a': scale: expected a finite number of at least 0, found nan", ("a", 2), {"scale": float("nan")}),
         ("embedding 'a': seed: expected a whole number of at least 0, found -1", ("a", 2), {"seed": -1}),
         ("embedding 'a': expire_after: expected a whole number of at least 1, found -1", ("a", 2), {"expire_after": -1}),
-        ("embedding 'a': admit_after: expected a whole number of at least 1, found 0", ("a", 2), {"admit_after": 0}),
+        ("embedding 'a': admit_after: expected a whole number of at least 1, found 0", ("a", 2), {"expire_after": 1, "admit_after": 0}),
+        ("embedding 'a': admit_after: expected expire_after with it, found none", ("a", 2), {"admit_after": 2}),
     ]
     for words, arguments, settings in wrong:
         refuses(words, functools.partial(tm.torch.Embedding, *arguments, **settings))
@@ -134,18 +135,21 @@ def test_bad_argument_of_an_optimizer_is_named() -> None:
         ("model: expected a torch.nn.Module, found generator: give the model, not its parameters", (model.parameters(), "adam"), {}),
         ("optimizer: expected one of sgd, momentum, nesterov, adagrad, adam, adamw, ftrl, found 'nope'", (model, "nope"), {}),
         ("adam, adamw, ftrl, found <class 'torch.optim.adam.Adam'>", (model, torch.optim.Adam), {}),
-        ("wire_dtype: expected float32 or bfloat16, found 'int8'", (model,), {"wire_dtype": "int8"}),
-        ("lr: expected a finite number of at least 0, found 'x'", (model,), {"lr": "x"}),
-        ("lr: expected a finite number of at least 0, found -1", (model,), {"lr": -1}),
-        ("lr: expected a finite number of at least 0, found nan", (model,), {"lr": float("nan")}),
+        ("wire_dtype: expected float32 or bfloat16, found 'int8'", (model,), {"lr": 1, "wire_dtype": "int8"}),
+        ("lr: expected a finite number above 0, found 'x'", (model,), {"lr": "x"}),
+        ("lr: expected a finite number above 0, found -1", (model,), {"lr": -1}),
+        ("lr: expected a finite number above 0, found nan", (model,), {"lr": float("nan")}),
+        ("lr: expected a learning rate above 0, found none: sgd has no default", (model,), {}),
+        ("momentum: expected optimizer momentum or nesterov with it, found 'adam'", (model, "adam"), {"momentum": 0.9}),
+        ("schedule_steps: expected the number of steps of schedule 'cosine', found none", (model, "adam"), {"schedule": "cosine"}),
         ("weight_decay: expected a finite number of at least 0, found 'x'", (model,), {"weight_decay": "x"}),
         ("warmup_steps: expected a whole number of at least 0, found 1.5", (model,), {"warmup_steps": 1.5}),
         ("betas: expected a setting of a rule (momentum, beta1, beta2, ", (model, "adam"), {"betas": (0.9, 0.99)}),
         ("push_every: expected a whole number of at least 1, found 0", (model,), {"push_every": 0}),
         ("pull_every: expected a whole number of at least 1, found 0", (model,), {"pull_every": 0}),
         ("pull_every: expected a multiple of push_every, which is 2, found 3", (model,), {"push_every": 2, "pull_every": 3}),
-        ("client: expected a tm.Client, found 5", (model,), {"client": 5}),
-        ("staleness: expected a whole number of at least 0, found -1", (model,), {"staleness": -1}),
+        ("client: expected a tm.Client, found 5", (model,), {"lr": 1, "client": 5}),
+        ("staleness: expected a whole number of at least 0, found -1", (model,), {"lr": 1, "staleness": -1}),
     ]
     for words, arguments, settings in wrong:
         refuses(words, functools.partial(make, *arguments, **settings))
@@ -171,7 +175,7 @@ def test_bad_input_is_explained(client: tm.Client, monkeypatch: pytest.MonkeyPat
     refuses("expected at least one parameter that needs a gradient, besides embeddings", lambda: make(alone, lr=0.1, client=client))
     refuses("use clip-value", lambda: make(model, lr=0.1, clip_norm=1.0, client=client))
     refuses("expected float32 with embedding tables", lambda: make(model, lr=0.1, wire_dtype="bfloat16", client=client))
-    refuses("admission 2 without expiry", lambda: make(Model(admit_after=2), lr=0.1, client=client))
+    refuses("admit_after: expected expire_after with it", lambda: make(Model(admit_after=2), lr=0.1, client=client))
     refuses(unmade, lambda: model(ids))
 
     opt = make(model, "sgd", lr=0.5, client=client)

@@ -74,7 +74,7 @@ def test_bad_argument_of_an_exchange_is_named_and_ends_nothing(tmp_path: pathlib
     with trainer(tmp_path) as client:
         make: Any = functools.partial(tm.ps.Client, {"w": w}, client=client)
         for name in ("lr", "beta1", "epsilon"):
-            refuses(f"{name}: expected a number above 0, found 0.0", functools.partial(make, optimizer="adam", **{name: 0.0}))
+            refuses(f"{name}: expected a finite number above 0, found 0.0", functools.partial(make, optimizer="adam", **{name: 0.0}))
         ps = make(optimizer="sgd", lr=1.0)
         for step in (-1, 1.5, 2**64):
             refuses("step: expected a whole number from 0 to", functools.partial(ps.push, step, grads=ones))
@@ -141,19 +141,6 @@ def test_rollback_in_the_constructor_begins_another_session(tmp_path: pathlib.Pa
         fail_once(monkeypatch, tm.errors.RolledBackError("the job was rolled back"))
         tm.ps.Client({"w": np.zeros(1, np.float32)}, lr=1.0, client=client)
         assert client.session == 2
-
-
-def test_optimizer_that_is_made_in_the_loop_restarts_no_session(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """F540: another session would finish the tasks that the loop has, under the numbers of others."""
-    with trainer(tmp_path) as client:
-        tm.write_records(tmp_path / "data" / "x", [b"record"] * 40, shards=1)
-        loader = tm.Loader(str(tmp_path / "data" / "x-*"), client=client)
-        next(iter(loader))
-        session = client.session
-
-        fail_once(monkeypatch, tm.errors.AgentLostError("the agent has ended"))
-        refuses("the agent has ended", lambda: tm.ps.Client({"w": np.zeros(1, np.float32)}, client=client))
-        assert client.session == session
 
 
 def test_parameters_elsewhere_are_those_of_the_version_after_an_interrupt(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from . import errors
 from ._reader import Failure
 from .account import Account, Batch, Need, Work
-from .client import Client
+from .client import _ANSWER, _SLICE, Client
 
 if TYPE_CHECKING:
     from .torch._checkpoints import Checkpoints
@@ -49,13 +49,21 @@ class Sampler:
 
     def _supply(self, need: Need) -> None:
         """Get tasks for the account."""
-        finished = self.finished(is_last=need.wait)
+        finished = self.finished()
         may_not_wait = need.wait and bool(self.is_in_group or self._unapplied())
         patience, self.patience = self.patience, 0.0
         works: list[Work] | None = []
         try:
             client, want = self.client, need.want
-            works = client._fetch_soon(finished, want, patience) if may_not_wait else client._fetch(finished, want, need.wait)
+            if may_not_wait:
+                works = client._fetch_soon(finished, want, patience)
+            else:
+                is_last = need.wait and self.finished(is_last=True) != finished
+                works = client._fetch(finished, want, need.wait and not is_last, _SLICE if is_last else _ANSWER)
+                if is_last and not works and works is not None:  # there is nothing else to train: no step may follow
+                    self._note_reported(finished)
+                    finished = self.finished(is_last=True)
+                    works = client._fetch(finished, want, need.wait)
         except errors.CommitFirstError:
             if self.checkpoints is None:
                 raise
@@ -64,7 +72,7 @@ class Sampler:
                 self.checkpoints.commit()
                 return
             self.needs_commit = True
-        self.account.reported(finished)  # after the reply: an exception may come at any time, and a repetition has no effect
+        self._note_reported(finished)  # after the reply: an exception may come at any time, and a repetition has no effect
         if works is None:
             self.account.end()
         elif works:
@@ -82,8 +90,13 @@ class Sampler:
 
     def finished(self, is_last: bool = False) -> tuple[int, ...]:
         """Return tasks that are finished and not reported. A step must have applied all their records, but if no step follows (`is_last`)."""
-        unapplied, unstepped = self._unapplied(), () if is_last else self.client._unstepped
-        return tuple(t for t in self.account.finished if t not in unapplied and t not in unstepped)
+        unapplied, client = self._unapplied(), self.client
+        tasks = [t for t in (*client._held.finished, *self.account.finished) if t not in unapplied]
+        return tuple(tasks) if is_last else client._stepped(tasks)
+
+    def _note_reported(self, tasks: Sequence[int]) -> None:
+        self.client._reported(tasks)
+        self.account.reported(tasks)
 
     def require_applied(self) -> None:
         """Refuse to continue if the loop has used records that no step has applied."""
@@ -98,19 +111,26 @@ class Sampler:
         finished = self.finished()
         if finished:
             self.client._post("finish", finished=list(finished))
-            self.account.reported(finished)
+            self._note_reported(finished)
 
     def report_last(self) -> None:
-        """Report finished tasks at the end of the loop, and wait until they are stored."""
-        finished = self.finished(is_last=True)
+        """Report finished tasks at the end of the loop, and wait until they are stored. A step may follow for the others."""
+        finished = self.finished()
         if finished and not self.client.over:
             self.client._report_finished(finished)
-        self.account.reported(self.account.finished)
+            self._note_reported(finished)
+
+    def keep(self) -> None:
+        """Give the session the finished tasks that wait for a step."""
+        unapplied, held = self._unapplied(), self.client._held
+        finished = [t for t in self.account.finished if t not in unapplied]
+        self.client._held = held._replace(finished=(*held.finished, *finished))
+        self.account.reported(finished)
 
     def use(self) -> None:
         """Note that the loop has used the oldest batch."""
         batch, client = self.account.head, self.client
-        has_end = self.account.ends(batch) or bool(self.account.finished)  # of a task, also of one that waits for a step
+        has_end = self.account.ends(batch) or bool(self.finished(is_last=True))  # of a task, also of one that waits for a step
         if client._before_finish is not None and has_end:
             client._before_finish()
         if client._cuts:
@@ -118,9 +138,6 @@ class Sampler:
         if client._is_lost:
             return
         self.account.consume()
-        if client._waits_for_step:
-            client._unstepped = frozenset() if client._has_stepped else client._unstepped.union(batch.counts)
-            client._has_stepped = False
         if client._cuts:
             client._boundary(self.finished())
         elif has_end:  # the next request for tasks can be a task later

@@ -151,8 +151,9 @@ class Client:
         self._unreported: Callable[[], tuple[int, ...]] = tuple  # finished tasks of the open loader
         self._before_finish: Callable[[], None] | None = None  # called before tasks finish
         self._waits_for_step = False  # tasks of a loader finish with a step of an optimizer
-        self._has_stepped = False  # since the loop has used a batch
-        self._unstepped: frozenset[int] = frozenset()  # tasks with records that the loop has used since the last step
+        self._unstepped: frozenset[int] = frozenset()  # tasks with records that the loop has had since the last step
+        self._has_asked = False  # for the step to load
+        self._has_left = False  # its loop has ended before the job
         self._while_waiting: Callable[[], bool] | None = None  # called while there is no task; true ends the work of this trainer
         self._has_dataset = False  # this process has named it, or has had a task
         self._warned = time.monotonic()
@@ -312,13 +313,18 @@ class Client:
     def last_step(self) -> int:
         """Return the step to load, 0 for a new model. With explicit commits; call it before the first task."""
         reply = self._call("last_step")
+        self._has_asked = True
         if reply.get("dropped"):
             self._forget_tasks()
         return int(reply.get("step", 0))
 
     def applied(self, task: Task, step: int, n: int) -> None:
         """Report that a step has applied the next n records of a task. With all its records, the task is finished."""
-        self._call("applied", task=_check.instance("task", task, Task, "a task of tasks()").work.id, step=whole("step", step, 0), n=whole("n", n, 0))
+        number = _check.instance("task", task, Task, "a task of tasks()").work.id
+        step, n = whole("step", step, 1), whole("n", n, 0)
+        if n > task._left:
+            raise errors.InvalidError(f"n: expected at most the {task._left} records of the task that no step has applied, found {n}")
+        self._call("applied", task=number, step=step, n=n)
         task._left -= n
         if task._left <= 0:
             self._finish(task)
@@ -336,17 +342,14 @@ class Client:
     def rollback(self, step: int) -> None:
         """Roll the ring back to the last committed step, with the incarnation of this trainer as generation. One member calls it."""
         self._call("rollback", step=whole("step", step, 0))
+        self._has_asked = True
         self._forget_tasks()
 
     def close(self) -> None:
         """Report finished tasks, return the others without a charge, and end the session."""
         if self.is_closed or os.getpid() != self._agent.owner:
             return
-        if self._held.finished and self._agent.is_alive() and not self.over:
-            try:
-                self._link.call("finish", timeout=_SLICE, wait=_SLICE, finished=list(self._held.finished))
-            except (errors.Error, TimeoutError) as e:
-                log.warning("finished tasks at the end: %s", e)
+        self._report_at_end(self._unreported(), limit=_SLICE)
         self.is_closed = True
         self._chunks.close()
         self._agent.close()
@@ -360,7 +363,8 @@ class Client:
         agent = self.__dict__.get("_agent")
         if agent is not None and not self.is_closed:
             self.is_closed = True
-            agent.release([*self._held.finished, *self._unreported()])
+            # Gradients that wait for others cannot be pushed here: their tasks return to the queue.
+            agent.release([] if self._before_finish else list({*self._held.finished, *self._unreported()}))
 
     def __enter__(self) -> Client:
         """Return the client."""
@@ -403,8 +407,10 @@ class Client:
     def _stopped(self, op: str, limit: float) -> errors.AgentLostError:
         return errors.AgentLostError(f"agent {self.agent_pid}: expected an answer to {op} within {limit:.0f} s, found none: it is stopped")
 
-    def _fetch(self, finished: Sequence[int], want: int, wait: bool) -> list[Work] | None:
-        """Return tasks, and report the finished ones. Without `wait`, the list can be empty. None: the work of this trainer has ended.
+    def _fetch(self, finished: Sequence[int], want: int, wait: bool, answer: float = _ANSWER) -> list[Work] | None:
+        """Return tasks, and report the finished ones. None: the work of this trainer has ended.
+
+        Without `wait`, the list is empty if the master answers that there is no task now, or not within `answer` seconds.
 
         The caller must call `_forget` with the largest id of the tasks. Until then, the next call returns the same tasks.
         """
@@ -413,7 +419,7 @@ class Client:
         link = self._link
         while not self._given_back and not link.tasks:
             self._require_open("next")
-            more: dict[str, Any] = {"wait": _PAUSE} if wait else {"wait": _ANSWER, "now": True}
+            more: dict[str, Any] = {"wait": _PAUSE} if wait else {"wait": answer, "now": True}
             reply = self._next(lambda: self._ask("next", finished=list(finished), want=want, **more))  # noqa: B023 it is called here
             if self.over or reply is None:
                 return None
@@ -463,13 +469,42 @@ class Client:
     def _hand_over(self) -> None:
         """Give the tasks of `tasks` to a loader."""
         held = self._held
-        if held.finished:
+        if finished := self._stepped(held.finished):
             with contextlib.suppress(errors.AgentLostError):  # the next request finds it
-                self._post("finish", finished=list(held.finished))
+                self._post("finish", finished=list(finished))
         if held.open:
             self._given_back = tuple(held.open.values())
         self._link.forget(held.last)
-        self._held = _Held()
+        self._held = _Held(finished=tuple(t for t in held.finished if t not in finished))
+
+    def _stepped(self, tasks: Iterable[int]) -> tuple[int, ...]:
+        """Return those of some tasks whose records have all been in a step."""
+        return tuple(t for t in tasks if t not in self._unstepped)
+
+    def _note_step(self) -> None:
+        """Note that a step has the gradients of all batches that the loop has had."""
+        loader = None if self._loader is None else self._loader()
+        # Between two passes, the loader has read a batch that the loop has not.
+        ahead = loader.account.flight[:1] if loader is not None and loader._is_ahead else ()
+        self._unstepped = frozenset(task for batch in ahead for task in batch.counts)
+
+    def _report_at_end(self, tasks: Sequence[int], limit: float | None = None) -> None:
+        """Report finished tasks, unless the session or the job has ended. An error is for the log: the tasks return to the queue."""
+        finished = list(dict.fromkeys((*self._stepped(self._held.finished), *tasks)))
+        if not finished or self.is_closed or self._is_lost or (self.over and not self._has_left) or not self._agent.is_alive():
+            return
+        before = self.timeout
+        self.timeout = before if limit is None else min(before, limit)
+        try:
+            if self._before_finish is not None:
+                self._before_finish()
+            if not self._is_lost:
+                self._call("finish", finished=finished)
+                self._reported(finished)
+        except (errors.Error, TimeoutError) as e:
+            log.warning("finished tasks at the end: %s", e)
+        finally:
+            self.timeout = before
 
     def _begin_fetch(self, finished: Sequence[int]) -> bool:
         """Return whether the job continues. If a late reply has brought tasks, no request follows: the finished ones are reported here."""
@@ -477,6 +512,8 @@ class Client:
             return False
         if self._is_lost:
             raise errors.SessionLostError("the session has ended")
+        if self.explicit and not self._has_asked:
+            raise errors.InvalidError("tasks: expected rollback(last_step()) before the first task, or restore() of checkpoints, found none: call it")
         if not self._has_dataset and lacks_dataset(self._where):
             raise errors.InvalidError(
                 "paths: expected the dataset, found none, and no other process can name it: give paths=, or call report_dataset()"
@@ -611,8 +648,11 @@ class Client:
         h = self._held
         self._held = h._replace(finished=tuple(t for t in h.finished if t not in tasks))
 
-    def _restart(self) -> None:
-        """Start another agent with a new session, after the agent or the session was lost. All tasks are dropped."""
+    def _restart(self, *, stays_lost: bool = False) -> None:
+        """Start another agent with a new session, after the agent or the session was lost. All tasks are dropped.
+
+        `stays_lost`: the loop has tasks of an earlier session. It begins a further one with its next batch, and nothing finishes the tasks before.
+        """
         if self.is_closed:
             raise errors.AgentLostError("the agent has ended, and the client is closed")
         if self.explicit:
@@ -626,15 +666,15 @@ class Client:
         self._agent.close(in_order=False)
         if self._agent.process.returncode:  # otherwise it has ended with its session, as after a rollback
             self._restarts += 1
-        self._has_stepped, self._unstepped = False, frozenset()
+        self._unstepped = frozenset()
         self._held, self._given_back = _Held(), ()
         self._agent = self._start()
         try:
             for f in self._on_restart:
                 f()
         except self._lost:
-            self._restart()
-        self._is_lost = False
+            self._restart(stays_lost=stays_lost)
+        self._is_lost = stays_lost
 
     def _forget_tasks(self) -> None:
         self._held, self._given_back = _Held(last=self._held.last), ()

@@ -220,12 +220,8 @@ class Loader:
             self.checkpoints.finish()
         is_last = self.client._loader is not None and self.client._loader() is self
         if is_last:
-            finished = self._sampler.finished()
-            if finished and not self.client.is_closed and not self.client.over:
-                try:
-                    self.client._report_finished(finished)
-                except (errors.Error, TimeoutError) as e:
-                    log.warning("finished tasks at the end: %s", e)
+            self._sampler.keep()
+            self.client._report_at_end(())
             self.client._give_back(self.account.works(self._is_exact))
         if self._owns:
             self.client.close()
@@ -263,6 +259,8 @@ class Loader:
         if self.group is not None:
             agreed = self.group.agreed()
             return not agreed.samples or agreed.commits > 0 or agreed.stopped > 0
+        if self._commands.stopped:
+            return True
         if self._after is None and not self.client._is_lost:
             self._ahead = int(self._at == self.account.consumed)
             try:
@@ -384,6 +382,8 @@ class Loader:
         is_current = session == self.client.session and bool(self.account.flight)
         counts = self.account.head.counts if is_current else {}
         self.client._records_in_hand, self._at = samples, self.account.consumed if is_current else -1
+        if self.client._waits_for_step:
+            self.client._unstepped = self.client._unstepped.union(counts)
         if self.checkpoints is not None:
             self.checkpoints._begin(counts)
         yield pass_, data
@@ -401,7 +401,8 @@ class Loader:
             raise errors.RankStoppedError(
                 "group: another rank was stopped, and this rank cannot make a step without it: start the ranks again, as torchrun does"
             )
-        self._has_left = True
+        self._has_left = self.client._has_left = True
+        self._sampler.keep()
         self._commands.stopped = self.client.over = reason = self._commands.stopped or self.client.over
         self.account.reset()
         self.account.end()

@@ -26,12 +26,14 @@ Array = npt.NDArray[np.float32]
 Arrays = Mapping[str, npt.ArrayLike]
 Rows = Mapping[str, tuple[npt.ArrayLike, npt.ArrayLike]]  # ids and their gradients, by table
 
+_WITHOUT_DEFAULT = ("sgd", "momentum", "nesterov")  # rules for which each program must give a learning rate
 _INITS = ("zeros", "uniform", "normal")
 _RULES = ("sgd", "momentum", "nesterov", "adagrad", "adam", "adamw", "ftrl")
 _NUMBERS = ("momentum", "beta1", "beta2", "epsilon", "initial_accumulator", "ftrl_beta", "l1", "l2", "weight_decay", "clip_value", "clip_norm")
 _NUMBERS_OF_SCHEDULE = ("schedule_end", "schedule_factor")
 _ABOVE_ZERO = ("lr", "beta1", "beta2", "epsilon", "ftrl_beta", "schedule_factor")  # 0 selects the default on the wire
 _STEPS_OF_SCHEDULE = ("warmup_steps", "schedule_steps", "schedule_every")
+_APPLIES = ("push", "push_pull", "stage")
 _WIRE_DTYPES = ("float32", "bfloat16")
 _SETTLE = 5.0  # seconds: an operation that an exception has interrupted may still read the gradients
 
@@ -58,6 +60,8 @@ class Table(NamedTuple):
             raise errors.InvalidError(f"{of}name: expected text, found {self.name!r}: the arguments are name, dim")
         if self.init not in _INITS:
             raise errors.InvalidError(f"{of}init: expected zeros, uniform or normal, found {self.init!r}")
+        if self.admit_after is not None and self.expire_after is None:
+            raise errors.InvalidError(f"{of}admit_after: expected expire_after with it, found none: ids that are seldom would be counted for ever")
         scale = self.scale
         if scale is None:
             scale = 0.0 if self.init == "zeros" else 0.05
@@ -132,6 +136,7 @@ class Client:
         self._region: npt.NDArray[np.uint8] = np.zeros(0, np.uint8)
         self.version = 0
         self.step = 0
+        self._is_closed = False
         self.on_moved: Callable[[], None] | None = None  # after another session has other arrays
         self._last: dict[str, Any] = {"seq": 0}  # request
         self._done = 0  # sequence number of the last request that is answered
@@ -146,20 +151,22 @@ class Client:
         has_tasks = session._has_tasks()
         while True:
             try:
-                if session._is_lost and not has_tasks:
-                    session._restart()
+                if session._is_lost:
+                    session._restart(stays_lost=has_tasks)  # what the loop has in hand is not of the new session
                 return self._open(arrays)
             except BaseException as e:
                 session._is_lost = True  # the agent can have a model, and a session has one
                 # A synchronous job rolls back when its servers have just started.
-                if not isinstance(e, self.lost) or has_tasks:
+                if not isinstance(e, self.lost):
                     raise
 
     def close(self) -> None:
-        """End the session of the trainer, so that another client can be made. Tasks in hand return to the queue."""
-        with contextlib.suppress(ValueError):  # it was closed before
-            self.session._on_restart.remove(self._reopen)
-        self.session._is_lost = True
+        """End the session of the trainer, so that another client can be made. Tasks in hand return to the queue. A repetition has no effect."""
+        session = self.session
+        self._is_closed, self._done = True, self.sequence  # no later session gets an operation that was interrupted
+        if self._reopen in session._on_restart:
+            session._on_restart.remove(self._reopen)
+            session._before_finish, session._waits_for_step, session._is_lost = None, False, True
 
     @property
     def mode(self) -> str:
@@ -319,6 +326,8 @@ class Client:
     def _request(self, op: str, **fields: Any) -> dict[str, Any]:
         """Do an operation. The agent does it once, although the request is repeated while no server answers."""
         self._check_over(op)
+        if op in _APPLIES and self.session._is_lost:
+            raise errors.SessionLostError(f"{op}: the batch in hand is of a session that has ended: ask for the next batch")
         self.settle()
         self._last = {"op": op, "seq": self.sequence + 1, **fields}
         try:
@@ -334,6 +343,8 @@ class Client:
             raise
 
     def _check_over(self, op: str) -> None:
+        if self._is_closed:
+            raise errors.InvalidError(f"{op}: expected an open client, found a closed one")
         if self.session.over and not self.sequence:
             raise errors.OverError(f"{op}: the job had ended before this trainer joined")
 
@@ -425,12 +436,17 @@ def _rule(optimizer: str, lr: float | None, settings: Mapping[str, Any]) -> dict
         elif name not in ("lr", *_NUMBERS, *_NUMBERS_OF_SCHEDULE):
             known = ", ".join((*_NUMBERS, "schedule", *_STEPS_OF_SCHEDULE, *_NUMBERS_OF_SCHEDULE))
             raise errors.InvalidError(f"{name}: expected a setting of a rule ({known}), found an unknown name")
-        elif not isinstance(value, numbers.Real) or not 0 <= float(value) < math.inf:
-            raise errors.InvalidError(f"{name}: expected a finite number of at least 0, found {value!r}")
-        elif name in _ABOVE_ZERO and np.float32(value) == 0:
-            raise errors.InvalidError(f"{name}: expected a number above 0, found {value!r}: without it, the rule has its default")
+        elif not isinstance(value, numbers.Real) or not 0 <= float(value) < math.inf or (name in _ABOVE_ZERO and np.float32(value) == 0):
+            expected = "above 0" if name in _ABOVE_ZERO else "of at least 0"
+            raise errors.InvalidError(f"{name}: expected a finite number {expected}, found {value!r}")
         else:
             rule["learning_rate" if name == "lr" else name] = float(value)
+    if lr is None and optimizer in _WITHOUT_DEFAULT:
+        raise errors.InvalidError(f"lr: expected a learning rate above 0, found none: {optimizer} has no default")
+    if "momentum" in rule and optimizer not in ("momentum", "nesterov"):
+        raise errors.InvalidError(f"momentum: expected optimizer momentum or nesterov with it, found {optimizer!r}")
+    if "schedule" in rule and not rule.get("schedule_steps") and rule["schedule"] in ("linear", "cosine"):
+        raise errors.InvalidError(f"schedule_steps: expected the number of steps of schedule {rule['schedule']!r}, found none")
     rule["schedule"] = _schedule(rule)
     return rule
 

@@ -168,7 +168,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         else:
             self._push(held)
         self._lookups.clear()
-        self.ps.session._has_stepped = True
+        self.ps.session._note_step()
         return loss
 
     def flush(self) -> None:

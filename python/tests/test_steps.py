@@ -1,0 +1,237 @@
+"""Tasks of an asynchronous job finish with the step that has their records: no record is lost or twice in the parameters."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pathlib
+import signal
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from lab import Servers, end, number_of, numbers, refuses
+
+import trainmaster as tm
+
+Join = Callable[..., tm.Client]
+RECORDS = 16
+
+
+@contextlib.contextmanager
+def trainers(directory: pathlib.Path, *flags: str) -> Iterator[Join]:
+    """A job with a parameter server, and a function that makes its clients."""
+    with contextlib.ExitStack() as stack:
+        servers = Servers(directory, stack, "--ps", "1", "--chunks-per-task", "1", *flags)
+        servers.serve()
+        yield lambda: stack.enter_context(tm.Client(endpoints=servers.etcd, timeout=240))
+
+
+class Counts:
+    """A model whose weights are the numbers of times that each record is in the parameters: the gradient of a record is -1, and the rate 1."""
+
+    def __init__(self, client: tm.Client, **settings: Any) -> None:
+        self.model = torch.nn.Linear(RECORDS, 1, bias=False)
+        torch.nn.init.zeros_(self.model.weight)
+        self.optimizer = tm.torch.ParameterServerOptimizer(self.model, "sgd", lr=1.0, client=client, **settings)
+        self.optimizer.zero_grad()
+
+    def add(self, batch: np.ndarray[Any, Any]) -> None:
+        """Compute the gradient of a batch, and add it to those before."""
+        (-self.model.weight[0, batch.tolist()].sum()).backward()
+
+    def step(self) -> None:
+        """Make a step."""
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+    def pulled(self) -> list[float]:
+        """Return how often the parameters have each record."""
+        assert self.optimizer.pull()
+        return [round(float(n), 4) for n in self.model.weight[0]]
+
+
+def loader_of(data: str, client: tm.Client, batch_size: int = 1) -> tm.Loader:
+    return tm.Loader(data, decode=number_of, batch_size=batch_size, client=client)
+
+
+def train_the_rest(data: str, client: tm.Client) -> list[float]:
+    """Train to the end of the job, with a step for each batch."""
+    counts, loader = Counts(client), loader_of(data, client)
+    for batch in loader:
+        counts.add(batch)
+        counts.step()
+    assert client.over == "the job has ended"
+    return counts.pulled()
+
+
+@pytest.mark.parametrize("how", ["stop", "SIGTERM"])
+@pytest.mark.parametrize("after", ["nothing", "a step"])
+def test_stopped_loop_finishes_only_tasks_of_a_step(tmp_path: pathlib.Path, how: str, after: str) -> None:
+    """F518: a step for each 4 batches. The loop ends with the third one. A step after the loop has all three."""
+    data = numbers(tmp_path, RECORDS, shards=1, per_chunk=1)
+    with trainers(tmp_path) as join:
+        with join() as first:
+            counts, loader = Counts(first), loader_of(data, first)
+            for i, batch in enumerate(loader, 1):
+                counts.add(batch)
+                if i == 3 and how == "stop":
+                    loader.stop()
+                    assert loader.is_last
+                elif i == 3:
+                    os.kill(os.getpid(), signal.SIGTERM)
+                if i % 4 == 0:
+                    counts.step()
+            assert i == 3
+            if after == "a step":
+                counts.step()
+        assert train_the_rest(data, join()) == [1.0] * RECORDS
+
+
+@pytest.mark.parametrize("how", ["loader", "client"])
+def test_loop_that_is_left_after_a_step_reports_its_tasks(tmp_path: pathlib.Path, how: str) -> None:
+    """F519: a step for each 4 batches, and a loop that is left with the fourth one in hand."""
+    data = numbers(tmp_path, RECORDS, shards=1, per_chunk=1)
+    with trainers(tmp_path) as join:
+        first = join()
+        counts, loader = Counts(first), loader_of(data, first)
+        seen = []
+        for i, batch in enumerate(loader, 1):
+            seen.append(int(batch[0]))
+            counts.add(batch)
+            if i == 4:
+                counts.step()
+                break
+        if how == "loader":
+            loader.close()
+        first.close()
+        times = train_the_rest(data, join())
+        assert times.pop(seen[-1]) == 2  # the batch in hand is given again
+        assert times == [1.0] * (RECORDS - 1)
+
+
+@pytest.mark.parametrize("push_every", [1, 3])
+def test_next_loader_makes_the_step_of_a_closed_one(tmp_path: pathlib.Path, push_every: int) -> None:
+    """F522: three tasks are used without a step, and their loader is closed."""
+    data = numbers(tmp_path, RECORDS, shards=1, per_chunk=1)
+    with trainers(tmp_path) as join:
+        client = join()
+        counts, loader = Counts(client, push_every=push_every), loader_of(data, client)
+        for i, batch in enumerate(loader, 1):
+            counts.add(batch)
+            if i == 3:
+                loader.done()
+                break
+        loader.close()
+        loader = loader_of(data, client)
+        for i, batch in enumerate(loader, 4):
+            counts.add(batch)
+            if i % 4 == 0:
+                counts.step()
+        assert client.over == "the job has ended"
+        if push_every == 1:
+            assert counts.pulled() == [1.0] * RECORDS
+
+
+@pytest.mark.parametrize(("per_task", "size"), [(4, 2), (4, 3), (1, 1)])
+def test_tasks_of_accumulated_gradients_return_with_a_killed_agent(tmp_path: pathlib.Path, per_task: int, size: int) -> None:
+    """F512: the loop does not read `is_last`, and tasks can end where batches do. The agent is killed in the third batch."""
+    data = numbers(tmp_path, RECORDS, shards=1, per_chunk=per_task)
+    with trainers(tmp_path) as join:
+        client = join()
+        counts, loader = Counts(client), loader_of(data, client, size)
+        for i, batch in enumerate(loader, 1):
+            counts.add(batch)
+            if i == 3:
+                time.sleep(1)  # a finish that comes too early is stored
+                end(client.agent_pid)
+            if i % 4 == 0:
+                counts.step()
+        counts.step()
+        assert min(counts.pulled()) >= 1
+
+
+def test_step_between_two_passes_is_of_the_pass_before(tmp_path: pathlib.Path) -> None:
+    """F512: the loader has the first batch of the next pass then. The agent is killed before the step with it."""
+    data = numbers(tmp_path, RECORDS, shards=1, per_chunk=1)
+    with trainers(tmp_path, "--passes", "2") as join:
+        client = join()
+        counts, loader = Counts(client), loader_of(data, client)
+        for epoch in loader.passes():
+            for i, batch in enumerate(epoch, 1):
+                counts.add(batch)
+                if i == 3 and epoch.number == 2 and client.session == 1:
+                    time.sleep(1)  # a finish that comes too early is stored
+                    end(client.agent_pid)
+                if i % 4 == 0:
+                    counts.step()
+            counts.step()
+        assert min(counts.pulled()) >= 2
+
+
+def test_closed_model_pushes_nothing(tmp_path: pathlib.Path) -> None:
+    """F523: it has a batch that waits for others, and another model of the session trains on."""
+    data = numbers(tmp_path, RECORDS, shards=1, per_chunk=2)
+    with trainers(tmp_path) as join:
+        client = join()
+        loader = loader_of(data, client, 2)
+        counts = Counts(client, push_every=4)
+        for _ in range(13):
+            counts.optimizer.step(records=1)  # of gradients that are zero
+        counts.optimizer.ps.close()
+        refuses("push: expected an open client, found a closed one", counts.optimizer.ps.push)
+        counts.optimizer.ps.close()
+        ps = tm.ps.Client({"weight": np.zeros((1, RECORDS), np.float32)}, optimizer="sgd", lr=1.0, client=client)
+        for batch in loader:
+            ps.gradients["weight"][:] = 0
+            ps.gradients["weight"][0, batch] = -1
+            ps.push_pull()
+        ps.pull()
+        assert ps.parameters["weight"][0].tolist() == [1.0] * RECORDS
+
+
+def test_loop_goes_on_without_its_closed_model(tmp_path: pathlib.Path) -> None:
+    """F523: the batches that wait are dropped with the model."""
+    data = numbers(tmp_path, RECORDS, shards=1, per_chunk=2)
+    with trainers(tmp_path) as join:
+        client = join()
+        counts, loader = Counts(client, push_every=4), loader_of(data, client)
+        for i, batch in enumerate(loader):
+            if i == 0:
+                counts.add(batch)
+                counts.step()
+                counts.optimizer.ps.close()
+        assert client.over == "the job has ended"
+
+
+@pytest.mark.parametrize("where", ["in the loop", "after a loop that was left"])
+def test_model_is_made_again_with_tasks_in_hand(tmp_path: pathlib.Path, where: str) -> None:
+    """F540: what is in hand is of another session, so no step applies it."""
+    data = numbers(tmp_path, RECORDS, shards=1, per_chunk=2)
+    with trainers(tmp_path) as join:
+        client = join()
+        counts, loader = Counts(client), loader_of(data, client)
+        first = -1
+        for batch in loader:
+            counts.add(batch)
+            counts.step()
+            if client.session > 1:
+                continue
+            first = int(batch[0])
+            counts.optimizer.ps.close()
+            counts = Counts(client)
+            counts.add(batch)
+            counts.step()  # it is dropped
+            refuses("push: the batch in hand is of a session that has ended", counts.optimizer.ps.push)
+            if where != "in the loop":
+                break
+        for batch in loader if where != "in the loop" else ():
+            counts.add(batch)
+            counts.step()
+        assert client.over == "the job has ended"
+        times = counts.pulled()
+        assert times[first] == 2  # the first step, and the task that returned
+        assert times.count(1.0) == RECORDS - 1
