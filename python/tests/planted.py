@@ -46,7 +46,7 @@ BUGS = [
         "test_account.py::test_each_record_is_consumed_once",
     ),
     Bug(
-        "F391", "finished tasks are reported with each request", "_sampler.py", "        self._note_reported(finished)  # after", "        pass  # after",
+        "F391", "finished tasks are reported with each request", "_sampler.py", "finished=list(finished))\n            self._note_reported(finished)", "finished=list(finished))",
         "test_loader.py::test_finishes_are_reported_once",
     ),
     Bug(
@@ -193,11 +193,7 @@ BUGS = [
         "test_client.py::test_job_of_this_process_alone_that_has_ended",
     ),
     Bug(
-        "F543", "the agent of a client that nothing uses runs on", "client.py", "            agent.release([] if self._before_finish else list({*self._held.finished, *self._unreported()}))\n", "",
-        "test_client.py::test_client_that_is_not_closed_ends_its_session",
-    ),
-    Bug(
-        "F543", "the finished tasks of a client that nothing uses are lost", "client.py", ", *self._unreported()})", "})",
+        "F543", "the agent of a client that nothing uses runs on", "client.py", "            agent.release(() if self._holds else self._unreported() or self._stepped(self._held.finished))\n", "",
         "test_client.py::test_client_that_is_not_closed_ends_its_session",
     ),
     Bug(
@@ -221,12 +217,32 @@ BUGS = [
         "test_optimizer.py::test_tasks_wait_for_the_step_of_accumulated_gradients",
     ),
     Bug(
-        "F512", "a loop without steps waits", "_sampler.py", "if is_last and not works and works is not None:", "if False:",
+        "F512", "a loop without steps waits", "client.py", "if waits and works is not None and not works:", "if False:",
         "test_optimizer.py::test_loop_without_steps_ends",
     ),
     Bug(
-        "F512", "tasks finish whenever the loader waits", "_sampler.py", "        finished = self.finished()\n        may_not_wait", "        finished = self.finished(is_last=need.wait)\n        may_not_wait",
+        "F512", "tasks finish whenever the loader waits", "client.py", "reported = finished(False)", "reported = finished(wait)",
         "test_steps.py::test_tasks_of_accumulated_gradients_return_with_a_killed_agent",
+    ),
+    Bug(
+        "F512", "tasks of a step that is not pushed are finished", "client.py", "        if found:\n            self._push_rest()", "        if False:\n            pass",
+        "test_steps.py::test_tasks_of_a_step_that_waits_for_others_return_with_a_killed_agent",
+    ),
+    Bug(
+        "F512", "a loop over tasks finishes those of a closed loader", "client.py", "return self._held.finished if is_last else self._stepped(self._held.finished)", "return self._held.finished",
+        "test_steps.py::test_tasks_of_a_step_that_waits_for_others_return_with_a_killed_agent",
+    ),
+    Bug(
+        "F519", "a closed model leaves its tasks out", "ps.py", "            session._report_at_end(limit=_SETTLE)\n", "",
+        "test_steps.py::test_loop_that_is_left_after_a_step_reports_its_tasks",
+    ),
+    Bug(
+        "F519", "the tasks of a client that nothing uses are lost", "client.py", "agent.release(() if self._holds else self._unreported()", "agent.release(() if self._before_finish else self._unreported()",
+        "test_steps.py::test_loop_that_is_left_after_a_step_reports_its_tasks",
+    ),
+    Bug(
+        "F523", "a loader drops the tasks of a new session", "client.py", "loader.account.has_begun", "bool(loader.account.open or loader.account.finished)",
+        "test_steps.py::test_loader_has_no_numbers_of_the_session_of_a_closed_model",
     ),
     Bug(
         "F512", "a step between two passes has the next batch", "client.py", "if loader is not None and loader._is_ahead else ()", "if False else ()",
@@ -245,7 +261,7 @@ BUGS = [
         "test_steps.py::test_loop_that_is_left_after_a_step_reports_its_tasks",
     ),
     Bug(
-        "F519", "a client is closed without the tasks of its loader", "client.py", "self._report_at_end(self._unreported(), limit=_SLICE)", "self._report_at_end((), limit=_SLICE)",
+        "F519", "a client is closed without the tasks of its loader", "client.py", "list(self._unreported() or self._stepped(self._held.finished))", "list(self._stepped(self._held.finished))",
         "test_steps.py::test_loop_that_is_left_after_a_step_reports_its_tasks",
     ),
     Bug(
@@ -253,15 +269,15 @@ BUGS = [
         "test_steps.py::test_next_loader_makes_the_step_of_a_closed_one",
     ),
     Bug(
-        "F523", "a closed model pushes at the end of a task", "ps.py", "session._before_finish, session._waits_for_step, session._is_lost = None, False, True", "session._is_lost = True",
+        "F523", "a closed model pushes at the end of a task", "ps.py", "session._before_finish, session._holds, session._waits_for_step, session._is_lost = None, False, False, True", "session._is_lost = True",
         "test_steps.py::test_loop_goes_on_without_its_closed_model",
     ),
     Bug(
-        "F524", "a step that was not published is lost", "torch/_checkpoints.py", 'step = max([step, *(s for s, generation, _ in self._files() if generation == published.get("generation", 0))])', "pass",
+        "F524", "a step that was not published is lost", "torch/_checkpoints.py", 'step = max([int(published.get("step", 0)), *(s for s, generation, _ in files if generation == last)])', 'step = int(published.get("step", 0))',
         "test_checkpoints.py::test_step_that_was_committed_and_not_published_is_loaded_after_the_end",
     ),
     Bug(
-        "F524", "the file of a process without a session is loaded", "torch/_checkpoints.py", 'if generation == published.get("generation", 0))])', ")])",
+        "F524", "the file of a process without a session is loaded", "torch/_checkpoints.py", "for s, generation, _ in files if generation == last)", "for s, generation, _ in files)",
         "test_checkpoints.py::test_step_that_was_committed_and_not_published_is_loaded_after_the_end",
     ),
     Bug(

@@ -879,11 +879,17 @@ def test_step_that_was_committed_and_not_published_is_loaded_after_the_end(
         client._hello = {"job_id": "", "incarnation": 0}
         assert t.checkpoints.restore() == 20
         assert f"step 20 of job {published['job']}, which is in {tmp_path / 'saved'}, is loaded" in caplog.text
-        client._hello = {"job_id": published["job"], "incarnation": 0}
-        for content, found in ((json.dumps({**published, "job": "another"}), "job another"), ("{", "no published step")):
+        latest.write_text("{")
+        for job_id, content, found in (
+            ("", "{", "no file, or a damaged one"),
+            (published["job"], json.dumps({**published, "job": "another"}), "job another"),
+        ):
+            client._hello = {"job_id": job_id, "incarnation": 0}
             latest.write_text(content)
             with pytest.raises(tm.errors.NotFoundError, match=f"expected the last step of the job, which has ended, found {found}: use"):
                 t.checkpoints.restore()
+        latest.write_text("{")
+        assert t.checkpoints.restore() == 20
         t.loader.close()
 
 

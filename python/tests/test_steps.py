@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import pathlib
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -17,17 +18,26 @@ from lab import Servers, end, number_of, numbers, refuses
 
 import trainmaster as tm
 
-Join = Callable[..., tm.Client]
 RECORDS = 16
+
+
+class Join:
+    """Makes clients of a job, which end with it."""
+
+    def __init__(self, endpoints: str, stack: contextlib.ExitStack) -> None:
+        self.endpoints, self._stack = endpoints, stack
+
+    def __call__(self) -> tm.Client:
+        return self._stack.enter_context(tm.Client(endpoints=self.endpoints, timeout=240))
 
 
 @contextlib.contextmanager
 def trainers(directory: pathlib.Path, *flags: str) -> Iterator[Join]:
-    """A job with a parameter server, and a function that makes its clients."""
+    """A job with a parameter server."""
     with contextlib.ExitStack() as stack:
         servers = Servers(directory, stack, "--ps", "1", "--chunks-per-task", "1", *flags)
         servers.serve()
-        yield lambda: stack.enter_context(tm.Client(endpoints=servers.etcd, timeout=240))
+        yield Join(servers.etcd, stack)
 
 
 class Counts:
@@ -91,25 +101,34 @@ def test_stopped_loop_finishes_only_tasks_of_a_step(tmp_path: pathlib.Path, how:
         assert train_the_rest(data, join()) == [1.0] * RECORDS
 
 
-@pytest.mark.parametrize("how", ["loader", "client"])
+@pytest.mark.parametrize("how", ["loader", "client", "nothing refers to it", "model"])
 def test_loop_that_is_left_after_a_step_reports_its_tasks(tmp_path: pathlib.Path, how: str) -> None:
     """F519: a step for each 4 batches, and a loop that is left with the fourth one in hand."""
     data = numbers(tmp_path, RECORDS, shards=1, per_chunk=1)
     with trainers(tmp_path) as join:
-        first = join()
-        counts, loader = Counts(first), loader_of(data, first)
-        seen = []
-        for i, batch in enumerate(loader, 1):
-            seen.append(int(batch[0]))
-            counts.add(batch)
-            if i == 4:
-                counts.step()
-                break
-        if how == "loader":
-            loader.close()
-        first.close()
+
+        def train() -> int:
+            first = join() if how != "nothing refers to it" else tm.Client(endpoints=join.endpoints, timeout=240)
+            counts, loader = Counts(first), loader_of(data, first)
+            last = -1
+            for i, batch in enumerate(loader, 1):
+                counts.add(batch)
+                if i == 4:
+                    counts.step()
+                    last = int(batch[0])
+                    break
+            if how == "model":
+                counts.optimizer.ps.close()
+            if how == "loader":
+                loader.close()
+            if how != "nothing refers to it":
+                first.close()
+            return last
+
+        last = train()
+        gc.collect()
         times = train_the_rest(data, join())
-        assert times.pop(seen[-1]) == 2  # the batch in hand is given again
+        assert times.pop(last) == 2  # the batch in hand is given again
         assert times == [1.0] * (RECORDS - 1)
 
 
@@ -152,6 +171,42 @@ def test_tasks_of_accumulated_gradients_return_with_a_killed_agent(tmp_path: pat
                 counts.step()
         counts.step()
         assert min(counts.pulled()) >= 1
+
+
+@pytest.mark.parametrize("how", ["is_last", "done", "next loader", "tasks"])
+def test_tasks_of_a_step_that_waits_for_others_return_with_a_killed_agent(tmp_path: pathlib.Path, how: str) -> None:
+    """F512: two steps are pushed together, or the step is still to come. The agent is killed while nothing is pushed."""
+    data = numbers(tmp_path, RECORDS, shards=1, per_chunk=1)
+    with trainers(tmp_path) as join:
+        client = join()
+        counts, loader = Counts(client, push_every=1 if how == "tasks" else 2), loader_of(data, client)
+        if how in ("next loader", "tasks"):
+            for i, batch in enumerate(loader, 1):
+                counts.add(batch)
+                if i == 3:
+                    loader.done()
+                    break
+            loader.close()
+            if how == "next loader":
+                counts.optimizer.step(records=3)
+                counts.optimizer.zero_grad()
+                loader = loader_of(data, client)
+        batches = (np.array([number_of(r) for r in task]) for task in client.tasks()) if how == "tasks" else iter(loader)
+        for i, batch in enumerate(batches, 1):
+            counts.add(batch)
+            if how == "done":
+                loader.done()
+            if how != "tasks" or i % 2 == 0:
+                counts.optimizer.step(records=1)
+                counts.optimizer.zero_grad()
+            if how == "is_last" and loader.is_last:
+                assert client.session > 1  # it reads ahead
+            if i == 1 and client.session == 1:
+                time.sleep(1)  # a finish that comes too early is stored
+                end(client.agent_pid)
+        assert client.over == "the job has ended"
+        counts.optimizer.step(records=1)
+        assert min(counts.pulled()) > 0
 
 
 def test_step_between_two_passes_is_of_the_pass_before(tmp_path: pathlib.Path) -> None:
@@ -205,6 +260,26 @@ def test_loop_goes_on_without_its_closed_model(tmp_path: pathlib.Path) -> None:
                 counts.step()
                 counts.optimizer.ps.close()
         assert client.over == "the job has ended"
+
+
+def test_loader_has_no_numbers_of_the_session_of_a_closed_model(tmp_path: pathlib.Path) -> None:
+    """F523: it has no task in hand, and the next session counts tasks from 1."""
+    data = numbers(tmp_path, RECORDS, shards=1, per_chunk=1)
+    with trainers(tmp_path, "--task-timeout-min", "10m") as join:
+        client = join()
+        counts, loader = Counts(client), loader_of(data, client)
+        for i, batch in enumerate(loader, 1):
+            counts.add(batch)
+            counts.step()
+            if i == 4:
+                loader.done()
+                break
+        counts.optimizer.ps.close()
+        counts = Counts(client)
+        for batch in loader:
+            counts.add(batch)
+            counts.step()
+        assert counts.pulled() == [1.0] * RECORDS
 
 
 @pytest.mark.parametrize("where", ["in the loop", "after a loop that was left"])

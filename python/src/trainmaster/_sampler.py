@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from . import errors
 from ._reader import Failure
 from .account import Account, Batch, Need, Work
-from .client import _ANSWER, _SLICE, Client
+from .client import Client
 
 if TYPE_CHECKING:
     from .torch._checkpoints import Checkpoints
@@ -58,12 +58,7 @@ class Sampler:
             if may_not_wait:
                 works = client._fetch_soon(finished, want, patience)
             else:
-                is_last = need.wait and self.finished(is_last=True) != finished
-                works = client._fetch(finished, want, need.wait and not is_last, _SLICE if is_last else _ANSWER)
-                if is_last and not works and works is not None:  # there is nothing else to train: no step may follow
-                    self._note_reported(finished)
-                    finished = self.finished(is_last=True)
-                    works = client._fetch(finished, want, need.wait)
+                works, finished = client._fetch_next(self.finished, want, need.wait)
         except errors.CommitFirstError:
             if self.checkpoints is None:
                 raise

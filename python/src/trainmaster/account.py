@@ -189,6 +189,11 @@ class Account:
         return [sources[t].work._replace(base=sources[t].records - left[t]) if is_exact else sources[t].work for t in sorted(left)]
 
     @property
+    def has_begun(self) -> bool:
+        """Whether it has the numbers of tasks of a session."""
+        return self._state.last > 0
+
+    @property
     def open(self) -> int:
         """Number of tasks that are not finished."""
         return len(self._state.left)

@@ -150,6 +150,7 @@ class Client:
         self._on_restart: list[Callable[[], None]] = []  # called in each further session
         self._unreported: Callable[[], tuple[int, ...]] = tuple  # finished tasks of the open loader
         self._before_finish: Callable[[], None] | None = None  # called before tasks finish
+        self._holds = False  # gradients that it would push
         self._waits_for_step = False  # tasks of a loader finish with a step of an optimizer
         self._unstepped: frozenset[int] = frozenset()  # tasks with records that the loop has had since the last step
         self._has_asked = False  # for the step to load
@@ -168,9 +169,9 @@ class Client:
         _open.append(weakref.ref(self))
 
     def _has_tasks(self) -> bool:
-        """Return whether tasks of this session are in hand, also of its loader. They are not those of another session."""
+        """Return whether tasks of this session are in hand, or its loader has numbers of tasks. They are not those of another session."""
         loader = None if self._loader is None else self._loader()
-        has = loader is not None and bool(loader.account.open or loader.account.finished)
+        has = loader is not None and loader.account.has_begun
         return has or bool(self._held.open or self._held.finished or self._given_back)
 
     def _is_open(self) -> bool:
@@ -278,6 +279,8 @@ class Client:
             if task is None:
                 return
             self._records_in_hand = len(task)
+            if self._waits_for_step:
+                self._unstepped = self._unstepped.union([task.work.id])
             yield task
             if loop != self._loop:
                 raise RuntimeError("tasks: expected one loop at a time, found a newer one: end the first loop before the second")
@@ -349,7 +352,7 @@ class Client:
         """Report finished tasks, return the others without a charge, and end the session."""
         if self.is_closed or os.getpid() != self._agent.owner:
             return
-        self._report_at_end(self._unreported(), limit=_SLICE)
+        self._report_at_end(limit=_SLICE)
         self.is_closed = True
         self._chunks.close()
         self._agent.close()
@@ -364,7 +367,7 @@ class Client:
         if agent is not None and not self.is_closed:
             self.is_closed = True
             # Gradients that wait for others cannot be pushed here: their tasks return to the queue.
-            agent.release([] if self._before_finish else list({*self._held.finished, *self._unreported()}))
+            agent.release(() if self._holds else self._unreported() or self._stepped(self._held.finished))
 
     def __enter__(self) -> Client:
         """Return the client."""
@@ -431,6 +434,24 @@ class Client:
         self._restarts, self._has_dataset = 0, True
         return self._ready()
 
+    def _fetch_next(self, finished: Callable[[bool], tuple[int, ...]], want: int, wait: bool) -> tuple[list[Work] | None, tuple[int, ...]]:
+        """Return tasks as `_fetch` does, and the finished tasks that it has reported.
+
+        `finished` returns those whose gradients are pushed, or all: they are reported while there is no other task, since no step may follow.
+        """
+        reported = finished(False)
+        waits = wait and finished(True) != reported
+        works = self._fetch(reported, want, wait and not waits, _SLICE if waits else _ANSWER)
+        if waits and works is not None and not works:
+            self._push_rest()
+            reported = finished(True)
+            works = self._fetch(reported, want, wait)
+        return works, reported
+
+    def _finished(self, is_last: bool) -> tuple[int, ...]:
+        """Return finished tasks of `tasks` that are not reported. A step must have their records, but if no step follows (`is_last`)."""
+        return self._held.finished if is_last else self._stepped(self._held.finished)
+
     def _fetch_soon(self, finished: Sequence[int], want: int, limit: float) -> list[Work] | None:
         """Return tasks as `_fetch` does, and none if none has come within `limit` seconds. The request goes on, and the next call has its tasks."""
         if not self._begin_fetch(finished):
@@ -478,8 +499,15 @@ class Client:
         self._held = _Held(finished=tuple(t for t in held.finished if t not in finished))
 
     def _stepped(self, tasks: Iterable[int]) -> tuple[int, ...]:
-        """Return those of some tasks whose records have all been in a step."""
-        return tuple(t for t in tasks if t not in self._unstepped)
+        """Return those of some tasks whose records have all been in a step, and push its gradients if they wait for others."""
+        found = tuple(t for t in tasks if t not in self._unstepped)
+        if found:
+            self._push_rest()
+        return () if self._is_lost else found
+
+    def _push_rest(self) -> None:
+        if self._before_finish is not None:
+            self._before_finish()
 
     def _note_step(self) -> None:
         """Note that a step has the gradients of all batches that the loop has had."""
@@ -488,17 +516,15 @@ class Client:
         ahead = loader.account.flight[:1] if loader is not None and loader._is_ahead else ()
         self._unstepped = frozenset(task for batch in ahead for task in batch.counts)
 
-    def _report_at_end(self, tasks: Sequence[int], limit: float | None = None) -> None:
+    def _report_at_end(self, limit: float | None = None) -> None:
         """Report finished tasks, unless the session or the job has ended. An error is for the log: the tasks return to the queue."""
-        finished = list(dict.fromkeys((*self._stepped(self._held.finished), *tasks)))
-        if not finished or self.is_closed or self._is_lost or (self.over and not self._has_left) or not self._agent.is_alive():
+        if self.is_closed or self._is_lost or (self.over and not self._has_left) or not self._agent.is_alive():
             return
         before = self.timeout
         self.timeout = before if limit is None else min(before, limit)
         try:
-            if self._before_finish is not None:
-                self._before_finish()
-            if not self._is_lost:
+            finished = list(self._unreported() or self._stepped(self._held.finished))
+            if finished:
                 self._call("finish", finished=finished)
                 self._reported(finished)
         except (errors.Error, TimeoutError) as e:
@@ -685,8 +711,7 @@ class Client:
     def _take(self) -> Task | None:
         if not self._held.open:
             self._forget(self._held.last)
-            finished = self._held.finished
-            works = self._fetch(finished, 1, wait=True)
+            works, finished = self._fetch_next(self._finished, 1, wait=True)
             self._reported(finished)
             if works is None:
                 return None

@@ -221,7 +221,7 @@ class Loader:
         is_last = self.client._loader is not None and self.client._loader() is self
         if is_last:
             self._sampler.keep()
-            self.client._report_at_end(())
+            self.client._report_at_end()
             self.client._give_back(self.account.works(self._is_exact))
         if self._owns:
             self.client.close()

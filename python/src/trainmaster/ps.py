@@ -163,10 +163,11 @@ class Client:
     def close(self) -> None:
         """End the session of the trainer, so that another client can be made. Tasks in hand return to the queue. A repetition has no effect."""
         session = self.session
-        self._is_closed, self._done = True, self.sequence  # no later session gets an operation that was interrupted
         if self._reopen in session._on_restart:
+            session._report_at_end(limit=_SETTLE)
             session._on_restart.remove(self._reopen)
-            session._before_finish, session._waits_for_step, session._is_lost = None, False, True
+            session._before_finish, session._holds, session._waits_for_step, session._is_lost = None, False, False, True
+        self._is_closed, self._done = True, self.sequence  # no later session gets an operation that was interrupted
 
     @property
     def mode(self) -> str:

@@ -341,12 +341,13 @@ class Checkpoints:
 
     def _step_of_ended(self) -> tuple[int, str]:
         """Return the last step of a job that has ended, whose master cannot be asked, and the job."""
-        published, own = self._published(), self.loader.client.job_id
-        step, job = int(published.get("step", 0)), str(published.get("job", ""))
+        published, own, files = self._published(), self.loader.client.job_id, self._files()
+        job = str(published.get("job", own))
+        last = published.get("generation", max((generation for _, generation, _ in files), default=0))
         # The process that was the last to begin can have been killed after a commit, before it has published it.
-        step = max([step, *(s for s, generation, _ in self._files() if generation == published.get("generation", 0))])
-        if not step or (own and own != job):
-            found = f"job {job}" if job else "no published step"
+        step = max([int(published.get("step", 0)), *(s for s, generation, _ in files if generation == last)])
+        if not step or not job or (own and own != job):
+            found = f"job {job}" if published else "no file, or a damaged one"
             raise errors.NotFoundError(
                 f"{self.directory / _LATEST}: expected the last step of the job, which has ended, found {found}: use the directory of this job"
             )

@@ -164,7 +164,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
             self._require_finite()
         held = self._added(records or 1)
         if held.batches < self.push_every:
-            self._held = held
+            self._hold(held)
         else:
             self._push(held)
         self._lookups.clear()
@@ -175,6 +175,12 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         """Push what `push_every` holds back."""
         if self._held.batches and not self.ps.session._is_lost:
             self._push(self._held)
+
+    def _hold(self, held: _Held) -> None:
+        session = self.ps.session
+        session._holds = True  # after an exception between these lines
+        self._held = held
+        session._holds = held.batches > 0
 
     def _loss(self, closure: Callable[[], Any] | None) -> Any:
         if closure is None:
@@ -250,7 +256,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
             return  # the tasks of this session are dispatched again
         finally:
             if self.ps.sequence != before or not scale:
-                self._held = _Held(unpulled=0 if is_pulled else held.unpulled)
+                self._hold(_Held(unpulled=0 if is_pulled else held.unpulled))
         if is_pulled:
             self._take()
 
@@ -262,7 +268,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         begins = {n: (g.ctypes.data - sent.ctypes.data) // sent.itemsize for n, g in self.ps.gradients.items()}
         self._own = {n: own[begins[n] : begins[n] + g.size].reshape(g.shape) for n, g in self.ps.gradients.items()}
         self._places = {n: (torch.from_numpy(self.ps.parameters[n]), torch.from_numpy(self._own[n])) for n in self._owners}
-        self._held = _Held()
+        self._hold(_Held())
         self._lookups.clear()
         with torch.no_grad():
             for name, p in self._parameters():
