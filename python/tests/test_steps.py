@@ -173,8 +173,8 @@ def test_tasks_of_accumulated_gradients_return_with_a_killed_agent(tmp_path: pat
         assert min(counts.pulled()) >= 1
 
 
-@pytest.mark.parametrize("how", ["is_last", "done", "next loader", "tasks"])
-def test_tasks_of_a_step_that_waits_for_others_return_with_a_killed_agent(tmp_path: pathlib.Path, how: str) -> None:
+@pytest.mark.parametrize(("how", "killed"), [("is_last", 2.5), ("done", 2), ("next loader", 1), ("tasks", 1.5)])
+def test_tasks_of_a_step_that_waits_for_others_return_with_a_killed_agent(tmp_path: pathlib.Path, how: str, killed: float) -> None:
     """F512: two steps are pushed together, or the step is still to come. The agent is killed while nothing is pushed."""
     data = numbers(tmp_path, RECORDS, shards=1, per_chunk=1)
     with trainers(tmp_path) as join:
@@ -192,18 +192,23 @@ def test_tasks_of_a_step_that_waits_for_others_return_with_a_killed_agent(tmp_pa
                 counts.optimizer.zero_grad()
                 loader = loader_of(data, client)
         batches = (np.array([number_of(r) for r in task]) for task in client.tasks()) if how == "tasks" else iter(loader)
+
+        def kill(now: float) -> None:
+            if now == killed and client.session == 1:
+                time.sleep(1)  # a finish that comes too early is stored
+                end(client.agent_pid)
+
         for i, batch in enumerate(batches, 1):
+            kill(i)
             counts.add(batch)
             if how == "done":
                 loader.done()
-            if how != "tasks" or i % 2 == 0:
+            if how in ("done", "next loader") or i % 2 == 0:
                 counts.optimizer.step(records=1)
                 counts.optimizer.zero_grad()
             if how == "is_last" and loader.is_last:
                 assert client.session > 1  # it reads ahead
-            if i == 1 and client.session == 1:
-                time.sleep(1)  # a finish that comes too early is stored
-                end(client.agent_pid)
+            kill(i + 0.5)
         assert client.over == "the job has ended"
         counts.optimizer.step(records=1)
         assert min(counts.pulled()) > 0
