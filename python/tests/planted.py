@@ -193,7 +193,7 @@ BUGS = [
         "test_client.py::test_job_of_this_process_alone_that_has_ended",
     ),
     Bug(
-        "F543", "the agent of a client that nothing uses runs on", "client.py", "            agent.release(() if self._holds else self._unreported() or self._stepped(self._held.finished))\n", "",
+        "F543", "the agent of a client that nothing uses runs on", "client.py", "            agent.release(() if self._holds else self._unreported())\n", "",
         "test_client.py::test_client_that_is_not_closed_ends_its_session",
     ),
     Bug(
@@ -261,7 +261,7 @@ BUGS = [
         "test_steps.py::test_loop_that_is_left_after_a_step_reports_its_tasks",
     ),
     Bug(
-        "F519", "a client is closed without the tasks of its loader", "client.py", "list(self._unreported() or self._stepped(self._held.finished))", "list(self._stepped(self._held.finished))",
+        "F519", "a client is closed without the tasks of its loader", "client.py", "return self._finished(False) if self._of_loader is None else self._of_loader()", "return self._finished(False)",
         "test_steps.py::test_loop_that_is_left_after_a_step_reports_its_tasks",
     ),
     Bug(

@@ -739,7 +739,7 @@ def test_finishes_are_reported_after_an_interrupt(job: StartJob, tmp_path: pathl
             m.setattr(type(client._link), "_wait", interrupt)
             fetch([])
         while not client._link.tasks:  # the reply comes, with tasks: the window has room
-            client._call("elect")
+            client._call("commands", evaluates=False)
         finished: list[int] | None = first
         while finished is not None:
             finished = fetch(finished)
@@ -756,7 +756,7 @@ def test_finishes_are_reported_after_a_late_reply(job: StartJob, tmp_path: pathl
         client._forget(first[-1].id)
         client._fetch_soon([], 1, limit=0)
         while not client._link.tasks:  # the reply comes, with tasks: the window has room
-            client._call("elect")
+            client._call("commands", evaluates=False)
         finished, empty = [w.id for w in first], 0
         while (works := client._fetch_soon(finished, 1, limit=60)) is not None:
             empty += not works

@@ -37,7 +37,7 @@ class Sampler:
         self._reported = 0.0  # time of that report
         self._failed = 0  # tasks that failed
         self._has_traced = False  # a traceback is in the log
-        client._on_stopped, client._unreported = self._drop, self.finished
+        client._on_stopped, client._of_loader = self._drop, self.finished
 
     def draw(self) -> Batch | None:
         """Return the next batch of addresses, None at the end of the job."""

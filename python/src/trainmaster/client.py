@@ -148,7 +148,7 @@ class Client:
         self._records_in_hand: int | None = None  # of the batch of a loader, without those that are skipped, or of a task
         self._loader: weakref.ref[Any] | None = None  # the open loader, which has its tasks
         self._on_restart: list[Callable[[], None]] = []  # called in each further session
-        self._unreported: Callable[[], tuple[int, ...]] = tuple  # finished tasks of the open loader
+        self._of_loader: Callable[[], tuple[int, ...]] | None = None  # returns finished tasks of the open loader, too
         self._before_finish: Callable[[], None] | None = None  # called before tasks finish
         self._holds = False  # gradients that it would push
         self._waits_for_step = False  # tasks of a loader finish with a step of an optimizer
@@ -367,7 +367,7 @@ class Client:
         if agent is not None and not self.is_closed:
             self.is_closed = True
             # Gradients that wait for others cannot be pushed here: their tasks return to the queue.
-            agent.release(() if self._holds else self._unreported() or self._stepped(self._held.finished))
+            agent.release(() if self._holds else self._unreported())
 
     def __enter__(self) -> Client:
         """Return the client."""
@@ -485,7 +485,7 @@ class Client:
         """Give tasks to the next `_fetch`, in the order of their ids: the loader that has them is closed."""
         self._given_back = () if self.is_closed or self._is_lost else tuple(works)
         self._had_loader = True
-        self._loader, self._while_waiting, self._on_stopped, self._unreported = None, None, self._drop, tuple
+        self._loader, self._while_waiting, self._on_stopped, self._of_loader = None, None, self._drop, None
 
     def _hand_over(self) -> None:
         """Give the tasks of `tasks` to a loader."""
@@ -497,6 +497,10 @@ class Client:
             self._given_back = tuple(held.open.values())
         self._link.forget(held.last)
         self._held = _Held(finished=tuple(t for t in held.finished if t not in finished))
+
+    def _unreported(self) -> tuple[int, ...]:
+        """Return finished tasks that are not reported, also of the open loader. A step must have their records."""
+        return self._finished(False) if self._of_loader is None else self._of_loader()
 
     def _stepped(self, tasks: Iterable[int]) -> tuple[int, ...]:
         """Return those of some tasks whose records have all been in a step, and push its gradients if they wait for others."""
@@ -523,9 +527,9 @@ class Client:
         before = self.timeout
         self.timeout = before if limit is None else min(before, limit)
         try:
-            finished = list(self._unreported() or self._stepped(self._held.finished))
+            finished = self._unreported()
             if finished:
-                self._call("finish", finished=finished)
+                self._call("finish", finished=list(finished))
                 self._reported(finished)
         except (errors.Error, TimeoutError) as e:
             log.warning("finished tasks at the end: %s", e)

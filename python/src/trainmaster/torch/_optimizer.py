@@ -163,12 +163,17 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         if self.push_every > 1:
             self._require_finite()
         held = self._added(records or 1)
-        if held.batches < self.push_every:
-            self._hold(held)
-        else:
-            self._push(held)
+        before, is_done = self.ps.sequence, False
+        try:
+            if held.batches < self.push_every:
+                self._hold(held)
+            else:
+                self._push(held)
+            is_done = True
+        finally:
+            if is_done or self.ps.sequence != before:  # also after Ctrl-C: the agent has the request
+                self.ps.session._note_step()
         self._lookups.clear()
-        self.ps.session._note_step()
         return loss
 
     def flush(self) -> None:
