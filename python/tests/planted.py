@@ -680,7 +680,7 @@ BUGS = [
         "test_embedding.py::test_agent_that_is_killed_before_a_lookup_does_not_end_the_loop",
     ),
     Bug(
-        "F476", "batches of a lost session are pushed in the next one", "torch/_optimizer.py", "        self._held = _Held()\n        self._lookups.clear()\n", '        self._held = getattr(self, "_held", _Held())\n',
+        "F476", "batches of a lost session are pushed in the next one", "torch/_optimizer.py", "        self._hold(_Held())\n        self._lookups.clear()\n", '        self._hold(getattr(self, "_held", _Held()))\n',
         "test_embedding.py::test_agent_that_is_killed_with_batches_that_wait_does_not_repeat_their_rows",
     ),
     Bug(
@@ -692,7 +692,7 @@ BUGS = [
         "test_embedding.py::test_interrupted_step_loses_and_repeats_no_gradient[3]",
     ),
     Bug(
-        "F477", "a batch waits before its step is complete", "torch/_optimizer.py", "            self._push(held)\n        self._lookups", "            self._held = held\n            self._push(held)\n        self._lookups",
+        "F477", "a batch waits before its step is complete", "torch/_optimizer.py", "                self._push(held)\n            is_done", "                self._held = held\n                self._push(held)\n            is_done",
         "test_embedding.py::test_interrupted_step_loses_and_repeats_no_gradient[1]",
     ),
     Bug(
