@@ -86,19 +86,7 @@ func TestAnswerOfAProxyIsLogged(t *testing.T) {
 			l := &link{locate: At(addr), patience: time.Minute, log: logrus.NewEntry(logger), protocol: GRPC}
 			_, err := call[wire.JoinReply](ctx, l, "Join", wire.JoinRequest{})
 			l.close()
-			if !errors.Is(err, context.Canceled) {
-				t.Errorf("call: expected retries until the deadline, found %v", err)
-			}
-			entries := hook.AllEntries()
-			if len(entries) != 1 || entries[0].Level != logrus.WarnLevel {
-				t.Fatalf("expected one warning, found %d log lines", len(entries))
-			}
-			text, _ := entries[0].String()
-			for _, want := range []string{"expected a master at " + addr, strconv.Itoa(code)} {
-				if !strings.Contains(text, want) {
-					t.Errorf("expected %q, found %s", want, text)
-				}
-			}
+			wantWarning(t, err, hook, "expected a master at "+addr, strconv.Itoa(code))
 		})
 	}
 }
@@ -144,18 +132,26 @@ func TestAnswerOfAnotherProgramIsLogged(t *testing.T) {
 			_ = listener.Close()
 			<-answered
 			l.close()
-			if !errors.Is(err, context.Canceled) {
-				t.Errorf("call: expected retries until the deadline, got %v", err)
-			}
-			entries := hook.AllEntries()
-			if len(entries) != 1 || entries[0].Level != logrus.WarnLevel {
-				t.Fatalf("%d log lines, want one warning", len(entries))
-			}
-			text, _ := entries[0].String()
-			text = strings.ReplaceAll(text, `\"`, `"`)
-			if !strings.Contains(text, c.want) || !strings.Contains(text, "expected a master at "+listener.Addr().String()) {
-				t.Errorf("found %s, want %s", text, c.want)
-			}
+			wantWarning(t, err, hook, "expected a master at "+listener.Addr().String(), c.want)
 		})
+	}
+}
+
+// wantWarning requires that a call was repeated until the end of its context, and logged one warning with these words.
+func wantWarning(t *testing.T, err error, hook *logtest.Hook, words ...string) {
+	t.Helper()
+	if !errors.Is(err, context.Canceled) {
+		t.Errorf("call: expected retries until the deadline, found %v", err)
+	}
+	entries := hook.AllEntries()
+	if len(entries) != 1 || entries[0].Level != logrus.WarnLevel {
+		t.Fatalf("expected one warning, found %d log lines", len(entries))
+	}
+	text, _ := entries[0].String()
+	text = strings.ReplaceAll(text, `\"`, `"`)
+	for _, want := range words {
+		if !strings.Contains(text, want) {
+			t.Errorf("expected %s, found %s", want, text)
+		}
 	}
 }

@@ -119,7 +119,7 @@ BUGS = [
         "test_docs.py::test_example_without_a_framework_continues_after_kills",
     ),
     Bug(
-        "F484", "rows are written while the agent reads others", "ps.py", "        self._check_over(op)\n        self.settle()\n        dims", "        self._check_over(op)\n        dims",
+        "F484", "rows are written while the agent reads others", "ps.py", "        self._check_open(op)\n        self.settle()\n        dims", "        self._check_open(op)\n        dims",
         "test_ps.py::test_gradients_of_an_operation_in_progress_stay",
     ),
     Bug(
@@ -193,7 +193,7 @@ BUGS = [
         "test_client.py::test_job_of_this_process_alone_that_has_ended",
     ),
     Bug(
-        "F543", "the agent of a client that nothing uses runs on", "client.py", "            agent.release(() if self._holds else self._unreported())\n", "",
+        "F543", "the agent of a client that nothing uses runs on", "client.py", "            agent.release(() if self._optimizer is not None and self._optimizer.holds else self._unreported())\n", "",
         "test_client.py::test_client_that_is_not_closed_ends_its_session",
     ),
     Bug(
@@ -213,7 +213,7 @@ BUGS = [
         "test_optimizer.py::test_push_of_waiting_batches_leaves_the_gradient_in_hand",
     ),
     Bug(
-        "F512", "tasks finish before the step", "torch/_optimizer.py", 'self.ps.session._waits_for_step = self.ps.mode == "async"', "self.ps.session._waits_for_step = False",
+        "F512", "tasks finish before the step", "torch/_optimizer.py", 'self.is_async = self.ps.mode == "async"', "self.is_async = False",
         "test_optimizer.py::test_tasks_wait_for_the_step_of_accumulated_gradients",
     ),
     Bug(
@@ -237,7 +237,7 @@ BUGS = [
         "test_steps.py::test_loop_that_is_left_after_a_step_reports_its_tasks",
     ),
     Bug(
-        "F519", "the tasks of a client that nothing uses are lost", "client.py", "agent.release(() if self._holds else self._unreported()", "agent.release(() if self._before_finish else self._unreported()",
+        "F519", "the tasks of a client that nothing uses are lost", "client.py", "is not None and self._optimizer.holds else", "is not None else",
         "test_steps.py::test_loop_that_is_left_after_a_step_reports_its_tasks",
     ),
     Bug(
@@ -269,7 +269,7 @@ BUGS = [
         "test_steps.py::test_next_loader_makes_the_step_of_a_closed_one",
     ),
     Bug(
-        "F523", "a closed model pushes at the end of a task", "ps.py", "session._before_finish, session._holds, session._waits_for_step, session._is_lost = None, False, False, True", "session._is_lost = True",
+        "F523", "a closed model pushes at the end of a task", "ps.py", "session._optimizer, session._is_lost = None, True", "session._is_lost = True",
         "test_steps.py::test_loop_goes_on_without_its_closed_model",
     ),
     Bug(
@@ -283,6 +283,14 @@ BUGS = [
     Bug(
         "F525", "a step that cannot be loaded is committed", "torch/_checkpoints.py", "if refused:", "if False:",
         "test_checkpoints.py::test_step_that_no_start_could_load_is_not_committed",
+    ),
+    Bug(
+        "F526", "a node that has not joined waits for the end of the ring", "torch/elastic.py", "        if not self._has_joined:\n            return\n", "",
+        "test_elastic.py::test_node_without_a_master_ends_at_its_timeout",
+    ),
+    Bug(
+        "F523", "an interrupted operation is sent in the session of another model", "ps.py", "self._is_closed, self._done = True, self.sequence", "self._is_closed = True",
+        "test_steps.py::test_closed_model_pushes_nothing",
     ),
     Bug(
         "F526", "a question ends the agent of a ring", "_link.py", 'self._call("free", _PATIENCE, {})', 'self._call("free", _PATIENCE, {"key": 0})',
@@ -313,7 +321,7 @@ BUGS = [
         "test_loader.py::test_batch_that_passes_has_read_ahead_is_not_trained[stop]",
     ),
     Bug(
-        "F546", "finish waits for the next request", "_sampler.py", "elif has_end:", "elif False:",
+        "F546", "finish waits for the next request", "_sampler.py", "                self.report_applied()\n        self._trained", "                pass\n        self._trained",
         "test_loader.py::test_finish_does_not_wait_for_the_next_request",
     ),
     Bug(
@@ -583,7 +591,7 @@ BUGS = [
         "test_torch.py::test_small_tasks_fill_batches[0]",
     ),
     Bug(
-        "F442", "a task is finished before its gradients are pushed", "_sampler.py", "if client._before_finish is not None and has_end:", "if False:",
+        "F442", "a task is finished before its gradients are pushed", "client.py", "            self._optimizer.flush()\n", "            pass\n",
         "test_ps.py::test_rest_is_pushed_before_a_task_is_finished",
     ),
     Bug(
@@ -680,7 +688,7 @@ BUGS = [
         "test_embedding.py::test_agent_that_is_killed_before_a_lookup_does_not_end_the_loop",
     ),
     Bug(
-        "F476", "batches of a lost session are pushed in the next one", "torch/_optimizer.py", "        self._hold(_Held())\n        self._lookups.clear()\n", '        self._hold(getattr(self, "_held", _Held()))\n',
+        "F476", "batches of a lost session are pushed in the next one", "torch/_optimizer.py", "        self._held = _Held()\n        self._lookups.clear()\n", '        self._held = getattr(self, "_held", _Held())\n',
         "test_embedding.py::test_agent_that_is_killed_with_batches_that_wait_does_not_repeat_their_rows",
     ),
     Bug(

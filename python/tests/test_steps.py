@@ -68,6 +68,14 @@ def loader_of(data: str, client: tm.Client, batch_size: int = 1) -> tm.Loader:
     return tm.Loader(data, decode=number_of, batch_size=batch_size, client=client)
 
 
+def use_three(counts: Counts, loader: tm.Loader) -> None:
+    """Use three batches without a step, and close the loader."""
+    for _, batch in zip(range(3), loader):
+        counts.add(batch)
+        loader.done()
+    loader.close()
+
+
 def train_the_rest(data: str, client: tm.Client) -> list[float]:
     """Train to the end of the job, with a step for each batch."""
     counts, loader = Counts(client), loader_of(data, client)
@@ -139,12 +147,7 @@ def test_next_loader_makes_the_step_of_a_closed_one(tmp_path: pathlib.Path, push
     with trainers(tmp_path) as join:
         client = join()
         counts, loader = Counts(client, push_every=push_every), loader_of(data, client)
-        for i, batch in enumerate(loader, 1):
-            counts.add(batch)
-            if i == 3:
-                loader.done()
-                break
-        loader.close()
+        use_three(counts, loader)
         loader = loader_of(data, client)
         for i, batch in enumerate(loader, 4):
             counts.add(batch)
@@ -181,12 +184,7 @@ def test_tasks_of_a_step_that_waits_for_others_return_with_a_killed_agent(tmp_pa
         client = join()
         counts, loader = Counts(client, push_every=1 if how == "tasks" else 2), loader_of(data, client)
         if how in ("next loader", "tasks"):
-            for i, batch in enumerate(loader, 1):
-                counts.add(batch)
-                if i == 3:
-                    loader.done()
-                    break
-            loader.close()
+            use_three(counts, loader)
             if how == "next loader":
                 counts.optimizer.step(records=3)
                 counts.optimizer.zero_grad()
@@ -241,10 +239,12 @@ def test_closed_model_pushes_nothing(tmp_path: pathlib.Path) -> None:
         counts = Counts(client, push_every=4)
         for _ in range(13):
             counts.optimizer.step(records=1)  # of gradients that are zero
+        counts.optimizer.ps._done -= 1  # as after Ctrl-C in the last push
         counts.optimizer.ps.close()
         refuses("push: expected an open client, found a closed one", counts.optimizer.ps.push)
         counts.optimizer.ps.close()
         ps = tm.ps.Client({"weight": np.zeros((1, RECORDS), np.float32)}, optimizer="sgd", lr=1.0, client=client)
+        counts.optimizer.zero_grad()
         for batch in loader:
             ps.gradients["weight"][:] = 0
             ps.gradients["weight"][0, batch] = -1

@@ -125,9 +125,6 @@ class Sampler:
     def use(self) -> None:
         """Note that the loop has used the oldest batch."""
         batch, client = self.account.head, self.client
-        has_end = self.account.ends(batch) or bool(self.finished(is_last=True))  # of a task, also of one that waits for a step
-        if client._before_finish is not None and has_end:
-            client._before_finish()
         if client._cuts:
             client._consumed(self.account.used(batch))
         if client._is_lost:
@@ -135,7 +132,7 @@ class Sampler:
         self.account.consume()
         if client._cuts:
             client._boundary(self.finished())
-        elif has_end:  # the next request for tasks can be a task later
+        else:  # the next request for tasks can be a task later
             with contextlib.suppress(errors.AgentLostError):  # the next request finds it
                 self.report_applied()
         self._trained += batch.records

@@ -338,10 +338,6 @@ class Account:
         left = self._state.left
         return {task: self._sources[task].records - left[task] + n for task, n in batch.counts.items()}
 
-    def ends(self, batch: Batch) -> bool:
-        """Whether a task is finished when the oldest batch is consumed."""
-        return any(self._state.left[task] == n for task, n in batch.counts.items())
-
     def reported(self, tasks: Iterable[int]) -> None:
         """Note that the agent knows that these tasks are finished."""
         known = set(tasks)

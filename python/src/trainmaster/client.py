@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from . import _check, errors
 from ._agent import Agent, Chunks, await_released
@@ -59,6 +59,19 @@ class _Held(NamedTuple):
     open: dict[int, Work] = {}  # noqa: RUF012 it is replaced, never changed
     finished: tuple[int, ...] = ()  # not reported
     last: int = 0  # largest id that was open
+
+
+class Optimizer(Protocol):
+    """What a client needs of the optimizer of its model on parameter servers."""
+
+    is_async: bool
+
+    @property
+    def holds(self) -> bool:
+        """Whether gradients of steps wait for a push."""
+
+    def flush(self) -> None:
+        """Push them."""
 
 
 class Task:
@@ -149,9 +162,7 @@ class Client:
         self._loader: weakref.ref[Any] | None = None  # the open loader, which has its tasks
         self._on_restart: list[Callable[[], None]] = []  # called in each further session
         self._of_loader: Callable[[], tuple[int, ...]] | None = None  # returns finished tasks of the open loader, too
-        self._before_finish: Callable[[], None] | None = None  # called before tasks finish
-        self._holds = False  # gradients that it would push
-        self._waits_for_step = False  # tasks of a loader finish with a step of an optimizer
+        self._optimizer: Optimizer | None = None
         self._unstepped: frozenset[int] = frozenset()  # tasks with records that the loop has had since the last step
         self._has_asked = False  # for the step to load
         self._has_left = False  # its loop has ended before the job
@@ -279,13 +290,10 @@ class Client:
             if task is None:
                 return
             self._records_in_hand = len(task)
-            if self._waits_for_step:
-                self._unstepped = self._unstepped.union([task.work.id])
+            self._note_use([task.work.id])
             yield task
             if loop != self._loop:
                 raise RuntimeError("tasks: expected one loop at a time, found a newer one: end the first loop before the second")
-            if self._before_finish is not None:
-                self._before_finish()
             self._consumed({task.work.id: task.work.records})
             if not self._is_lost:
                 self._finish(task)
@@ -367,7 +375,7 @@ class Client:
         if agent is not None and not self.is_closed:
             self.is_closed = True
             # Gradients that wait for others cannot be pushed here: their tasks return to the queue.
-            agent.release(() if self._holds else self._unreported())
+            agent.release(() if self._optimizer is not None and self._optimizer.holds else self._unreported())
 
     def __enter__(self) -> Client:
         """Return the client."""
@@ -510,8 +518,13 @@ class Client:
         return () if self._is_lost else found
 
     def _push_rest(self) -> None:
-        if self._before_finish is not None:
-            self._before_finish()
+        if self._optimizer is not None:
+            self._optimizer.flush()
+
+    def _note_use(self, tasks: Iterable[int]) -> None:
+        """Note that the loop has records of tasks, which finish with a step if there is an optimizer of an asynchronous job."""
+        if self._optimizer is not None and self._optimizer.is_async:
+            self._unstepped = self._unstepped.union(tasks)
 
     def _note_step(self) -> None:
         """Note that a step has the gradients of all batches that the loop has had."""

@@ -382,8 +382,7 @@ class Loader:
         is_current = session == self.client.session and bool(self.account.flight)
         counts = self.account.head.counts if is_current else {}
         self.client._records_in_hand, self._at = samples, self.account.consumed if is_current else -1
-        if self.client._waits_for_step:
-            self.client._unstepped = self.client._unstepped.union(counts)
+        self.client._note_use(counts)
         if self.checkpoints is not None:
             self.checkpoints._begin(counts)
         yield pass_, data

@@ -61,7 +61,7 @@ class Table(NamedTuple):
         if self.init not in _INITS:
             raise errors.InvalidError(f"{of}init: expected zeros, uniform or normal, found {self.init!r}")
         if self.admit_after is not None and self.expire_after is None:
-            raise errors.InvalidError(f"{of}admit_after: expected expire_after with it, found none: ids that are seldom would be counted for ever")
+            raise errors.InvalidError(f"{of}admit_after: expected expire_after with it, found none: rare ids would be counted for ever")
         scale = self.scale
         if scale is None:
             scale = 0.0 if self.init == "zeros" else 0.05
@@ -166,7 +166,7 @@ class Client:
         if self._reopen in session._on_restart:
             session._report_at_end(limit=_SETTLE)
             session._on_restart.remove(self._reopen)
-            session._before_finish, session._holds, session._waits_for_step, session._is_lost = None, False, False, True
+            session._optimizer, session._is_lost = None, True
         self._is_closed, self._done = True, self.sequence  # no later session gets an operation that was interrupted
 
     @property
@@ -275,7 +275,7 @@ class Client:
 
     def _place(self, op: str, rows: Mapping[str, tuple[npt.NDArray[np.int64], npt.NDArray[Any] | None]]) -> tuple[list[dict[str, Any]], list[Array]]:
         """Write ids, and gradients if there are any, into the region. Return the field of the request, and the places of the values."""
-        self._check_over(op)
+        self._check_open(op)
         self.settle()
         dims = {t["name"]: int(t["dim"]) for t in self._settings["tables"]}
         named: list[dict[str, Any]] = []
@@ -326,7 +326,7 @@ class Client:
 
     def _request(self, op: str, **fields: Any) -> dict[str, Any]:
         """Do an operation. The agent does it once, although the request is repeated while no server answers."""
-        self._check_over(op)
+        self._check_open(op)
         if op in _APPLIES and self.session._is_lost:
             raise errors.SessionLostError(f"{op}: the batch in hand is of a session that has ended: ask for the next batch")
         self.settle()
@@ -343,7 +343,7 @@ class Client:
                 self.session._link.call(**{**self._last, "timeout": _SETTLE}) if self._done != self.sequence else None
             raise
 
-    def _check_over(self, op: str) -> None:
+    def _check_open(self, op: str) -> None:
         if self._is_closed:
             raise errors.InvalidError(f"{op}: expected an open client, found a closed one")
         if self.session.over and not self.sequence:

@@ -110,8 +110,8 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
             self.ps.close()
             raise
         self.ps.on_moved = self._view
-        self.ps.session._before_finish = self.flush
-        self.ps.session._waits_for_step = self.ps.mode == "async"
+        self.is_async = self.ps.mode == "async"
+        self.ps.session._optimizer = self
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Refuse a further group: the servers have the parameters of the model, as it was when the optimizer was made."""
@@ -166,7 +166,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         before, is_done = self.ps.sequence, False
         try:
             if held.batches < self.push_every:
-                self._hold(held)
+                self._held = held
             else:
                 self._push(held)
             is_done = True
@@ -176,16 +176,15 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         self._lookups.clear()
         return loss
 
+    @property
+    def holds(self) -> bool:
+        """Whether batches wait for a push."""
+        return self._held.batches > 0
+
     def flush(self) -> None:
         """Push what `push_every` holds back."""
-        if self._held.batches and not self.ps.session._is_lost:
+        if self.holds and not self.ps.session._is_lost:
             self._push(self._held)
-
-    def _hold(self, held: _Held) -> None:
-        session = self.ps.session
-        session._holds = True  # after an exception between these lines
-        self._held = held
-        session._holds = held.batches > 0
 
     def _loss(self, closure: Callable[[], Any] | None) -> Any:
         if closure is None:
@@ -261,7 +260,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
             return  # the tasks of this session are dispatched again
         finally:
             if self.ps.sequence != before or not scale:
-                self._hold(_Held(unpulled=0 if is_pulled else held.unpulled))
+                self._held = _Held(unpulled=0 if is_pulled else held.unpulled)
         if is_pulled:
             self._take()
 
@@ -273,7 +272,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         begins = {n: (g.ctypes.data - sent.ctypes.data) // sent.itemsize for n, g in self.ps.gradients.items()}
         self._own = {n: own[begins[n] : begins[n] + g.size].reshape(g.shape) for n, g in self.ps.gradients.items()}
         self._places = {n: (torch.from_numpy(self.ps.parameters[n]), torch.from_numpy(self._own[n])) for n in self._owners}
-        self._hold(_Held())
+        self._held = _Held()
         self._lookups.clear()
         with torch.no_grad():
             for name, p in self._parameters():
