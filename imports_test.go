@@ -58,7 +58,7 @@ var house = []room{
 	{dir: "pserver/persist", may: []string{"pserver/checkpoint", "pserver/floats", "pserver/model", "pserver/partition", "pserver/placement", "pserver/shard", "pserver/table"}},
 	{dir: "pserver/migrate", may: []string{"internal/grpcdial", "pserver/floats", "pserver/partition", "pserver/shard", "pserver/table", "proto"}},
 	{dir: "internal/cgroup"},
-	{dir: "pserver/control", may: []string{"internal/cgroup", "pserver/checkpoint", "pserver/migrate", "pserver/model", "pserver/onwire", "pserver/persist", "pserver/placement", "pserver/shard", "pserver/table", "proto"}},
+	{dir: "pserver/control", may: []string{"internal/cgroup", "internal/grpcdial", "pserver/checkpoint", "pserver/migrate", "pserver/model", "pserver/onwire", "pserver/persist", "pserver/placement", "pserver/shard", "pserver/table", "proto"}},
 	{dir: "trainer/params/plan", may: []string{"pserver/floats", "pserver/optimizer", "pserver/placement", "pserver/table", "pserver/wire"}, pure: true, libraries: []string{"gonum.org/v1/gonum/blas/blas32"}},
 	{dir: "pserver/onwire", may: []string{"pserver/model", "pserver/optimizer", "pserver/placement", "pserver/staleness", "pserver/table", "proto"}},
 	// decisions, and other packages that the simulator shares with the program

@@ -2,6 +2,7 @@ package master
 
 import (
 	"context"
+	"encoding/hex"
 	"errors"
 	"fmt"
 	"strings"
@@ -25,6 +26,7 @@ type Master struct {
 	config   Config
 	reports  reporter
 	current  atomic.Pointer[term]
+	jobID    atomic.Pointer[[16]byte] // nil before the first term
 	election *election.Election
 	tables   atomic.Pointer[committer.TableCache] // of a standby; nil: none is loaded
 	warm     atomic.Bool
@@ -225,6 +227,15 @@ func (m *Master) Leading() bool {
 
 // HasTrainingService reports whether the master serves the gRPC service Coordinator.
 func (m *Master) HasTrainingService() bool { return !m.config.NoTrainingService }
+
+// JobID returns the id of the job in hexadecimal digits; "" before the first term.
+func (m *Master) JobID() string {
+	id := m.jobID.Load()
+	if id == nil {
+		return ""
+	}
+	return hex.EncodeToString(id[:])
+}
 
 // Job returns the name of the job.
 func (m *Master) Job() string { return m.config.Job }

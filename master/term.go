@@ -85,6 +85,8 @@ func (m *Master) begin(ctx context.Context, lead store.Leadership, kept *committ
 		return nil, err
 	}
 	t = &term{Committer: c}
+	id := t.JobID()
+	m.jobID.Store(&id) // components call parameter servers
 	m.election.Leads(lead.Revision())
 	for _, part := range m.components {
 		if err := m.prepare(ctx, part, t, lead.TTL()); err != nil {

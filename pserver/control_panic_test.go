@@ -15,13 +15,14 @@ import (
 
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/dataport"
+	core "trainmaster/pserver/shard"
 )
 
 // A call that panics fails with INTERNAL, and the stack is in the log. The server and its other calls continue.
 func TestPanicOfAControlCallEndsOneCall(t *testing.T) {
 	logger, hook := logtest.NewNullLogger()
 	s := &Server{cfg: Config{Limits: dataport.Limits{HelloTimeout: time.Minute}}}
-	server := s.controlServer(nil, nil, nil, logrus.NewEntry(logger)) // calls of a server without a shard panic
+	server := s.controlServer(new(core.Shard), nil, nil, logrus.NewEntry(logger)) // calls of a server without a shard panic
 	listener, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

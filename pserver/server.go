@@ -235,9 +235,9 @@ func (s *Server) newShard(log *logrus.Entry, index int, start uint64, job JobSta
 }
 
 func (s *Server) controlServer(shard *core.Shard, checkpoints *persist.Checkpoints, data *dataport.Listener, log *logrus.Entry) *grpc.Server {
-	contained := grpcserver.Contain(log)
+	options := append(grpcserver.Contain(log), control.OfOneJob(shard)...)
 	//guard:control-message-limit
-	server := grpc.NewServer(append(contained, grpc.MaxRecvMsgSize(control.MaxMessage), grpc.MaxSendMsgSize(control.MaxMessage),
+	server := grpc.NewServer(append(options, grpc.MaxRecvMsgSize(control.MaxMessage), grpc.MaxSendMsgSize(control.MaxMessage),
 		grpc.ConnectionTimeout(s.cfg.HelloTimeout), grpc.MaxConcurrentStreams(64),
 		grpc.KeepaliveEnforcementPolicy(keepalive.EnforcementPolicy{MinTime: 5 * time.Second, PermitWithoutStream: true}))...)
 	pb.RegisterParameterServerServer(server, control.New(shard, checkpoints, data.Pause, log))

@@ -850,7 +850,7 @@ func TestReplacedServerChangesNoFiles(t *testing.T) {
 			name, old := &pb.Cut{Number: cut.Number(), Term: taker.term}, control(t, hung.addr)
 			part, err := old.WriteCut(within(t), &pb.WriteCutRequest{Cut: name})
 			must(t, err)
-			failed, err := (&checkpoint.Set{Job: "test", JobID: b.job.ID, Number: cut.Number(), Mode: checkpoint.Async, JobEpoch: 1, Shards: []checkpoint.Part{
+			failed, err := (&checkpoint.Set{Job: "test", JobID: b.state().ID, Number: cut.Number(), Mode: checkpoint.Async, JobEpoch: 1, Shards: []checkpoint.Part{
 				{Generation: checkpoint.Generation{Start: part.GetStart(), Sequence: part.GetSequence()}, SHA256: part.GetSha256()},
 			}}).Encode()
 			must(t, err)

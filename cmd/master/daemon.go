@@ -426,9 +426,10 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	watching, unwatch := context.WithCancel(context.WithoutCancel(ctx))
 	defer unwatch()
 	roster := store.FollowServers(watching)
+	var m *master.Master // the components call it when it leads
 	client := &psclient.Client{
 		Addrs:   func(ctx context.Context) ([]string, error) { return roster.Addrs(ctx, nil) },
-		Present: store.Servers, Registered: store.RegisteredServers, During: roster.During,
+		Present: store.Servers, Registered: store.RegisteredServers, During: roster.During, JobID: func() string { return m.JobID() },
 	}
 	defer client.Close()
 	var err error
@@ -438,7 +439,6 @@ func (s *daemonSettings) serve(ctx context.Context, listener net.Listener, face 
 	config.Ledger = &ledger.Sealer{Store: store, Config: s.sealing, Log: log}
 	servers := s.servers
 	servers.Servers, servers.Registry = client, roster
-	var m *master.Master // the components call it when it leads
 	config.Ring = s.ring.component(&config, s.tools)
 	if config.Pods, err = s.pods.manager(&config, roster, s.endpoints, log); err != nil {
 		return err

@@ -2,6 +2,8 @@
 package grpcdial
 
 import (
+	"context"
+
 	"google.golang.org/grpc"
 	"google.golang.org/grpc/credentials/insecure"
 )
@@ -29,3 +31,22 @@ func OpenStatic(addr string, options ...grpc.DialOption) (*grpc.ClientConn, erro
 		grpc.WithStaticConnWindowSize(ConnectionWindow),
 	}, options...)...)
 }
+
+// JobKey is the name of the metadata with the id of the caller's job, in hexadecimal digits.
+const JobKey = "trainmaster-job"
+
+// OfJob adds the id of a job to each call of a connection, in hexadecimal digits; "": none is known yet.
+func OfJob(id func() string) grpc.DialOption { return grpc.WithPerRPCCredentials(job(id)) }
+
+type job func() string
+
+// GetRequestMetadata implements the interface of grpc for metadata of calls.
+func (id job) GetRequestMetadata(context.Context, ...string) (map[string]string, error) {
+	if id := id(); id != "" {
+		return map[string]string{JobKey: id}, nil
+	}
+	return nil, nil
+}
+
+// RequireTransportSecurity returns false: the id is no secret.
+func (job) RequireTransportSecurity() bool { return false }

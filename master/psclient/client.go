@@ -32,6 +32,9 @@ type Client struct {
 	// registered.
 	Registered func(ctx context.Context) ([]string, error)
 
+	// JobID returns the id of the job in hexadecimal digits, "" if it is not known yet: servers of other jobs refuse the calls. May be nil.
+	JobID func() string
+
 	// During returns a context that ends with parent, with release, and as soon as the registry names another address for the
 	// index, or none: calls to a server that hangs end then. May be nil.
 	During func(parent context.Context, index int, addr string) (ctx context.Context, release context.CancelFunc)
@@ -157,7 +160,11 @@ func (c *Client) conn(index int, addr string) (*conn, error) {
 	if known := c.conns[addr]; known != nil {
 		return known, nil
 	}
-	dialed, err := grpcdial.Open(addr, grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage)))
+	options := []grpc.DialOption{grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage), grpc.MaxCallSendMsgSize(maxMessage))}
+	if c.JobID != nil {
+		options = append(options, grpcdial.OfJob(c.JobID))
+	}
+	dialed, err := grpcdial.Open(addr, options...)
 	if err != nil {
 		return nil, err
 	}

@@ -5,13 +5,17 @@ import (
 	"context"
 	"errors"
 	"math"
+	"strings"
 	"time"
 
 	"github.com/sirupsen/logrus"
+	"google.golang.org/grpc"
 	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/metadata"
 	"google.golang.org/grpc/status"
 
 	"trainmaster/internal/cgroup"
+	"trainmaster/internal/grpcdial"
 	pb "trainmaster/proto/trainmaster/v1"
 	"trainmaster/pserver/onwire"
 	"trainmaster/pserver/persist"
@@ -40,13 +44,34 @@ func New(s *core.Shard, kept *persist.Checkpoints, pause func() (resume func()),
 	return c
 }
 
+// OfOneJob returns the options of a server that refuses the calls of other jobs.
+func OfOneJob(s *core.Shard) []grpc.ServerOption {
+	check := func(ctx context.Context) error {
+		return statusOf(s.CheckJob(strings.Join(metadata.ValueFromIncomingContext(ctx, grpcdial.JobKey), ",")))
+	}
+	return []grpc.ServerOption{
+		grpc.ChainUnaryInterceptor(func(ctx context.Context, request any, _ *grpc.UnaryServerInfo, handler grpc.UnaryHandler) (any, error) {
+			if err := check(ctx); err != nil {
+				return nil, err
+			}
+			return handler(ctx, request)
+		}),
+		grpc.ChainStreamInterceptor(func(service any, stream grpc.ServerStream, _ *grpc.StreamServerInfo, handler grpc.StreamHandler) error {
+			if err := check(stream.Context()); err != nil {
+				return err
+			}
+			return handler(service, stream)
+		}),
+	}
+}
+
 func statusOf(err error) error {
 	switch {
 	case err == nil:
 		return nil
 	case errors.Is(err, core.ErrNotClaimed):
 		return status.Error(codes.Aborted, err.Error())
-	case errors.Is(err, core.ErrIncomplete), errors.Is(err, persist.ErrOldCut), errors.Is(err, persist.ErrNoCut), errors.Is(err, core.ErrOldMove), errors.Is(err, core.ErrBlocksLost), errors.Is(err, core.ErrSyncMove), errors.Is(err, core.ErrNotLeader), errors.Is(err, core.ErrOverflow), errors.Is(err, persist.ErrUnusable):
+	case errors.Is(err, core.ErrIncomplete), errors.Is(err, persist.ErrOldCut), errors.Is(err, persist.ErrNoCut), errors.Is(err, core.ErrOldMove), errors.Is(err, core.ErrBlocksLost), errors.Is(err, core.ErrSyncMove), errors.Is(err, core.ErrNotLeader), errors.Is(err, core.ErrOtherJob), errors.Is(err, core.ErrOverflow), errors.Is(err, persist.ErrUnusable):
 		return status.Error(codes.FailedPrecondition, err.Error())
 	case errors.Is(err, core.ErrMismatch):
 		return status.Error(codes.InvalidArgument, err.Error())

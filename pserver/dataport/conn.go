@@ -299,6 +299,9 @@ func (c *conn) hello(buf *buffer, r *reply) *wire.Fault {
 	case int64(c.head.Argument) != int64(c.shard.Index()):
 		return wire.Faultf(wire.WrongShard, "this is shard %d, not %d", c.shard.Index(), c.head.Argument)
 	}
+	if err := c.shard.CheckJob(wire.JobOf(c.head.Step)); err != nil {
+		return wire.Faultf(wire.WrongShard, "%v", err)
+	}
 	var digest [wire.DigestSize]byte
 	if buf != nil && c.head.Length >= wire.DigestSize {
 		digest = [wire.DigestSize]byte(buf.bytes)

@@ -51,7 +51,7 @@ func Send(s *shard.Shard, request *pb.ReadRequest, stream grpc.ServerStreamingSe
 
 // Take copies the partitions of a request from their source.
 func Take(ctx context.Context, s *shard.Shard, request *pb.TakeRequest) error {
-	conn, err := grpcdial.Open(request.GetSource(), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxPiece)))
+	conn, err := grpcdial.Open(request.GetSource(), grpcdial.OfJob(s.Job), grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxPiece)))
 	if err != nil {
 		return fmt.Errorf("%w: source %q: %w", shard.ErrMismatch, request.GetSource(), err)
 	}

@@ -21,7 +21,8 @@
 //	16-23  incarnation  of the trainer: unique and growing over all trainers of a job
 //	24-27  placement    epoch of the placement table that the sender used
 //	28-31  argument     by op, see below
-//	32-39  step         push: the trainer's step; stage: the version that the gradient was computed at
+//	32-39  step         push: the trainer's step; stage: the version that the gradient was computed at; hello: the first 8
+//	                    bytes of the id of the job, big-endian, 0: not stated
 //	40-47  sequence     grows with every frame of a trainer; a reply repeats it
 //	48-51  version      pull: the least parameter version wanted; reply: the version sent or reached; push:
 //	                    version of the block when the gradient was computed, plus the trainer's own pushes since

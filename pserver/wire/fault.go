@@ -21,7 +21,7 @@ const (
 	WrongMode     Code = 12 // Push at a synchronous server, or stage at an asynchronous one.
 	Busy          Code = 13 // No memory for more stages now: send again later.
 	Wait          Code = 14 // The requested version is not committed yet: ask again.
-	WrongShard    Code = 15 // The address belongs to another shard now: look it up again.
+	WrongShard    Code = 15 // The address belongs to another shard or job now: look it up again.
 	Stopping      Code = 16 // The server shuts down: look for its successor.
 	NotClaimed    Code = 17 // Put without the claim to initialize: request the claim again.
 	NoSuchTable   Code = 18 // The model has no such table: an error of the caller.

@@ -1,6 +1,8 @@
 package wire
 
 import (
+	"encoding/binary"
+	"encoding/hex"
 	"fmt"
 	"path/filepath"
 	"strings"
@@ -35,4 +37,20 @@ func ParseOffer(payload []byte) (Offer, error) {
 		return Offer{}, fmt.Errorf("offer of %d bytes: expected an identity and an absolute path, of at most %d bytes", len(payload), MaxOffer)
 	}
 	return o, nil
+}
+
+// JobStep returns the step of a hello: the first 8 bytes of the id of the job, in hexadecimal digits; 0: not stated.
+func JobStep(id string) uint64 {
+	var first [8]byte
+	raw, _ := hex.DecodeString(id)
+	copy(first[:], raw)
+	return binary.BigEndian.Uint64(first[:])
+}
+
+// JobOf returns the beginning of the id of the job in a hello; "": not stated.
+func JobOf(step uint64) string {
+	if step == 0 {
+		return ""
+	}
+	return fmt.Sprintf("%016x", step)
 }

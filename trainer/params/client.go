@@ -35,7 +35,7 @@ func Connect(ctx context.Context, cfg Config) (*Client, error) {
 	return &Client{cfg, shards.New(shards.Config{
 		Link: link.Config{
 			Addrs: cfg.Addrs, During: cfg.During, JobEpoch: cfg.JobEpoch, RetryMin: cfg.RetryMin, RetryMax: cfg.RetryMax, Log: cfg.Log,
-			Stream: stream.Config{Ordinal: cfg.Ordinal, Incarnation: cfg.Incarnation, Sequence: new(atomic.Uint64), Timeout: cfg.ReplyTimeout},
+			Stream: stream.Config{Ordinal: cfg.Ordinal, Incarnation: cfg.Incarnation, JobID: cfg.JobID, Sequence: new(atomic.Uint64), Timeout: cfg.ReplyTimeout},
 		},
 		Sync: cfg.Mode == Sync, Optimizer: cfg.Optimizer, Staleness: cfg.Staleness, Tables: cfg.Tables, DType: wireDTypes[cfg.WireDType],
 	}, addrs)}, nil

@@ -110,6 +110,8 @@ type Config struct {
 	Ordinal     uint32 // the trainer's own small number
 	Incarnation uint64 // of this start of the trainer, at least 1: greater than that of every earlier start of any trainer
 
+	JobID string // of the servers that the client may use, in hexadecimal digits. "": of any.
+
 	JobEpoch uint32 // epoch of the trainer: a call waits for servers at a lower epoch, and fails with [ErrRolledBack] at a higher one; 0: any
 
 	WireDType WireDType // of gradients and parameters in transit; default Float32

@@ -498,7 +498,7 @@ func (w *Worker) moreClasses(data sample.Shape) string {
 func (w *Worker) connect(ctx context.Context, client *trainer.Client, recipe Recipe, m model.Model) (*params.Client, error) {
 	config := params.Config{
 		Addrs: w.Servers, During: w.During, Mode: params.Async, Ordinal: uint32(client.Ordinal()), Incarnation: client.Incarnation(), Log: w.Log,
-		Optimizer: recipe.Optimizer, Tables: declare(m.Tables(), w.Seed), Staleness: recipe.Exchange.Staleness, WireDType: w.WireDType, JobEpoch: client.Epoch(),
+		Optimizer: recipe.Optimizer, Tables: declare(m.Tables(), w.Seed), Staleness: recipe.Exchange.Staleness, WireDType: w.WireDType, JobID: client.JobID(), JobEpoch: client.Epoch(),
 	}
 	if client.Sync() {
 		config.Mode = params.Sync

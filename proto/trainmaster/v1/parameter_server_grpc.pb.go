@@ -43,6 +43,9 @@ const (
 //
 // ParameterServer is the control interface of one shard. The data port (docs/formats/parameter-server-wire.md) transfers
 // parameters and gradients. It has the same address: the first bytes of a connection select the protocol.
+//
+// The metadata trainmaster-job of a call has the id of the job of its caller in 32 hexadecimal digits. A server of another job returns
+// FAILED_PRECONDITION. A call without the metadata is not compared.
 type ParameterServerClient interface {
 	// Describe returns the state of the shard. It changes nothing.
 	Describe(ctx context.Context, in *DescribeRequest, opts ...grpc.CallOption) (*DescribeReply, error)
@@ -277,6 +280,9 @@ func (c *parameterServerClient) SetLearningRate(ctx context.Context, in *SetLear
 //
 // ParameterServer is the control interface of one shard. The data port (docs/formats/parameter-server-wire.md) transfers
 // parameters and gradients. It has the same address: the first bytes of a connection select the protocol.
+//
+// The metadata trainmaster-job of a call has the id of the job of its caller in 32 hexadecimal digits. A server of another job returns
+// FAILED_PRECONDITION. A call without the metadata is not compared.
 type ParameterServerServer interface {
 	// Describe returns the state of the shard. It changes nothing.
 	Describe(context.Context, *DescribeRequest) (*DescribeReply, error)

@@ -27,6 +27,7 @@ type Config struct {
 type Session interface {
 	Ordinal() taskqueue.Ordinal
 	Incarnation() uint64
+	JobID() string
 	Epoch() uint32
 	Sync() bool
 	UntilFailed(ctx context.Context) (context.Context, context.CancelFunc)
@@ -208,9 +209,10 @@ func (a *Arena) configure(session Session, s *Settings) (params.Config, error) {
 	if err != nil {
 		return params.Config{}, err
 	}
+	//guard:trainer-states-its-job
 	config := params.Config{
 		Addrs: a.config.Servers, During: a.config.During, Mode: job, Optimizer: s.Optimizer, Staleness: s.Staleness, WireDType: s.WireDType,
-		Ordinal: uint32(session.Ordinal()), Incarnation: session.Incarnation(), JobEpoch: session.Epoch(), Log: a.config.Log, Tables: tables,
+		Ordinal: uint32(session.Ordinal()), Incarnation: session.Incarnation(), JobID: session.JobID(), JobEpoch: session.Epoch(), Log: a.config.Log, Tables: tables,
 	}
 	if err := config.Validate(); err != nil {
 		return config, invalidf("%v", err)

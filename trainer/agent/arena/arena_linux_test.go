@@ -41,6 +41,7 @@ func quiet() *logrus.Entry {
 // session is a session of a job, and its master: it commits a step when as many trainers as there are have staged.
 type session struct {
 	t           testing.TB
+	job         string // "": the trainer does not state it
 	sync        bool
 	incarnation uint64
 	failed      context.Context // ends when the job fails; may be nil
@@ -49,6 +50,7 @@ type session struct {
 
 func (s *session) Ordinal() taskqueue.Ordinal { return taskqueue.Ordinal(s.incarnation) }
 func (s *session) Incarnation() uint64        { return s.incarnation }
+func (s *session) JobID() string              { return s.job }
 func (s *session) Epoch() uint32              { return 0 }
 func (s *session) Sync() bool                 { return s.sync }
 func (s *session) UntilFailed(ctx context.Context) (context.Context, context.CancelFunc) {
@@ -371,5 +373,18 @@ func TestErrorsOfTheArena(t *testing.T) {
 		if _, err := o.try(r); err == nil || !strings.Contains(err.Error(), words) {
 			t.Errorf("expected %q, found %v", words, err)
 		}
+	}
+}
+
+// F527: the address of a server that was killed belongs to a server of another job.
+func TestServerOfAnotherJob(t *testing.T) {
+	addrs := startServers(t, 1)
+	own := open(t, addrs, &session{t: t, incarnation: 1, job: pservertest.JobID}, twoTensors)
+	own.do(Request{Op: "ps_init"})
+	other := open(t, addrs, &session{t: t, incarnation: 2, job: strings.Repeat("1", 32)}, twoTensors)
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	if _, err := other.Do(ctx, Request{Op: "ps_init", Seq: 1}); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("found %v, expected to wait for a server of its job", err)
 	}
 }

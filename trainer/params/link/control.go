@@ -74,6 +74,7 @@ func (l *Link) controlClient() (pb.ParameterServerClient, error) {
 			l.control.Close()
 		}
 		control, err := grpcdial.Open(l.addr,
+			grpcdial.OfJob(func() string { return l.cfg.Stream.JobID }),
 			grpc.WithKeepaliveParams(keepalive.ClientParameters{Time: 10 * time.Second, Timeout: l.cfg.Stream.Timeout}),
 			grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxControlMessage), grpc.MaxCallSendMsgSize(maxControlMessage)))
 		if err != nil {

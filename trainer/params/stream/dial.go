@@ -118,7 +118,7 @@ func (s *Stream) hello(ctx context.Context, meant *wire.Identity, flags wire.Fla
 	}
 	head := wire.Header{
 		Op: wire.Hello, Flags: flags, Block: uint64(s.cfg.Ordinal), Argument: uint32(s.cfg.Shard), Placement: s.cfg.Placement,
-		Incarnation: s.cfg.Incarnation, Sequence: s.cfg.Sequence.Add(1), Length: uint32(len(payload)),
+		Incarnation: s.cfg.Incarnation, Step: wire.JobStep(s.cfg.JobID), Sequence: s.cfg.Sequence.Add(1), Length: uint32(len(payload)),
 	}
 	raw := &s.headers[0]
 	head.Encode(raw)

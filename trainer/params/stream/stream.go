@@ -32,6 +32,7 @@ const (
 type Config struct {
 	Ordinal     uint32
 	Incarnation uint64
+	JobID       string // in hexadecimal digits; "": not stated
 	Shard       int
 	Digest      [32]byte       // of the placement
 	Placement   uint32         // its epoch
