@@ -16,8 +16,14 @@ import (
 // Registry and Log of the configuration.
 func Start(t testing.TB, n int, config pserver.Config) (addrs []string, stop []func()) {
 	t.Helper()
+	return StartOf(t, "", n, config)
+}
+
+// StartOf is Start for servers that know the id of their job.
+func StartOf(t testing.TB, jobID string, n int, config pserver.Config) (addrs []string, stop []func()) {
+	t.Helper()
 	for i := range n {
-		addr, end, err := Run(i, config)
+		addr, end, err := run(jobID, i, config)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -34,9 +40,13 @@ func Start(t testing.TB, n int, config pserver.Config) (addrs []string, stop []f
 
 // Run starts the server with an index, and returns its address and a function that stops it. Examples call it, which have no testing.TB.
 func Run(index int, config pserver.Config) (addr string, stop func() error, err error) {
+	return run("", index, config)
+}
+
+func run(jobID string, index int, config pserver.Config) (addr string, stop func() error, err error) {
 	logger := logrus.New()
 	logger.SetOutput(io.Discard)
-	p := &place{index, make(chan struct{}), make(chan struct{})}
+	p := &place{jobID, index, make(chan struct{}), make(chan struct{})}
 	config.Registry, config.Log = p, logrus.NewEntry(logger)
 	server, err := pserver.New(config)
 	if err != nil {
@@ -57,11 +67,9 @@ func Run(index int, config pserver.Config) (addr string, stop func() error, err 
 	}, nil
 }
 
-// JobID is the id of the job of the servers.
-const JobID = "6a6f626a6f626a6f626a6f626a6f626a" // jobjobjobjobjobj
-
 // place gives a server its index.
 type place struct {
+	jobID   string // "": not known
 	index   int
 	lost    chan struct{}
 	claimed chan struct{} // closed when the server has an address
@@ -72,7 +80,7 @@ func (p *place) ClaimPS(context.Context, string, func(string)) (pserver.Claim, e
 	return p, nil
 }
 func (p *place) Index() int                                        { return p.index }
-func (p *place) Job() pserver.JobState                             { return pserver.JobState{ID: JobID} }
+func (p *place) Job() pserver.JobState                             { return pserver.JobState{ID: p.jobID} }
 func (p *place) Current(context.Context) (pserver.JobState, error) { return p.Job(), nil }
 func (p *place) AskSet(context.Context) error                      { return nil }
 func (p *place) Lost() <-chan struct{}                             { return p.lost }

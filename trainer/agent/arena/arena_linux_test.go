@@ -378,8 +378,9 @@ func TestErrorsOfTheArena(t *testing.T) {
 
 // F527: the address of a server that was killed belongs to a server of another job.
 func TestServerOfAnotherJob(t *testing.T) {
-	addrs := startServers(t, 1)
-	own := open(t, addrs, &session{t: t, incarnation: 1, job: pservertest.JobID}, twoTensors)
+	job := strings.Repeat("0", 32)
+	addrs, _ := pservertest.StartOf(t, job, 1, pserver.Config{})
+	own := open(t, addrs, &session{t: t, incarnation: 1, job: job}, twoTensors)
 	own.do(Request{Op: "ps_init"})
 	other := open(t, addrs, &session{t: t, incarnation: 2, job: strings.Repeat("1", 32)}, twoTensors)
 	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
