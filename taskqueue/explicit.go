@@ -49,11 +49,12 @@ const (
 	WaitFlush            // of a commit: not every member has flushed its step
 	WaitCut              // the leader takes a cut: the trainer must flush it first
 	WaitStep             // the step of staged gradients is not committed
+	WaitDrain            // an operator drains the trainer, which leaves
 	WaitFors             // how many there are
 )
 
 func (w WaitFor) String() string {
-	return [...]string{"wait", "wait: commit", "wait: rollback", "wait: flush", "wait: cut", "wait: step"}[w%WaitFors]
+	return [...]string{"wait", "wait: commit", "wait: rollback", "wait: flush", "wait: cut", "wait: step", "wait: drain"}[w%WaitFors]
 }
 
 // StepPlace is where the steps of a job of explicit commits stand.

@@ -34,6 +34,9 @@ func (ev *Join) apply(q *Queue) Answer {
 		return Answer{Err: err}
 	}
 	t := &trainer{id: ev.ID, address: ev.Address, control: ev.Control}
+	if ev.Window > 0 {
+		t.window = MinWindow
+	}
 	//guard:window-limit
 	if w := min(ev.Window, MaxWindow); w > MinWindow && q.population == nil { // the tasks of a population are bound to its trainers
 		t.window = w

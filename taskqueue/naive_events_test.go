@@ -95,6 +95,9 @@ func (n *naive) ask(t *naiveTrainer, seq uint64, a *Answer) {
 		a.Kind = AnswerDrained
 		return
 	}
+	if t.draining && t.window > 0 {
+		a.WaitFor = WaitDrain
+	}
 	if t.draining || n.status == Paused {
 		return
 	}
@@ -225,7 +228,7 @@ func (n *naive) join(id string, window int, incarnation uint64) Answer {
 	}
 	n.dropName(id)
 	t := n.enlist(id, incarnation, false)
-	t.window = min(max(window, 2), 64)
+	t.window = min(window, 64)
 	n.reuse(t)
 	return Answer{Ordinal: t.ordinal, Incarnation: incarnation, Epoch: 1, Window: min(max(window, 2), 64)}
 }
@@ -413,6 +416,9 @@ func (n *naive) drain(ev *Drain) bool {
 			continue
 		}
 		t.draining = true
+		if t.window > 0 {
+			return true
+		}
 		for _, at := range slices.Backward(slices.Clone(t.holds)) {
 			for _, h := range n.task(at).holders {
 				if h.trainer == t.ordinal && h.start == 0 {

@@ -74,7 +74,8 @@ func (q *Queue) resume() {
 }
 
 // Drain lets a trainer finish its running task, and then asks it to leave (AnswerDrained). Its prefetched tasks go back
-// uncharged. Drain holds for this incarnation: a trainer that joins again gets tasks.
+// uncharged. A trainer with a window keeps its tasks until it leaves, since it may have begun any of them. Drain holds for
+// this incarnation: a trainer that joins again gets tasks.
 type Drain struct{ ID string }
 
 func (ev *Drain) apply(q *Queue) Answer {
@@ -91,8 +92,9 @@ func (ev *Drain) apply(q *Queue) Answer {
 	q.unblock(WaitTask)
 	q.ledger.draining(t)
 	q.notice(false, "trainer draining", map[string]any{"trainer": t.id, "incarnation": t.incarnation, "tasks": len(t.holds)})
-	if q.explicit != nil {
-		return Answer{} // it may have begun what it has prefetched
+	//guard:drained-window-keeps-its-tasks
+	if q.explicit != nil || t.window > 0 {
+		return Answer{} // it may have begun each of its tasks
 	}
 	for _, e := range slices.Backward(slices.Clone(t.holds)) {
 		if h := *e.holderOf(t); h.start == 0 {

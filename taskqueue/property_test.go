@@ -178,7 +178,7 @@ func (p *pair) newIncarnation(incarnation uint64) {
 
 func (p *pair) join(t *rapid.T) {
 	id := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "id")
-	window := rapid.SampledFrom([]int{0, 0, 3, 6, 100}).Draw(t, "window")
+	window := rapid.SampledFrom([]int{0, 0, 2, 3, 6, 100}).Draw(t, "window")
 	got := p.apply(&Join{ID: id, Window: window})
 	p.agree("join", got, p.n.join(id, window, got.Incarnation))
 	if got.Ordinal == 0 {

@@ -181,7 +181,7 @@ type trainer struct {
 	incarnation uint64
 	address     string
 	control     string // address for commands; "": it has none
-	window      int    // tasks that it may hold; 0: maxHeldJoined
+	window      int    // tasks that it may hold, and have begun; 0: maxHeldJoined, of which it has begun one
 	evaluates   bool   // it takes evaluation tasks with the answers to heartbeats
 	draining    bool
 	finished    bool // this incarnation has finished a task

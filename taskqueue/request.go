@@ -93,7 +93,7 @@ func (ev *Request) apply(q *Queue) Answer {
 // askMore adds training tasks to an answer with a training task, up to the number that a trainer with a window wants. A repeated request gets the
 // tasks that it got before.
 func (q *Queue) askMore(t *trainer, ev *Request, a *Answer) {
-	if t.window == 0 || a.Kind != AnswerTask || a.Token.Kind != Training {
+	if t.window <= MinWindow || a.Kind != AnswerTask || a.Token.Kind != Training {
 		return
 	}
 	for _, e := range t.holds {
@@ -166,6 +166,10 @@ func (q *Queue) ask(t *trainer, seq uint64, accepts Kinds, a *Answer) {
 	if t.draining && len(t.holds) == 0 {
 		a.Kind = AnswerDrained
 		return
+	}
+	//guard:drained-trainer-is-told
+	if t.draining && q.explicit == nil && t.window > 0 {
+		a.WaitFor = WaitDrain
 	}
 	if q.status == Paused || q.hold || t.draining {
 		return

@@ -21,7 +21,7 @@ var update = flag.Bool("update", false, "write the expected output of scenarios 
 // answer and the full state.
 //
 //	new tasks=N [passes=N] [shuffle] [rolling] [speculate] [max-failures=N] [max-set-aside=N] [losses-ignored] [explicit] [cuts] [max-uncommitted=N]
-//	join NAME                      a session; the same name again is its next incarnation
+//	join NAME [window=N]           a session; the same name again is its next incarnation
 //	ask NAME                       the next request of a well-behaved client that wants a task
 //	finish NAME TOKEN... [want] [step=N]
 //	                               TOKEN is pass/position.attempt, with an epoch in front when not 1: 2:1/0.1
@@ -139,7 +139,7 @@ func (s *scenario) run(word string, args []string) string {
 		s.start(options, number)
 		return ""
 	case "join":
-		a := s.q.Apply(s.now, &Join{ID: args[0], Address: args[0] + ":80"})
+		a := s.q.Apply(s.now, &Join{ID: args[0], Address: args[0] + ":80", Window: number("window")})
 		s.names[args[0]] = &client{id: args[0], ordinal: a.Ordinal, incarnation: a.Incarnation, epoch: s.q.Epoch()}
 		return fmt.Sprintf("ordinal %d, incarnation %#x\n", a.Ordinal, a.Incarnation)
 	case "ask":

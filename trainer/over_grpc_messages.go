@@ -169,6 +169,7 @@ var finishStatuses = map[pb.PushResultResponse_Status]taskqueue.FinishStatus{
 var waits = map[pb.WaitTaskSpec_Reason]taskqueue.WaitFor{
 	pb.WaitTaskSpec_REASON_NO_TASK: taskqueue.WaitTask, pb.WaitTaskSpec_REASON_COMMIT: taskqueue.WaitCommit,
 	pb.WaitTaskSpec_REASON_ROLLBACK: taskqueue.WaitRollback, pb.WaitTaskSpec_REASON_CUT: taskqueue.WaitCut,
+	pb.WaitTaskSpec_REASON_DRAIN: taskqueue.WaitDrain,
 }
 
 // applyWorkReply applies the answer to a part of a request.

@@ -224,7 +224,8 @@ func (w *Window) receive(task *taskqueue.Task, stamps []dataset.Stamp, base int6
 	w.ready = append(w.ready, task)
 }
 
-// dropIfDraining drops the tasks that the master has given to others, because an operator drains the trainer: all but the one in hand.
+// dropIfDraining drops the tasks that the caller does not have, because an operator drains the trainer: others get them. The first task stays, if
+// the caller has none.
 func (w *Window) dropIfDraining() {
 	c := w.client
 	if !c.Draining() || w.draining || c.explicit != nil {
@@ -239,9 +240,6 @@ func (w *Window) dropIfDraining() {
 		c.drop(task.Token)
 	}
 	w.ready = w.ready[:len(w.ready)-len(rest)]
-	if len(w.handed) > 1 {
-		w.stopped = append(w.stopped, w.handed[1:]...)
-	}
 }
 
 // dropStopped forgets the tasks that the master has stopped.
@@ -272,14 +270,16 @@ type Why int
 // The reasons.
 const (
 	HasTasks      Why = iota
-	NoTask            // there is none now
+	NoTask            // there is none now.
+	NoAnswer          // no master has answered in the time.
 	Full              // the window is full: report a task first
 	NeedsCommit       // see ErrCommitFirst
 	NeedsRollback     // see ErrRollbackFirst
 	NeedsCut          // the master takes a cut: call Boundary
+	Drained           // an operator drains the trainer.
 )
 
-var whys = map[taskqueue.WaitFor]Why{taskqueue.WaitCommit: NeedsCommit, taskqueue.WaitRollback: NeedsRollback, taskqueue.WaitCut: NeedsCut}
+var whys = map[taskqueue.WaitFor]Why{taskqueue.WaitCommit: NeedsCommit, taskqueue.WaitRollback: NeedsRollback, taskqueue.WaitCut: NeedsCut, taskqueue.WaitDrain: Drained}
 
 // Wish is what a call of Take wants.
 type Wish struct {
@@ -322,8 +322,10 @@ func (w *Window) Take(ctx context.Context, wish Wish) ([]*taskqueue.Task, Why, e
 			return nil, whys[w.refusal], nil
 		case wish.Now && answered >= fresh && w.refused:
 			return nil, NoTask, nil
-		case !now.Before(until) && (answered >= fresh || now.Sub(began) >= freshWait):
+		case !now.Before(until) && answered >= fresh && w.refused:
 			return nil, NoTask, nil
+		case !now.Before(until) && (answered >= fresh || now.Sub(began) >= freshWait):
+			return nil, NoAnswer, nil
 		}
 		limit := until
 		if answered < fresh && until.Before(began.Add(freshWait)) {

@@ -312,6 +312,7 @@ var endReasons = map[string]pb.EndTaskSpec_Reason{
 var waitReasons = map[taskqueue.WaitFor]pb.WaitTaskSpec_Reason{
 	taskqueue.WaitTask: pb.WaitTaskSpec_REASON_NO_TASK, taskqueue.WaitCommit: pb.WaitTaskSpec_REASON_COMMIT,
 	taskqueue.WaitRollback: pb.WaitTaskSpec_REASON_ROLLBACK, taskqueue.WaitCut: pb.WaitTaskSpec_REASON_CUT,
+	taskqueue.WaitDrain: pb.WaitTaskSpec_REASON_DRAIN,
 }
 
 // Join implements the service.

@@ -193,7 +193,7 @@ BUGS = [
         "test_client.py::test_job_of_this_process_alone_that_has_ended",
     ),
     Bug(
-        "F543", "the agent of a client that nothing uses runs on", "client.py", "            agent.release(() if self._optimizer is not None and self._optimizer.holds else self._unreported())\n", "",
+        "F543", "the agent of a client that nothing uses runs on", "client.py", "            agent.release(self._unreported())\n", "",
         "test_client.py::test_client_that_is_not_closed_ends_its_session",
     ),
     Bug(
@@ -217,7 +217,7 @@ BUGS = [
         "test_optimizer.py::test_tasks_wait_for_the_step_of_accumulated_gradients",
     ),
     Bug(
-        "F512", "a loop without steps waits", "client.py", "if waits and works is not None and not works:", "if False:",
+        "F512", "a loop without steps waits", "client.py", "        if waits and works == []:", "        if False:",
         "test_optimizer.py::test_loop_without_steps_ends",
     ),
     Bug(
@@ -225,7 +225,7 @@ BUGS = [
         "test_steps.py::test_tasks_of_accumulated_gradients_return_with_a_killed_agent",
     ),
     Bug(
-        "F512", "tasks of a step that is not pushed are finished", "client.py", "        if found:\n            self._push_rest()", "        if False:\n            pass",
+        "F512", "tasks of a step that is not pushed are finished", "client.py", "tuple(t for t in found if t not in self._steps.open and t not in self._steps.unpushed)", "found",
         "test_steps.py::test_tasks_of_a_step_that_waits_for_others_return_with_a_killed_agent",
     ),
     Bug(
@@ -237,7 +237,7 @@ BUGS = [
         "test_steps.py::test_loop_that_is_left_after_a_step_reports_its_tasks",
     ),
     Bug(
-        "F519", "the tasks of a client that nothing uses are lost", "client.py", "is not None and self._optimizer.holds else", "is not None else",
+        "F519", "the tasks of a client that nothing uses are lost", "client.py", "agent.release(self._unreported())", "agent.release(())",
         "test_steps.py::test_loop_that_is_left_after_a_step_reports_its_tasks",
     ),
     Bug(
@@ -253,11 +253,39 @@ BUGS = [
         "test_steps.py::test_stopped_loop_finishes_only_tasks_of_a_step",
     ),
     Bug(
-        "F518", "a step after a stopped loop finishes nothing", "loader.py", "self._has_left = self.client._has_left = True", "self._has_left = True",
+        "F518", "a step after a stopped loop finishes nothing", "client.py", "self._is_lost or self._has_ended or not", "self._is_lost or self.over or not",
         "test_steps.py::test_stopped_loop_finishes_only_tasks_of_a_step",
     ),
     Bug(
-        "F519", "a step finishes tasks with the next batch only", "client.py", "self._unstepped = frozenset(task for batch in ahead for task in batch.counts)", "pass",
+        "F528", "a refused step counts", "client.py", "_Steps(s.open if is_applied else s.open | s.unpushed)", "_Steps(s.open)",
+        "test_steps.py::test_tasks_of_a_step_that_no_server_has_return",
+    ),
+    Bug(
+        "F528", "a step without an answer does not count", "torch/_optimizer.py", "        else:\n            self._settle()", "",
+        "test_steps.py::test_interrupted_step_counts_when_the_servers_have_it",
+    ),
+    Bug(
+        "F529", "a drain is the end of the tasks", "client.py", 'elif reply.get("wait") == "drain":', "elif False:",
+        "test_steps.py::test_drained_trainer_keeps_what_it_has_begun",
+    ),
+    Bug(
+        "F550", "tasks of a full window finish", "client.py", 'if self._refusal.get("wait") == "window" and optimizer.has_gradients:', "if False:",
+        "test_steps.py::test_full_window_is_not_the_end_of_the_tasks",
+    ),
+    Bug(
+        "F551", "an optimizer does not know the batch in hand", "client.py", "open=before.union(tasks)", "open=before.union(tasks if self._optimizer else ())",
+        "test_steps.py::test_optimizer_that_is_made_in_the_loop_has_the_batch_in_hand",
+    ),
+    Bug(
+        "F552", "a master that is away has no task", "client.py", 'not self._refusal.get("answered")', "False",
+        "test_steps.py::test_master_that_is_away_has_not_said_that_there_is_no_task",
+    ),
+    Bug(
+        "F553", "a group waits for a step", "_group.py", "sampler.is_idle = not agreed.samples", "sampler.is_idle = False",
+        "test_steps.py::test_group_without_another_task_ends",
+    ),
+    Bug(
+        "F519", "a step finishes tasks with the next batch only", "client.py", "self._steps = _Steps(frozenset(task for batch in ahead for task in batch.counts), s.unpushed | s.open)", "del s",
         "test_steps.py::test_loop_that_is_left_after_a_step_reports_its_tasks",
     ),
     Bug(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import math
 import os
 import pathlib
 import signal
+import subprocess
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -14,7 +16,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lab import Servers, end, number_of, numbers, refuses
+from lab import MASTER, Servers, end, number_of, numbers, refuses
 
 import trainmaster as tm
 
@@ -49,13 +51,13 @@ class Counts:
         self.optimizer = tm.torch.ParameterServerOptimizer(self.model, "sgd", lr=1.0, client=client, **settings)
         self.optimizer.zero_grad()
 
-    def add(self, batch: np.ndarray[Any, Any]) -> None:
+    def add(self, batch: np.ndarray[Any, Any] | list[int]) -> None:
         """Compute the gradient of a batch, and add it to those before."""
-        (-self.model.weight[0, batch.tolist()].sum()).backward()
+        (-self.model.weight[0, list(map(int, batch))].sum()).backward()
 
-    def step(self) -> None:
+    def step(self, records: int | None = None) -> None:
         """Make a step."""
-        self.optimizer.step()
+        self.optimizer.step(records=records)
         self.optimizer.zero_grad()
 
     def pulled(self) -> list[float]:
@@ -74,6 +76,19 @@ def use_three(counts: Counts, loader: tm.Loader) -> None:
         counts.add(batch)
         loader.done()
     loader.close()
+
+
+def source(how: str, data: str, client: tm.Client) -> Iterator[list[int]]:
+    """Iterate over the numbers of the records of each task, by a loader or by `tasks()`."""
+    client.report_dataset(data)
+    if how == "loader":
+        return (batch.tolist() for batch in tm.Loader(decode=number_of, batch_size=1, client=client))
+    return ([number_of(r) for r in task] for task in client.tasks())
+
+
+def drain(endpoints: str, name: str) -> None:
+    """Let an operator drain a trainer."""
+    subprocess.run([MASTER, "drain", name, "--endpoints", endpoints], check=True, stdout=subprocess.DEVNULL)
 
 
 def train_the_rest(data: str, client: tm.Client) -> list[float]:
@@ -315,3 +330,150 @@ def test_model_is_made_again_with_tasks_in_hand(tmp_path: pathlib.Path, where: s
         times = counts.pulled()
         assert times[first] == 2  # the first step, and the task that returned
         assert times.count(1.0) == RECORDS - 1
+
+
+@pytest.mark.parametrize("why", ["not finite", "no server"])
+def test_tasks_of_a_step_that_no_server_has_return(tmp_path: pathlib.Path, why: str) -> None:
+    """F528: the step for 4 batches fails, and the script ends."""
+    data = numbers(tmp_path, RECORDS, shards=1, per_chunk=1)
+    with contextlib.ExitStack() as stack:
+        servers = Servers(tmp_path, stack, "--ps", "1", "--chunks-per-task", "1")
+        server = servers.serve("--ps-ttl", "1h", "--checkpoint-dir", str(tmp_path / "checkpoints"))
+        with tm.Client(endpoints=servers.etcd, timeout=240) as first:
+            counts, loader = Counts(first), loader_of(data, first)
+            for _, batch in zip(range(4), loader):
+                counts.add(batch)
+            if why == "not finite":
+                counts.model.weight.grad[0, 0] = math.nan  # type: ignore[index]
+                refuses('gradient "weight": element 0 is NaN', counts.step)
+            else:
+                time.sleep(1)  # the first set has the initial parameters
+                server.kill()
+                server.wait()
+                first.timeout = 3
+                refuses("expected parameter servers within 3 s", counts.step)
+        if why != "not finite":
+            servers.serve("--checkpoint-dir", str(tmp_path / "checkpoints"))
+        assert train_the_rest(data, stack.enter_context(tm.Client(endpoints=servers.etcd, timeout=240))) == [1.0] * RECORDS
+
+
+def test_interrupted_step_counts_when_the_servers_have_it(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F528: Ctrl-C before the answer to a push."""
+    data = numbers(tmp_path, RECORDS, shards=1, per_chunk=1)
+    with trainers(tmp_path) as join:
+        with join() as first:
+            counts, loader = Counts(first), loader_of(data, first)
+            for _, batch in zip(range(4), loader):
+                counts.add(batch)
+
+            def interrupted(self: tm.ps.Client) -> None:
+                raise KeyboardInterrupt
+
+            with monkeypatch.context() as m:
+                m.setattr(tm.ps.Client, "_await", interrupted)
+                with pytest.raises(KeyboardInterrupt):
+                    counts.step()
+            loader.done()
+        assert train_the_rest(data, join()) == [1.0] * RECORDS
+
+
+@pytest.mark.parametrize("after", ["nothing", "a step"])
+@pytest.mark.parametrize("how", ["loader", "tasks"])
+def test_drained_trainer_keeps_what_it_has_begun(tmp_path: pathlib.Path, how: str, after: str) -> None:
+    """F529: a step for each 4 batches. The trainer is drained in the third one. Another trainer must not have these tasks before it leaves."""
+    data = numbers(tmp_path, RECORDS, shards=1, per_chunk=1)
+    with trainers(tmp_path) as join, join() as second:
+        with tm.Client(endpoints=join.endpoints, timeout=240, id="drained") as first:
+            counts, used = Counts(first), 0
+            for used, batch in enumerate(source(how, data, first), 1):
+                counts.add(batch)
+                if used == 3:
+                    drain(join.endpoints, "drained")
+            assert first.over == "an operator drains this trainer"
+            assert used < 10  # its own requests say it
+            others = Counts(second)
+            rest = source("tasks", data, second)
+            for _ in range(4):
+                others.add(next(rest))
+                others.step(records=1)
+            assert max(others.pulled()) == 1
+            if after == "a step":
+                counts.step(records=1)
+        for batch in rest:
+            others.add(batch)
+            others.step(records=1)
+        assert others.pulled() == [1.0] * RECORDS
+
+
+@pytest.mark.parametrize("how", ["loader", "tasks"])
+def test_full_window_is_not_the_end_of_the_tasks(tmp_path: pathlib.Path, how: str) -> None:
+    """F550: a step for 4 batches of a task each, and a trainer that may hold 2."""
+    data = numbers(tmp_path, RECORDS, shards=1, per_chunk=1)
+    with trainers(tmp_path) as join:
+        with tm.Client(endpoints=join.endpoints, timeout=240, window=2) as first:
+            counts, batches = Counts(first), source(how, data, first)
+            for _ in range(2):
+                counts.add(next(batches))
+            refuses("step: expected one for the records of at most 2 tasks, the window of this trainer, found none", lambda: next(batches))
+        assert train_the_rest(data, join()) == [1.0] * RECORDS
+
+
+@pytest.mark.parametrize("how", ["loader", "tasks"])
+def test_optimizer_that_is_made_in_the_loop_has_the_batch_in_hand(tmp_path: pathlib.Path, how: str) -> None:
+    """F551: a step for 4 batches. The agent is killed in the third one."""
+    data = numbers(tmp_path, RECORDS, shards=1, per_chunk=1)
+    with trainers(tmp_path) as join:
+        client = join()
+        counts: Counts | None = None
+        for i, batch in enumerate(source(how, data, client), 1):
+            counts = counts or Counts(client)
+            counts.add(batch)
+            if i == 3:
+                time.sleep(1)  # a finish that comes too early is stored
+                end(client.agent_pid)
+            if i % 4 == 0:
+                counts.step(records=1)
+        assert counts is not None
+        counts.step(records=1)
+        assert min(counts.pulled()) >= 1
+
+
+def test_master_that_is_away_has_not_said_that_there_is_no_task(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F552: tasks wait for a step, and the request for others has no answer at first."""
+    data = numbers(tmp_path, RECORDS, shards=1, per_chunk=1)
+    with trainers(tmp_path) as join:
+        client = join()
+        counts, ask = Counts(client), client._ask
+        batches = source("tasks", data, client)
+        for _ in range(3):
+            counts.add(next(batches))
+        asked: list[list[int]] = []
+
+        def away(op: str, wait: float, **fields: Any) -> dict[str, Any]:
+            if op == "next":
+                asked.append(fields["finished"])
+                if len(asked) < 3:
+                    return {"tasks": [], "wait": "task", "answered": False, "silent": 0}
+            return ask(op, wait, **fields)
+
+        monkeypatch.setattr(client, "_ask", away)
+        next(batches)
+        assert asked == [[], [], []]
+
+
+def test_group_without_another_task_ends(tmp_path: pathlib.Path) -> None:
+    """F553: a rank makes a step for 4 batches, does not read `is_last`, and 2 batches are left."""
+    data = numbers(tmp_path, 10, shards=1, per_chunk=1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    try:
+        with trainers(tmp_path) as join:
+            client = join()
+            loader = tm.torch.DataLoader(data, decode=number_of, batch_size=1, client=client, group=torch.distributed.group.WORLD)
+            counts, i = Counts(client), 0
+            for i, batch in enumerate(loader, 1):
+                counts.add(batch.tolist())
+                if i % 4 == 0:
+                    counts.step(records=1)
+            assert (i, client.over) == (10, "the job has ended")
+    finally:
+        torch.distributed.destroy_process_group()

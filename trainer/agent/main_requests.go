@@ -31,11 +31,12 @@ type helloReply struct {
 }
 
 type nextReply struct {
-	Tasks   []task  `json:"tasks"`
-	Wait    string  `json:"wait"`
-	Over    string  `json:"over"`
-	Stopped []int   `json:"stopped"`
-	Silent  float64 `json:"silent"`
+	Tasks    []task  `json:"tasks"`
+	Wait     string  `json:"wait"`
+	Answered bool    `json:"answered"`
+	Over     string  `json:"over"`
+	Stopped  []int   `json:"stopped"`
+	Silent   float64 `json:"silent"`
 }
 
 type stepReply struct {
@@ -248,7 +249,7 @@ func (a *agent) report(ctx context.Context, w *trainer.Window, r *request) (repl
 
 // waits has the reasons in replies.
 var waits = map[trainer.Why]string{
-	trainer.HasTasks: "", trainer.NoTask: "task", trainer.Full: "window", trainer.NeedsCommit: "commit", trainer.NeedsRollback: "rollback",
+	trainer.HasTasks: "", trainer.NoTask: "task", trainer.NoAnswer: "task", trainer.Full: "window", trainer.NeedsCommit: "commit", trainer.NeedsRollback: "rollback", trainer.Drained: "drain",
 }
 
 // next gives tasks. It does not end with r.Wait, which is the time until it answers without a task.
@@ -261,7 +262,7 @@ func (a *agent) next(w *trainer.Window, r *request) work {
 	want := min(max(r.Want, 1), mostWanted)
 	return func(ctx context.Context) (reply, error) {
 		list, why, err := a.take(ctx, w, trainer.Wish{Most: want, Wait: seconds(wait), Now: r.Now})
-		out := nextReply{Tasks: []task{}, Wait: waits[why], Stopped: a.tasks.named(w.Stopped()), Silent: a.silent()}
+		out := nextReply{Tasks: []task{}, Wait: waits[why], Answered: why != trainer.NoAnswer, Stopped: a.tasks.named(w.Stopped()), Silent: a.silent()}
 		if errors.Is(err, io.EOF) {
 			out.Wait, out.Over = "", err.Error()
 			return reply{content: out}, nil
@@ -291,7 +292,7 @@ func (a *agent) take(ctx context.Context, w *trainer.Window, wish trainer.Wish) 
 			return nil, trainer.NoTask, err
 		}
 		if !time.Now().Before(until) {
-			return nil, trainer.NoTask, nil
+			return nil, trainer.NoAnswer, nil
 		}
 	}
 }

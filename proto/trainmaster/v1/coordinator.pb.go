@@ -33,6 +33,8 @@ const (
 	WaitTaskSpec_REASON_ROLLBACK WaitTaskSpec_Reason = 3
 	// The master takes a cut: call Flushed.
 	WaitTaskSpec_REASON_CUT WaitTaskSpec_Reason = 4
+	// An operator drains the trainer, which holds tasks: finish what has begun, and leave.
+	WaitTaskSpec_REASON_DRAIN WaitTaskSpec_Reason = 5
 )
 
 // Enum value maps for WaitTaskSpec_Reason.
@@ -43,6 +45,7 @@ var (
 		2: "REASON_COMMIT",
 		3: "REASON_ROLLBACK",
 		4: "REASON_CUT",
+		5: "REASON_DRAIN",
 	}
 	WaitTaskSpec_Reason_value = map[string]int32{
 		"REASON_UNSPECIFIED": 0,
@@ -50,6 +53,7 @@ var (
 		"REASON_COMMIT":      2,
 		"REASON_ROLLBACK":    3,
 		"REASON_CUT":         4,
+		"REASON_DRAIN":       5,
 	}
 )
 
@@ -3642,18 +3646,19 @@ const file_trainmaster_v1_coordinator_proto_rawDesc = "" +
 	"\ainteger\x18\x02 \x01(\x03H\x00R\ainteger\x12\x14\n" +
 	"\x04text\x18\x03 \x01(\tH\x00R\x04text\x12\x14\n" +
 	"\x04flag\x18\x04 \x01(\bH\x00R\x04flagB\a\n" +
-	"\x05value\"\xda\x01\n" +
+	"\x05value\"\xec\x01\n" +
 	"\fWaitTaskSpec\x12\x1f\n" +
 	"\vretry_after\x18\x01 \x01(\x01R\n" +
 	"retryAfter\x12;\n" +
-	"\x06reason\x18\x02 \x01(\x0e2#.trainmaster.v1.WaitTaskSpec.ReasonR\x06reason\"l\n" +
+	"\x06reason\x18\x02 \x01(\x0e2#.trainmaster.v1.WaitTaskSpec.ReasonR\x06reason\"~\n" +
 	"\x06Reason\x12\x16\n" +
 	"\x12REASON_UNSPECIFIED\x10\x00\x12\x12\n" +
 	"\x0eREASON_NO_TASK\x10\x01\x12\x11\n" +
 	"\rREASON_COMMIT\x10\x02\x12\x13\n" +
 	"\x0fREASON_ROLLBACK\x10\x03\x12\x0e\n" +
 	"\n" +
-	"REASON_CUT\x10\x04\"\x87\x02\n" +
+	"REASON_CUT\x10\x04\x12\x10\n" +
+	"\fREASON_DRAIN\x10\x05\"\x87\x02\n" +
 	"\vEndTaskSpec\x12:\n" +
 	"\x06reason\x18\x01 \x01(\x0e2\".trainmaster.v1.EndTaskSpec.ReasonR\x06reason\x12\x12\n" +
 	"\x04text\x18\x02 \x01(\tR\x04text\"\xa7\x01\n" +

@@ -61,6 +61,7 @@ class GroupLoop:
                 sampler.checkpoints.commit()
                 sampler.needs_commit = False
                 loader.client._ask_again()
+            sampler.is_idle = not agreed.samples
             if not agreed.samples:
                 sampler.require_applied()
                 if now.session == loader.client.session:

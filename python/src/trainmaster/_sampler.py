@@ -31,6 +31,7 @@ class Sampler:
         self.checkpoints: Checkpoints | None = None  # of a job of explicit commits
         self.is_in_group = False  # of ranks that make each step together
         self.needs_commit = False  # the group must commit before the next task
+        self.is_idle = False  # no rank of the group has records
         self.patience = 0.0  # seconds for which the next request of a group may wait for a task
         self.loss: float | None = None
         self._trained = 0  # records since the last report of progress
@@ -49,7 +50,9 @@ class Sampler:
 
     def _supply(self, need: Need) -> None:
         """Get tasks for the account."""
-        finished = self.finished()
+        if self.is_idle:
+            self.client._end_steps()
+        finished = self.finished(self.is_idle)
         may_not_wait = need.wait and bool(self.is_in_group or self._unapplied())
         patience, self.patience = self.patience, 0.0
         works: list[Work] | None = []

@@ -61,17 +61,24 @@ class _Held(NamedTuple):
     last: int = 0  # largest id that was open
 
 
+class _Steps(NamedTuple):
+    """Tasks whose finish waits for a step. It changes in one step, as `_Held` does."""
+
+    open: frozenset[int] = frozenset()  # with records that the loop has had since the last step
+    unpushed: frozenset[int] = frozenset()  # with records in steps whose gradients the servers may not have
+
+
 class Optimizer(Protocol):
     """What a client needs of the optimizer of its model on parameter servers."""
 
     is_async: bool
 
     @property
-    def holds(self) -> bool:
-        """Whether gradients of steps wait for a push."""
+    def has_gradients(self) -> bool:
+        """Whether there are gradients that are not zero, as of batches since the last step."""
 
     def flush(self) -> None:
-        """Push them."""
+        """Push gradients of steps that wait for others, and wait until the servers have those that are pushed."""
 
 
 class Task:
@@ -163,9 +170,11 @@ class Client:
         self._on_restart: list[Callable[[], None]] = []  # called in each further session
         self._of_loader: Callable[[], tuple[int, ...]] | None = None  # returns finished tasks of the open loader, too
         self._optimizer: Optimizer | None = None
-        self._unstepped: frozenset[int] = frozenset()  # tasks with records that the loop has had since the last step
+        self._steps = _Steps()
+        self._may_push = True
         self._has_asked = False  # for the step to load
-        self._has_left = False  # its loop has ended before the job
+        self._has_ended = False  # the job
+        self._refusal: dict[str, Any] = {}  # the last reply without a task
         self._while_waiting: Callable[[], bool] | None = None  # called while there is no task; true ends the work of this trainer
         self._has_dataset = False  # this process has named it, or has had a task
         self._warned = time.monotonic()
@@ -200,7 +209,7 @@ class Client:
                     break
                 except (errors.OverError, errors.MasterTimeoutError) as e:
                     if ended or isinstance(e, errors.OverError):  # as after the restart of the agent
-                        self._hello, self.over = {"job_id": "", "incarnation": 0}, LATE
+                        self._hello, self.over, self._has_ended = {"job_id": "", "incarnation": 0}, LATE, True
                         note_end(self._where)
                         log.warning("%s: there is nothing to train", self.over)
                         break
@@ -375,7 +384,7 @@ class Client:
         if agent is not None and not self.is_closed:
             self.is_closed = True
             # Gradients that wait for others cannot be pushed here: their tasks return to the queue.
-            agent.release(() if self._optimizer is not None and self._optimizer.holds else self._unreported())
+            agent.release(self._unreported())
 
     def __enter__(self) -> Client:
         """Return the client."""
@@ -445,16 +454,32 @@ class Client:
     def _fetch_next(self, finished: Callable[[bool], tuple[int, ...]], want: int, wait: bool) -> tuple[list[Work] | None, tuple[int, ...]]:
         """Return tasks as `_fetch` does, and the finished tasks that it has reported.
 
-        `finished` returns those whose gradients are pushed, or all: they are reported while there is no other task, since no step may follow.
+        `finished` returns those whose gradients are pushed, or all: they are reported if a master answers that there is no other task, since no
+        step may follow.
         """
         reported = finished(False)
         waits = wait and finished(True) != reported
         works = self._fetch(reported, want, wait and not waits, _SLICE if waits else _ANSWER)
-        if waits and works is not None and not works:
-            self._push_rest()
+        while waits and works == [] and not self._refusal.get("answered"):  # a master that is away can have another task
+            self._check_wait(self._refusal, wait)
+            works = self._fetch(reported, want, False, _SLICE)
+        if waits and works == []:
+            self._end_steps()
             reported = finished(True)
             works = self._fetch(reported, want, wait)
         return works, reported
+
+    def _end_steps(self) -> None:
+        """Let tasks finish without a step: there is no other task. Raise an error if the window is full, and a step could have their gradients."""
+        optimizer = self._optimizer
+        if optimizer is None or not optimizer.is_async:
+            return
+        if self._refusal.get("wait") == "window" and optimizer.has_gradients:
+            raise errors.InvalidError(
+                f"step: expected one for the records of at most {self.window} tasks, the window of this trainer, found none: "
+                "make steps for fewer batches, or a job with larger tasks (--chunks-per-task). Without training, call zero_grad()"
+            )
+        optimizer.flush()
 
     def _finished(self, is_last: bool) -> tuple[int, ...]:
         """Return finished tasks of `tasks` that are not reported. A step must have their records, but if no step follows (`is_last`)."""
@@ -511,43 +536,54 @@ class Client:
         return self._finished(False) if self._of_loader is None else self._of_loader()
 
     def _stepped(self, tasks: Iterable[int]) -> tuple[int, ...]:
-        """Return those of some tasks whose records have all been in a step, and push its gradients if they wait for others."""
-        found = tuple(t for t in tasks if t not in self._unstepped)
-        if found:
-            self._push_rest()
-        return () if self._is_lost else found
-
-    def _push_rest(self) -> None:
-        if self._optimizer is not None:
-            self._optimizer.flush()
+        """Return those of some tasks whose records have all been in a step that the servers have. If steps wait for a push, push them."""
+        optimizer = self._optimizer
+        if optimizer is None or not optimizer.is_async:
+            return tuple(tasks)
+        found = tuple(t for t in tasks if t not in self._steps.open)
+        if self._may_push and not self.is_closed and any(t in self._steps.unpushed for t in found):
+            optimizer.flush()
+        return () if self._is_lost else tuple(t for t in found if t not in self._steps.open and t not in self._steps.unpushed)
 
     def _note_use(self, tasks: Iterable[int]) -> None:
-        """Note that the loop has records of tasks, which finish with a step if there is an optimizer of an asynchronous job."""
-        if self._optimizer is not None and self._optimizer.is_async:
-            self._unstepped = self._unstepped.union(tasks)
+        """Note that the loop has records of tasks. With an optimizer of an asynchronous job, they finish with a step."""
+        # An optimizer that is made before the next batch has the gradients of this one.
+        before = self._steps.open if self._optimizer is not None and self._optimizer.is_async else frozenset()
+        self._steps = self._steps._replace(open=before.union(tasks))
 
     def _note_step(self) -> None:
-        """Note that a step has the gradients of all batches that the loop has had."""
+        """Note that a step has the gradients of all batches that the loop has had. The servers may not have them."""
         loader = None if self._loader is None else self._loader()
         # Between two passes, the loader has read a batch that the loop has not.
         ahead = loader.account.flight[:1] if loader is not None and loader._is_ahead else ()
-        self._unstepped = frozenset(task for batch in ahead for task in batch.counts)
+        s = self._steps
+        self._steps = _Steps(frozenset(task for batch in ahead for task in batch.counts), s.unpushed | s.open)
+
+    def _note_pushed(self, is_applied: bool = True) -> None:
+        """Note that the servers have the gradients of all steps, or that they refused them: then their tasks wait for another step."""
+        s = self._steps
+        self._steps = _Steps(s.open if is_applied else s.open | s.unpushed)
 
     def _report_at_end(self, limit: float | None = None) -> None:
         """Report finished tasks, unless the session or the job has ended. An error is for the log: the tasks return to the queue."""
-        if self.is_closed or self._is_lost or (self.over and not self._has_left) or not self._agent.is_alive():
+        if self.is_closed or self._is_lost or self._has_ended or not self._agent.is_alive():
             return
         before = self.timeout
         self.timeout = before if limit is None else min(before, limit)
         try:
-            finished = self._unreported()
+            try:
+                finished = self._unreported()
+            except (errors.Error, TimeoutError) as e:
+                log.warning("gradients at the end were not pushed, and their tasks return to the queue: %s", e)
+                self._may_push = False
+                finished = self._unreported()
             if finished:
                 self._call("finish", finished=list(finished))
                 self._reported(finished)
         except (errors.Error, TimeoutError) as e:
             log.warning("finished tasks at the end: %s", e)
         finally:
-            self.timeout = before
+            self.timeout, self._may_push = before, True
 
     def _begin_fetch(self, finished: Sequence[int]) -> bool:
         """Return whether the job continues. If a late reply has brought tasks, no request follows: the finished ones are reported here."""
@@ -579,20 +615,28 @@ class Client:
             self._end(str(e))
             return None
         except errors.DrainedError:
-            log.warning("an operator ended the work of this trainer (drain)")
-            self.over = DRAINED
+            self._note_drain()
             return None
         if reply is not None:
+            self._refusal = {} if reply.get("tasks") else reply
             if over := reply.get("over"):
                 self._end(over)
+            elif reply.get("wait") == "drain":
+                self._note_drain()
+                return None
             elif stopped := reply.get("stopped"):
                 self._on_stopped(stopped)
         return reply
+
+    def _note_drain(self) -> None:
+        log.warning("an operator ended the work of this trainer (drain)")
+        self.over = DRAINED
 
     def _end(self, reason: str = "") -> None:
         """Note that the job has ended. A reason other than the end of the passes is for the user: a target, or tasks that are set aside."""
         if self.over:
             return
+        self._has_ended = True
         self.over = reason or ENDED
         note_end(self._where)
         if self.over != ENDED:
@@ -709,7 +753,7 @@ class Client:
         self._agent.close(in_order=False)
         if self._agent.process.returncode:  # otherwise it has ended with its session, as after a rollback
             self._restarts += 1
-        self._unstepped = frozenset()
+        self._steps = _Steps()
         self._held, self._given_back = _Held(), ()
         self._agent = self._start()
         try:

@@ -400,7 +400,7 @@ class Loader:
             raise errors.RankStoppedError(
                 "group: another rank was stopped, and this rank cannot make a step without it: start the ranks again, as torchrun does"
             )
-        self._has_left = self.client._has_left = True
+        self._has_left = True
         self._sampler.keep()
         self._commands.stopped = self.client.over = reason = self._commands.stopped or self.client.over
         self.account.reset()

@@ -140,6 +140,7 @@ class Client:
         self.on_moved: Callable[[], None] | None = None  # after another session has other arrays
         self._last: dict[str, Any] = {"seq": 0}  # request
         self._done = 0  # sequence number of the last request that is answered
+        self.on_answer: Callable[[bool], None] | None = None  # whether the servers have an update, before the call returns
         # A job without cuts never returns to its beginning. The arrays of the model change while it trains.
         self._initial = {name: a.copy() for name, a in arrays.items()} if self.session._cuts else {}
         self._begin(arrays)
@@ -355,12 +356,17 @@ class Client:
         except errors.MasterTimeoutError:
             raise  # it continues: the next call waits for it
         except errors.Error:
-            self._done = self.sequence
+            self._note_answer(False)
             raise
         if self._last["op"] != "lookup":  # the parameters stay
             self.version, self.step = int(reply["version"]), int(reply.get("step", self.step))
-        self._done = self.sequence
+        self._note_answer(True)
         return reply
+
+    def _note_answer(self, is_applied: bool) -> None:
+        if self.on_answer is not None and self._last["op"] in _APPLIES:
+            self.on_answer(is_applied)
+        self._done = self.sequence
 
     def _open(self, initial: Mapping[str, Any]) -> None:
         self._done = self.sequence

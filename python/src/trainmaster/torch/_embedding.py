@@ -124,6 +124,11 @@ class Lookups:
         """Drop the gradients since the last step."""
         self._new = {}
 
+    @property
+    def has_gradients(self) -> bool:
+        """Whether there are gradients since the last step."""
+        return any(self._new.values())
+
     def not_finite(self) -> str:
         """Describe a gradient since the last step that is not finite; "": there is none."""
         for name, found in self._new.items():

@@ -109,7 +109,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         except BaseException:
             self.ps.close()
             raise
-        self.ps.on_moved = self._view
+        self.ps.on_moved, self.ps.on_answer = self._view, self.ps.session._note_pushed
         self.is_async = self.ps.mode == "async"
         self.ps.session._optimizer = self
 
@@ -162,29 +162,35 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         self._gather()
         if self.push_every > 1:
             self._require_finite()
-        held = self._added(records or 1)
-        before, is_done = self.ps.sequence, False
+        held, session = self._added(records or 1), self.ps.session
+        steps, before, is_done = session._steps, self.ps.sequence, False
         try:
+            session._note_step()
             if held.batches < self.push_every:
                 self._held = held
             else:
                 self._push(held)
             is_done = True
         finally:
-            if is_done or self.ps.sequence != before:  # also after Ctrl-C: the agent has the request
-                self.ps.session._note_step()
+            # After Ctrl-C, the gradients can wait for others, or the agent can have the request.
+            if not (is_done or self._held is held or self.ps.sequence != before):
+                session._steps = steps
         self._lookups.clear()
         return loss
 
     @property
-    def holds(self) -> bool:
-        """Whether batches wait for a push."""
-        return self._held.batches > 0
+    def has_gradients(self) -> bool:
+        """Whether there are gradients that are not zero."""
+        return self._lookups.has_gradients or any(p.grad is not None and bool(p.grad.any()) for _, p in self._parameters())
 
     def flush(self) -> None:
-        """Push what `push_every` holds back."""
-        if self.holds and not self.ps.session._is_lost:
+        """Push what `push_every` holds back, and wait until the servers have what is pushed."""
+        if self.ps.session._is_lost:
+            return
+        if self._held.batches:
             self._push(self._held)
+        else:
+            self._settle()
 
     def _loss(self, closure: Callable[[], Any] | None) -> Any:
         if closure is None:
@@ -252,6 +258,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
             if not scale:  # the first step of a scheduler that warms up: it applies nothing
                 if is_pulled:
                     self.ps.pull()
+                self.ps.session._note_pushed()
             elif is_pulled:
                 self.ps.push_pull(scale=scale, rows=rows)
             else:
