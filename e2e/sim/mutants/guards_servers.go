@@ -213,7 +213,7 @@ var serverGuards = []guard{
 		value("error(nil)"),
 		"a record is trained twice after the number of parameter servers has changed"}},
 	{"F527", "pserver.TestMasterOfAnotherJobIsRefused", mutant{"other job accepted", "other-job-refused",
-		condition("true"),
+		condition("$ || s.index >= 0"),
 		"a master with an old address closes the cuts of another job"}},
 	{"F527", "trainer/agent/arena.TestServerOfAnotherJob", mutant{"trainer does not state its job", "trainer-states-its-job",
 		text("JobID: session.JobID(), ", ""),
