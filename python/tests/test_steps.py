@@ -399,6 +399,7 @@ def test_drained_trainer_keeps_what_it_has_begun(tmp_path: pathlib.Path, how: st
             assert max(others.pulled()) == 1
             if after == "a step":
                 counts.step(records=1)
+                assert next(first.tasks(), None) is None
         for batch in rest:
             others.add(batch)
             others.step(records=1)
@@ -459,6 +460,10 @@ def test_master_that_is_away_has_not_said_that_there_is_no_task(tmp_path: pathli
         monkeypatch.setattr(client, "_ask", away)
         next(batches)
         assert asked == [[], [], []]
+        del asked[:]
+        client._while_waiting = lambda: True  # as a loader after SIGTERM
+        assert next(batches, None) is None
+        assert asked == [[]]
 
 
 def test_group_without_another_task_ends(tmp_path: pathlib.Path) -> None:

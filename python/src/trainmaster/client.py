@@ -457,12 +457,15 @@ class Client:
         `finished` returns those whose gradients are pushed, or all: they are reported if a master answers that there is no other task, since no
         step may follow.
         """
+        if self.over:
+            return None, ()
         reported = finished(False)
         waits = wait and finished(True) != reported
         works = self._fetch(reported, want, wait and not waits, _SLICE if waits else _ANSWER)
         while waits and works == [] and not self._refusal.get("answered"):  # a master that is away can have another task
             self._check_wait(self._refusal, wait)
-            works = self._fetch(reported, want, False, _SLICE)
+            stops = self._while_waiting is not None and self._while_waiting()
+            works = None if stops else self._fetch(reported, want, False, _SLICE)
         if waits and works == []:
             self._end_steps()
             reported = finished(True)
