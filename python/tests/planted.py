@@ -619,7 +619,7 @@ BUGS = [
         "test_torch.py::test_small_tasks_fill_batches[0]",
     ),
     Bug(
-        "F442", "a task is finished before its gradients are pushed", "client.py", "            self._optimizer.flush()\n", "            pass\n",
+        "F442", "a task is finished before its gradients are pushed", "client.py", "            optimizer.flush()\n        return ()", "            self._note_pushed()\n        return ()",
         "test_ps.py::test_rest_is_pushed_before_a_task_is_finished",
     ),
     Bug(
