@@ -86,7 +86,7 @@ func (m *Master) begin(ctx context.Context, lead store.Leadership, kept *committ
 	}
 	t = &term{Committer: c}
 	id := t.JobID()
-	m.jobID.Store(&id) // components call parameter servers
+	m.jobID.Store(&id) // before the components, which call parameter servers
 	m.election.Leads(lead.Revision())
 	for _, part := range m.components {
 		if err := m.prepare(ctx, part, t, lead.TTL()); err != nil {

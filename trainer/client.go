@@ -118,7 +118,8 @@ type Client struct {
 	running  []taskqueue.Token
 	moved    bool  // since the last heartbeat
 	steps    int64 // calls of Progressed
-	draining bool
+
+	drained chan struct{} // closed by the first heartbeat whose answer has a drain
 }
 
 type fetched struct {
@@ -150,6 +151,7 @@ func Join(ctx context.Context, config Config) (*Client, error) {
 		config.Heartbeat = heartbeatFor(reply.TTL)
 	}
 	c := &Client{config: config, link: l, who: reply.Trainer, jobID: reply.JobID, sync: reply.Sync, session: session.New(reply), stamps: map[taskqueue.Token][]dataset.Stamp{}}
+	c.drained = make(chan struct{})
 	c.files.stores = cmp.Or(config.Stores, dataset.DefaultStores)
 	c.rounds, c.metrics, c.models = map[taskqueue.Token]taskqueue.Round{}, map[taskqueue.Token][]byte{}, map[taskqueue.Token]taskqueue.Model{}
 	c.stats, c.hyper = map[taskqueue.Token]taskqueue.RunStats{}, map[taskqueue.Token]map[string]float64{}
@@ -482,9 +484,12 @@ func (c *Client) UntilFailed(ctx context.Context) (context.Context, context.Canc
 
 // Draining reports whether an operator has drained this trainer, as the last heartbeat said. It may be called concurrently with other methods.
 func (c *Client) Draining() bool {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return c.draining
+	select {
+	case <-c.drained:
+		return true
+	default:
+		return false
+	}
 }
 
 // beat sends heartbeats until Close or the failure of the job.
@@ -547,10 +552,8 @@ func (c *Client) obey(reply *beatReply, held []taskqueue.Token) {
 			c.config.Log.WithError(err).Warn("evaluation task of a heartbeat not accepted")
 		}
 	}
-	if answer&wire.HeartbeatDraining != 0 {
-		c.mu.Lock()
-		c.draining = true
-		c.mu.Unlock()
+	if answer&wire.HeartbeatDraining != 0 && !c.Draining() {
+		close(c.drained)
 	}
 	for i, tok := range held {
 		if answer&wire.HeartbeatStop(i) != 0 || slices.Contains(reply.Stops, tok) {

@@ -49,6 +49,7 @@ type Window struct {
 	reportBy time.Time         // time of the request that reports the tasks that were finished since the last request.
 	entered  bool              // see Client.enter.
 	draining bool              // prefetched tasks are dropped.
+	dropped  bool              // the next request returns them.
 	err      error             // set: no further request is made.
 }
 
@@ -93,7 +94,7 @@ func (w *Window) Size() int { return w.size }
 // run makes requests until the session ends.
 func (w *Window) run() {
 	defer close(w.done)
-	c := w.client
+	c, drained := w.client, w.client.drained
 	for {
 		w.mu.Lock()
 		want, send, wake := w.due(time.Now())
@@ -107,6 +108,8 @@ func (w *Window) run() {
 			select {
 			case <-changed:
 			case <-alarm:
+			case <-drained:
+				drained = nil
 			case <-w.ctx.Done():
 				return
 			}
@@ -119,7 +122,7 @@ func (w *Window) run() {
 		request := c.session.Next(want > 0, c.progress)
 		c.mu.Unlock()
 		w.sent++
-		w.flying = true
+		w.flying, w.dropped = true, false
 		w.reportBy = time.Time{}
 		w.mu.Unlock()
 		reply, err := call[wire.NextReply](w.ctx, c.link, "Next", request)
@@ -153,6 +156,9 @@ func (w *Window) due(now time.Time) (want int, send bool, wake time.Time) {
 	w.dropIfDraining()
 	switch {
 	//guard:window-reports-before-it-waits
+	//guard:drained-window-returns-the-rest
+	case w.dropped:
+		return 0, true, wake // others can have them now
 	case unsaid && held == 0:
 		return 0, true, wake // a request for a task could wait for 10 s, and its finishes with it
 	//guard:window-collects-finishes
@@ -239,7 +245,7 @@ func (w *Window) dropIfDraining() {
 	for _, task := range rest {
 		c.drop(task.Token)
 	}
-	w.ready = w.ready[:len(w.ready)-len(rest)]
+	w.ready, w.dropped = w.ready[:len(w.ready)-len(rest)], len(rest) > 0
 }
 
 // dropStopped forgets the tasks that the master has stopped.
@@ -320,9 +326,7 @@ func (w *Window) Take(ctx context.Context, wish Wish) ([]*taskqueue.Task, Why, e
 			return nil, Full, nil
 		case answered >= fresh && w.refused && w.refusal != taskqueue.WaitTask:
 			return nil, whys[w.refusal], nil
-		case wish.Now && answered >= fresh && w.refused:
-			return nil, NoTask, nil
-		case !now.Before(until) && answered >= fresh && w.refused:
+		case (wish.Now || !now.Before(until)) && answered >= fresh && w.refused:
 			return nil, NoTask, nil
 		case !now.Before(until) && (answered >= fresh || now.Sub(began) >= freshWait):
 			return nil, NoAnswer, nil

@@ -158,6 +158,31 @@ func TestSlowTrainerLeavesTasksToOthers(t *testing.T) {
 	}
 }
 
+// F529: a trainer with a task in hand is drained. Its other task returns immediately, and the task in hand stays until it is finished.
+func TestDrainedWindowReturnsOtherTasks(t *testing.T) {
+	r := mastertest.Start(t, etcdtest.Store(t), master.Config{ChunksPerTask: 1, Queue: taskqueue.Options{Passes: 1}})
+	if err := r.ReportDataset(t.Context(), files(t, 2)); err != nil {
+		t.Fatal(err)
+	}
+	w := joinOfSize(t, "a", 64, trainer.At(r.Addr))
+	tasks := take(t, w, 1)
+	mastertest.Eventually(t, "one task is requested ahead", func() bool { return len(pendingOf(t, r, "a")) == 2 })
+	if err := r.Drain(t.Context(), "a"); err != nil {
+		t.Fatal(err)
+	}
+	mastertest.Eventually(t, "the other task is returned", func() bool { return len(pendingOf(t, r, "a")) == 1 })
+	if more, why, err := w.Take(t.Context(), trainer.Wish{Most: 1, Wait: time.Minute}); len(more) != 0 || why != trainer.Drained || err != nil {
+		t.Errorf("found %d tasks, %v, %v: expected none, since the trainer is drained", len(more), why, err)
+	}
+	w.Finished(tasks...)
+	if err := w.Reported(within(t)); err != nil {
+		t.Fatal(err)
+	}
+	if o, err := r.Overview(t.Context()); err != nil || o.Sets[0].Done != 1 {
+		t.Errorf("expected a finished task, found %+v, %v", o, err)
+	}
+}
+
 // F546: a trainer dies immediately after it has finished a task. The task is done, and no loss is charged to it.
 func TestDeadTrainerHasReportedItsFinishes(t *testing.T) {
 	r := mastertest.Start(t, etcdtest.Store(t), master.Config{ChunksPerTask: 1, Queue: taskqueue.Options{Passes: 1}})

@@ -277,8 +277,12 @@ BUGS = [
         "test_steps.py::test_optimizer_that_is_made_in_the_loop_has_the_batch_in_hand",
     ),
     Bug(
-        "F552", "a master that is away has no task", "client.py", 'not self._refusal.get("answered")', "False",
+        "F552", "a master that is away has no task", "client.py", 'return bool(self._refusal.get("answered"))', "return True",
         "test_steps.py::test_master_that_is_away_has_not_said_that_there_is_no_task",
+    ),
+    Bug(
+        "F552", "a group takes a master that is away for one without a task", "_sampler.py", "self.is_idle and self.client._has_no_task", "self.is_idle",
+        "test_steps.py::test_group_waits_for_the_answer_of_a_master",
     ),
     Bug(
         "F553", "a group waits for a step", "_group.py", "sampler.is_idle = not agreed.samples", "sampler.is_idle = False",

@@ -10,7 +10,7 @@ import pathlib
 import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -338,7 +338,7 @@ def test_tasks_of_a_step_that_no_server_has_return(tmp_path: pathlib.Path, why: 
     data = numbers(tmp_path, RECORDS, shards=1, per_chunk=1)
     with contextlib.ExitStack() as stack:
         servers = Servers(tmp_path, stack, "--ps", "1", "--chunks-per-task", "1")
-        server = servers.serve("--ps-ttl", "1h", "--checkpoint-dir", str(tmp_path / "checkpoints"))
+        server = servers.serve("--ps-ttl", "5s", "--checkpoint-dir", str(tmp_path / "checkpoints"))
         with tm.Client(endpoints=servers.etcd, timeout=240) as first:
             counts, loader = Counts(first), loader_of(data, first)
             for _, batch in zip(range(4), loader):
@@ -347,7 +347,6 @@ def test_tasks_of_a_step_that_no_server_has_return(tmp_path: pathlib.Path, why: 
                 counts.model.weight.grad[0, 0] = math.nan  # type: ignore[index]
                 refuses('gradient "weight": element 0 is NaN', counts.step)
             else:
-                time.sleep(1)  # the first set has the initial parameters
                 server.kill()
                 server.wait()
                 first.timeout = 3
@@ -466,19 +465,46 @@ def test_master_that_is_away_has_not_said_that_there_is_no_task(tmp_path: pathli
         assert asked == [[]]
 
 
-def test_group_without_another_task_ends(tmp_path: pathlib.Path) -> None:
+@pytest.fixture
+def group(tmp_path: pathlib.Path) -> Iterator[Any]:
+    """A group of one rank."""
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
+    yield torch.distributed.group.WORLD
+    torch.distributed.destroy_process_group()
+
+
+def test_group_without_another_task_ends(tmp_path: pathlib.Path, group: Any) -> None:
     """F553: a rank makes a step for 4 batches, does not read `is_last`, and 2 batches are left."""
     data = numbers(tmp_path, 10, shards=1, per_chunk=1)
-    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
-    try:
-        with trainers(tmp_path) as join:
-            client = join()
-            loader = tm.torch.DataLoader(data, decode=number_of, batch_size=1, client=client, group=torch.distributed.group.WORLD)
-            counts, i = Counts(client), 0
-            for i, batch in enumerate(loader, 1):
-                counts.add(batch.tolist())
-                if i % 4 == 0:
-                    counts.step(records=1)
-            assert (i, client.over) == (10, "the job has ended")
-    finally:
-        torch.distributed.destroy_process_group()
+    with trainers(tmp_path) as join:
+        client = join()
+        loader = tm.torch.DataLoader(data, decode=number_of, batch_size=1, client=client, group=group)
+        counts, i = Counts(client), 0
+        for i, batch in enumerate(loader, 1):
+            counts.add(batch.tolist())
+            if i % 4 == 0:
+                counts.step(records=1)
+        assert (i, client.over) == (10, "the job has ended")
+
+
+def test_group_waits_for_the_answer_of_a_master(tmp_path: pathlib.Path, group: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F552: after 2 batches without a step, 3 requests for a task have no answer."""
+    data = numbers(tmp_path, 2, shards=1, per_chunk=1)
+    with trainers(tmp_path) as join:
+        client = join()
+        loader = tm.torch.DataLoader(data, decode=number_of, batch_size=1, client=client, group=group)
+        counts, read = Counts(client), client._next
+        unreported: list[int] = []
+
+        def away(request: Callable[[], dict[str, Any] | None]) -> dict[str, Any] | None:
+            reply = read(request)
+            if reply is not None and reply.get("wait") == "task" and len(unreported) < 3:
+                unreported.append(len(loader.account.finished))
+                client._refusal = reply | {"answered": False}
+            return reply
+
+        monkeypatch.setattr(client, "_next", away)
+        for batch in loader:
+            counts.add(batch.tolist())
+        assert client.over == "the job has ended"
+        assert unreported[-1] == 2, unreported

@@ -50,9 +50,10 @@ class Sampler:
 
     def _supply(self, need: Need) -> None:
         """Get tasks for the account."""
-        if self.is_idle:
+        has_ended = self.is_idle and self.client._has_no_task
+        if has_ended:
             self.client._end_steps()
-        finished = self.finished(self.is_idle)
+        finished = self.finished(is_last=has_ended)
         may_not_wait = need.wait and bool(self.is_in_group or self._unapplied())
         patience, self.patience = self.patience, 0.0
         works: list[Work] | None = []

@@ -171,7 +171,7 @@ class Client:
         self._of_loader: Callable[[], tuple[int, ...]] | None = None  # returns finished tasks of the open loader, too
         self._optimizer: Optimizer | None = None
         self._steps = _Steps()
-        self._may_push = True
+        self._may_push = True  # what waits for a push
         self._has_asked = False  # for the step to load
         self._has_ended = False  # the job
         self._refusal: dict[str, Any] = {}  # the last reply without a task
@@ -462,7 +462,7 @@ class Client:
         reported = finished(False)
         waits = wait and finished(True) != reported
         works = self._fetch(reported, want, wait and not waits, _SLICE if waits else _ANSWER)
-        while waits and works == [] and not self._refusal.get("answered"):  # a master that is away can have another task
+        while waits and works == [] and not self._has_no_task:  # a master that is away can have another task
             self._check_wait(self._refusal, wait)
             stops = self._while_waiting is not None and self._while_waiting()
             works = None if stops else self._fetch(reported, want, False, _SLICE)
@@ -471,6 +471,11 @@ class Client:
             reported = finished(True)
             works = self._fetch(reported, want, wait)
         return works, reported
+
+    @property
+    def _has_no_task(self) -> bool:
+        """Whether a master has answered that it has no task now."""
+        return bool(self._refusal.get("answered"))
 
     def _end_steps(self) -> None:
         """Let tasks finish without a step: there is no other task. Raise an error if the window is full, and a step could have their gradients."""

@@ -140,7 +140,7 @@ class Client:
         self.on_moved: Callable[[], None] | None = None  # after another session has other arrays
         self._last: dict[str, Any] = {"seq": 0}  # request
         self._done = 0  # sequence number of the last request that is answered
-        self.on_answer: Callable[[bool], None] | None = None  # whether the servers have an update, before the call returns
+        self.on_answer: Callable[[bool], None] | None = None  # called with whether the servers have applied an update
         # A job without cuts never returns to its beginning. The arrays of the model change while it trains.
         self._initial = {name: a.copy() for name, a in arrays.items()} if self.session._cuts else {}
         self._begin(arrays)
