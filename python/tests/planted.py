@@ -91,6 +91,10 @@ BUGS = [
         "test_torch.py::test_worker_that_always_dies_ends_the_loop[dies_at_40]",
     ),
     Bug(
+        "F554", "a worker collects the garbage of the script", "torch/_dataloader.py", "        gc.freeze()", "        pass",
+        "test_torch.py::test_garbage_of_the_script_stays_in_its_workers",
+    ),
+    Bug(
         "F399", "a local master leaves its directory", "local.py", '; rm -rf "$LOCAL_DIRECTORY"', "",
         "test_client.py::test_local_master_ends_with_its_process",
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import gc
 import multiprocessing
 import multiprocessing.connection
 import os
@@ -56,6 +57,35 @@ def dies_at_40(record: memoryview) -> Any:
 
 def skips(record: memoryview) -> Any:
     return tm.SKIP if number_of(record) % 2 else torch.tensor(number_of(record))
+
+
+class Garbage:
+    """A cycle of references. Its destructor ends the process, in a fork."""
+
+    def __init__(self) -> None:
+        self.cycle, self.owner = self, os.getpid()
+
+    def __del__(self) -> None:
+        if os.getpid() != self.owner:
+            os._exit(1)
+
+
+def collects(record: memoryview) -> Any:
+    gc.collect()
+    return torch.tensor(number_of(record))
+
+
+def test_garbage_of_the_script_stays_in_its_workers(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F554: the destructor of a process group of gloo waits for its threads, which a fork does not copy."""
+    data, j = numbers(tmp_path, 100), job()
+    Garbage()
+    gc.disable()
+    try:
+        loader = tm.torch.DataLoader(data, decode=collects, batch_size=10, num_workers=1, multiprocessing_context="fork", addr=j.addr)
+        assert sum(len(b) for b in loader) == 100
+        loader.close()
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(("method", "workers"), [("fork", 0), *((m, 2) for m in METHODS)])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import functools
+import gc
 import io
 import mmap
 import multiprocessing
@@ -199,6 +200,15 @@ class _Watch:
 
 
 _watch = _Watch()
+
+
+def _freeze() -> None:
+    """Let workers keep the garbage of this process. Its destructors can wait for threads that a fork does not copy, as a process group does."""
+    if _watch.is_starting:
+        gc.freeze()
+
+
+os.register_at_fork(after_in_child=_freeze)
 
 
 class DataLoader(Loader):
