@@ -585,6 +585,8 @@ def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path) -> None:
         tm.Loader(data, decode=parse, decode_batch=list, addr=j.addr)
     with pytest.raises(ValueError, match="shuffle_window: expected a whole number of at least 1, found 0"):
         tm.Loader(data, shuffle=True, shuffle_window=0, addr=j.addr)
+    with pytest.raises(ValueError, match="shuffle_window: expected shuffle=True with it, found shuffle_window=8 without shuffle"):
+        tm.Loader(data, shuffle_window=8, addr=j.addr)
     with tm.Client(j.addr) as client:
         client.report_dataset(data)
         (tmp_path / "other").write_bytes(pathlib.Path(next(tmp_path.glob("numbers-*"))).read_bytes())

@@ -109,6 +109,8 @@ class Loader:
         names = None if paths is None else _check.paths("paths", paths)
         timeout, shuffle, seed = _check.seconds("timeout", timeout), _check.flag("shuffle", shuffle), whole("seed", seed, 0, _LARGEST_SEED)
         shuffle_window = whole("shuffle_window", shuffle_window, 1)
+        if shuffle_window > 1 and not shuffle:
+            raise errors.InvalidError(f"shuffle_window: expected shuffle=True with it, found shuffle_window={shuffle_window} without shuffle")
         self._functions = decode, decode_batch, collate or (list if decode is None else stack)
         self._keep = _chunks_to_keep(shuffle, shuffle_window, max(1, self.num_workers))
         account = Account(batch_size, window, shuffle_window if shuffle else 0, seed)
