@@ -365,6 +365,14 @@ BUGS = [
         "test_client.py::test_agent_that_is_killed_in_a_task_is_started_by_the_next_loop",
     ),
     Bug(
+        "F555", "report_dataset needs a living agent", "client.py", "            except self._lost:\n                self._restart(stays_lost=has_tasks)\n", "            finally:\n                pass\n",
+        "test_client.py::test_agent_that_is_killed_before_a_dataset_is_named_is_started",
+    ),
+    Bug(
+        "F555", "fail needs a living agent", "client.py", "            except self._lost:\n                self._is_lost = True  # its tasks return to the queue\n", "            finally:\n                pass\n",
+        "test_client.py::test_agent_that_is_killed_before_a_task_fails_is_started_by_the_next_loop",
+    ),
+    Bug(
         "F548", "agents are started without end", "client.py", "if self._restarts >= _RESTARTS:", "if False:",
         "test_client.py::test_loader_whose_agent_always_ends_raises",
     ),

@@ -24,7 +24,7 @@ from collections.abc import Callable
 
 import numpy as np
 import pytest
-from lab import Job, ends, kill, number_of, numbers, once_per_pass, stop
+from lab import Job, end, ends, kill, number_of, numbers, once_per_pass, stop
 
 import trainmaster as tm
 from trainmaster._agent import Directory
@@ -117,6 +117,40 @@ def test_agent_that_is_killed_in_a_task_is_started_by_the_next_loop(job: StartJo
             with pytest.raises(tm.errors.AgentLostError):
                 list(records)
             break
+        assert sum(len(list(task)) for task in client.tasks()) == 400
+        assert client.session == 2
+    j.verify()
+
+
+def test_agent_that_is_killed_before_a_dataset_is_named_is_started(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F555: by `report_dataset`, and by a loader."""
+    data, j = numbers(tmp_path, 400, shards=1), job("--chunks-per-task", "8")
+    with tm.Client(j.addr) as client:
+        end(client.agent_pid)
+        client.report_dataset(data)
+        next(client.tasks())
+        end(client.agent_pid)
+        loader = tm.Loader(data, batch_size=10, client=client)
+        assert sum(map(len, loader)) == 400
+    j.verify()
+
+
+def test_agent_that_is_killed_before_a_dataset_is_named_ends_the_session_of_a_member(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F555: a job of explicit commits begins again from the last step."""
+    with tm.Client(job("--explicit-commit").addr) as client:
+        end(client.agent_pid)
+        with pytest.raises(tm.errors.RolledBackError, match="the session of this member was lost"):
+            client.report_dataset(numbers(tmp_path, 10))
+
+
+def test_agent_that_is_killed_before_a_task_fails_is_started_by_the_next_loop(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F555."""
+    data, j = numbers(tmp_path, 400, shards=1), job("--chunks-per-task", "8")
+    with tm.Client(j.addr) as client:
+        client.report_dataset(data)
+        task = next(client.tasks())
+        end(client.agent_pid)
+        client.fail(task, "bad record")
         assert sum(len(list(task)) for task in client.tasks()) == 400
         assert client.session == 2
     j.verify()

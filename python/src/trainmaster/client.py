@@ -278,7 +278,13 @@ class Client:
 
     def report_dataset(self, paths: str | os.PathLike[str] | Iterable[str | os.PathLike[str]]) -> None:
         """Name the dataset of the job: paths, globs and URLs. Trainers that repeat it have no effect; another dataset is an error."""
-        self._call("report", paths=[_absolute(p) for p in _check.paths("paths", paths)])
+        absolute, has_tasks = [_absolute(p) for p in _check.paths("paths", paths)], self._has_tasks()
+        while True:
+            try:
+                self._call("report", paths=absolute)
+                break
+            except self._lost:
+                self._restart(stays_lost=has_tasks)
         self._has_dataset = True
         note_dataset(self._where)
 
@@ -315,7 +321,10 @@ class Client:
         """
         self._require_open("fail")
         if self._is_current(_check.instance("task", task, Task, "a task of tasks()")):
-            self._fail_work(task.work.id, error if isinstance(error, str) else f"{type(error).__name__}: {error}")
+            try:
+                self._fail_work(task.work.id, error if isinstance(error, str) else f"{type(error).__name__}: {error}")
+            except self._lost:
+                self._is_lost = True  # its tasks return to the queue
             self._drop([task.work.id])
 
     def _fail_work(self, number: int, text: str) -> None:
