@@ -373,6 +373,14 @@ BUGS = [
         "test_client.py::test_agent_that_is_killed_before_a_task_fails_is_started_by_the_next_loop",
     ),
     Bug(
+        "F556", "is_last waits for a task", "loader.py", "self._sampler.may_not_wait = True", "pass",
+        "test_steps.py::test_is_last_does_not_wait_after_done[0]",
+    ),
+    Bug(
+        "F557", "a second session forgets that the loop has a task of the first", "client.py", "has or self._is_behind or ", "has or ",
+        "test_steps.py::test_task_in_hand_is_in_no_step_after_two_sessions[optimizers]",
+    ),
+    Bug(
         "F548", "agents are started without end", "client.py", "if self._restarts >= _RESTARTS:", "if False:",
         "test_client.py::test_loader_whose_agent_always_ends_raises",
     ),

@@ -9,6 +9,7 @@ import os
 import pathlib
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -463,6 +464,57 @@ def test_master_that_is_away_has_not_said_that_there_is_no_task(tmp_path: pathli
         client._while_waiting = lambda: True  # as a loader after SIGTERM
         assert next(batches, None) is None
         assert asked == [[]]
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_is_last_does_not_wait_after_done(tmp_path: pathlib.Path, workers: int) -> None:
+    """F556: another trainer has the last task. The agent is killed before the step."""
+    data = numbers(tmp_path, RECORDS, shards=1, per_chunk=1)
+    with trainers(tmp_path) as join:
+        other = join()
+        other.report_dataset(data)
+        assert next(other.tasks())
+        with join() as first:
+            counts, n, is_last = Counts(first), 0, False
+            leave = threading.Timer(30, other.close)  # a wait of is_last ends, and the test fails
+            leave.start()
+            loader = tm.torch.DataLoader(data, decode=number_of, batch_size=1, num_workers=workers, client=first)
+            for batch in loader:
+                n += 1
+                counts.add(batch.tolist())
+                loader.done()
+                is_last = loader.is_last
+                if is_last:
+                    break
+            leave.cancel()
+            assert is_last
+            assert RECORDS - n in {1, 2}  # the other trainer may have requested a task ahead
+            end(first.agent_pid)
+            loader.close()
+        other.close()
+        assert train_the_rest(data, join()) == [1] * RECORDS
+
+
+@pytest.mark.parametrize("how", ["optimizers", "dataset"])
+def test_task_in_hand_is_in_no_step_after_two_sessions(tmp_path: pathlib.Path, how: str) -> None:
+    """F557."""
+    data = numbers(tmp_path, RECORDS, shards=1, per_chunk=1)
+    with trainers(tmp_path) as join:
+        client = join()
+        client.report_dataset(data)
+        counts = Counts(client)
+        for i, task in enumerate(client.tasks()):
+            batch = [number_of(r) for r in task]
+            for _ in range(2 * (i == 2)):
+                if how == "optimizers":
+                    counts.optimizer.ps.close()
+                    counts = Counts(client)
+                else:
+                    end(client.agent_pid)
+                    client.report_dataset(data)
+            counts.add(batch)
+            counts.step()
+        assert counts.pulled() == [1] * RECORDS
 
 
 @pytest.fixture

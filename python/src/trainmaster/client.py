@@ -165,6 +165,7 @@ class Client:
         self._on_stopped: Callable[[Sequence[int]], None] = self._drop  # with tasks that the master has taken back; loaders replace it
         self._chunks: Chunks
         self._is_lost = False  # the session has ended: the next request for a task begins another one
+        self._is_behind = False  # the loop has tasks of an earlier session, until it asks for others
         self._records_in_hand: int | None = None  # of the batch of a loader, without those that are skipped, or of a task
         self._loader: weakref.ref[Any] | None = None  # the open loader, which has its tasks
         self._on_restart: list[Callable[[], None]] = []  # called in each further session
@@ -192,7 +193,7 @@ class Client:
         """Return whether tasks of this session are in hand, or its loader has numbers of tasks. They are not those of another session."""
         loader = None if self._loader is None else self._loader()
         has = loader is not None and loader.account.has_begun
-        return has or bool(self._held.open or self._held.finished or self._given_back)
+        return has or self._is_behind or bool(self._held.open or self._held.finished or self._given_back)
 
     def _is_open(self) -> bool:
         """Whether this process has an open client with the same name, of the same job."""
@@ -778,7 +779,7 @@ class Client:
                 f()
         except self._lost:
             self._restart(stays_lost=stays_lost)
-        self._is_lost = stays_lost
+        self._is_lost = self._is_behind = stays_lost
 
     def _forget_tasks(self) -> None:
         self._held, self._given_back = _Held(last=self._held.last), ()
