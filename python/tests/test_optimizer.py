@@ -281,6 +281,34 @@ def test_gradient_that_is_not_finite_is_refused_in_its_own_step(tmp_path: pathli
         assert model.weight.item() == 4  # (2 + 2) / 2, and 2
 
 
+class WeightAndRow(torch.nn.Module):
+    """A weight, and the row of an id."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(1))
+        self.rows = tm.torch.Embedding("rows", 1)
+
+    def forward(self) -> torch.Tensor:
+        return torch.cat((self.weight, self.rows(torch.tensor([7])).flatten()))
+
+
+def test_sum_of_large_gradients_is_pushed(tmp_path: pathlib.Path) -> None:
+    """F558: two batches of two records, each with a gradient of 3e38, are pushed together."""
+    with trainer(tmp_path) as client:
+        model = WeightAndRow()
+        loader = tm.Loader(numbers(tmp_path, 4, shards=1), batch_size=2, client=client)
+        opt = tm.torch.ParameterServerOptimizer(model, "sgd", lr=1.0, push_every=2, client=client)
+        for _ in loader:
+            opt.zero_grad()
+            (model() * -3e38).sum().backward()
+            opt.step()
+        assert opt.pull()
+        with torch.no_grad():
+            assert model.weight.item() == pytest.approx(3e38)
+            assert model.rows(torch.tensor([7])).item() == pytest.approx(3e38)
+
+
 def test_optimizer_can_be_made_after_one_that_was_refused(tmp_path: pathlib.Path) -> None:
     """F515: a session has one model."""
     with trainer(tmp_path, "--update-mode", "sync") as client:

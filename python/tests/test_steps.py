@@ -419,6 +419,18 @@ def test_full_window_is_not_the_end_of_the_tasks(tmp_path: pathlib.Path, how: st
         assert train_the_rest(data, join()) == [1.0] * RECORDS
 
 
+def test_gradients_of_the_last_step_do_not_fill_the_window(tmp_path: pathlib.Path) -> None:
+    """F559: the script clears gradients before each backward pass, and trains with the first batch alone."""
+    data = numbers(tmp_path, RECORDS, shards=1, per_chunk=1)
+    with trainers(tmp_path) as join, tm.Client(endpoints=join.endpoints, timeout=240, window=2) as client:
+        counts = Counts(client)
+        for i, batch in enumerate(loader_of(data, client)):
+            if i == 0:
+                counts.add(batch)
+                counts.optimizer.step()
+        assert (i, client.over) == (RECORDS - 1, "the job has ended")
+
+
 @pytest.mark.parametrize("how", ["loader", "tasks"])
 def test_optimizer_that_is_made_in_the_loop_has_the_batch_in_hand(tmp_path: pathlib.Path, how: str) -> None:
     """F551: a step for 4 batches. The agent is killed in the third one."""
@@ -495,9 +507,13 @@ def test_is_last_does_not_wait_after_done(tmp_path: pathlib.Path, workers: int) 
         assert train_the_rest(data, join()) == [1] * RECORDS
 
 
-@pytest.mark.parametrize("how", ["optimizers", "dataset"])
-def test_task_in_hand_is_in_no_step_after_two_sessions(tmp_path: pathlib.Path, how: str) -> None:
-    """F557."""
+def interrupts() -> None:
+    raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("how", ["optimizers", "interrupt", "dataset"])
+def test_task_in_hand_is_in_no_step_after_two_sessions(tmp_path: pathlib.Path, how: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F557: Ctrl-C can come while a session begins."""
     data = numbers(tmp_path, RECORDS, shards=1, per_chunk=1)
     with trainers(tmp_path) as join:
         client = join()
@@ -505,9 +521,13 @@ def test_task_in_hand_is_in_no_step_after_two_sessions(tmp_path: pathlib.Path, h
         counts = Counts(client)
         for i, task in enumerate(client.tasks()):
             batch = [number_of(r) for r in task]
-            for _ in range(2 * (i == 2)):
-                if how == "optimizers":
+            for _ in range((1 if how == "interrupt" else 2) * (i == 2)):
+                if how != "dataset":
                     counts.optimizer.ps.close()
+                    if how == "interrupt":
+                        with monkeypatch.context() as m, pytest.raises(KeyboardInterrupt):
+                            m.setattr(client, "_start", interrupts)
+                            Counts(client)
                     counts = Counts(client)
                 else:
                     end(client.agent_pid)

@@ -32,7 +32,7 @@ class Sampler:
         self.is_in_group = False  # of ranks that make each step together
         self.needs_commit = False  # the group must commit before the next task
         self.is_idle = False  # no rank of the group has records
-        self.may_not_wait = False  # a step can follow the batch in hand: a request that would wait draws a marker
+        self.is_looking = False  # for `is_last`: a request that would wait for a task draws a marker, since a step must come first
         self.patience = 0.0  # seconds for which the next request of a group may wait for a task
         self.loss: float | None = None
         self._trained = 0  # records since the last report of progress
@@ -62,7 +62,7 @@ class Sampler:
             client, want = self.client, need.want
             if may_not_wait:
                 works = client._fetch_soon(finished, want, patience)
-            elif self.may_not_wait:
+            elif self.is_looking:
                 works = client._fetch(finished, want, wait=False)
             else:
                 works, finished = client._fetch_next(self.finished, want, need.wait)
@@ -80,7 +80,7 @@ class Sampler:
         elif works:
             self.account.give(works)
             self.client._forget(works[-1].id)
-        elif may_not_wait or (need.wait and self.may_not_wait):
+        elif may_not_wait or (need.wait and self.is_looking):
             if not self.is_in_group:
                 self.require_applied()
             self.account.idle()

@@ -772,6 +772,7 @@ class Client:
         if self._agent.process.returncode:  # otherwise it has ended with its session, as after a rollback
             self._restarts += 1
         self._steps = _Steps()
+        self._is_behind = stays_lost  # also after an exception in what follows
         self._held, self._given_back = _Held(), ()
         self._agent = self._start()
         try:
@@ -779,7 +780,7 @@ class Client:
                 f()
         except self._lost:
             self._restart(stays_lost=stays_lost)
-        self._is_lost = self._is_behind = stays_lost
+        self._is_lost = stays_lost
 
     def _forget_tasks(self) -> None:
         self._held, self._given_back = _Held(last=self._held.last), ()

@@ -265,13 +265,13 @@ class Loader:
             return True
         if self._after is None and not self.client._is_lost:
             self._ahead = int(self._at == self.account.consumed)
-            self._sampler.may_not_wait = True
+            self._sampler.is_looking = True
             try:
                 self._after = next(self._results, END)
             except self.client._lost:
                 self.client._is_lost = True
             finally:
-                self._sampler.may_not_wait = False
+                self._sampler.is_looking = False
         return self._after is None or self._after[1] <= 0
 
     # What follows is for other modules of the package.

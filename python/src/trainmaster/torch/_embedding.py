@@ -17,7 +17,7 @@ from ..ps import Array, Client, Table
 
 log = logging.getLogger("trainmaster")
 
-Parts = Mapping[str, Sequence[tuple[npt.NDArray[np.int64], Array]]]  # ids and their gradients, by table
+Parts = Mapping[str, Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.floating]]]]  # ids and their gradients, by table
 
 
 class Embedding(torch.nn.Module):
@@ -139,11 +139,20 @@ class Lookups:
         return ""
 
     def added_to(self, parts: Parts, factor: float) -> Parts:
-        """Return parts and the gradients since the last step, multiplied by a factor."""
-        new = {name: [(keys, gradients * np.float32(factor)) for keys, gradients in found] for name, found in self._new.items()}
+        """Return parts and the gradients since the last step, multiplied by a factor in float64, where they cannot overflow."""
+
+        def scaled(gradients: Array) -> npt.NDArray[np.floating]:
+            return gradients if factor == 1 else np.multiply(gradients, factor, dtype=np.float64)
+
+        new = {name: [(keys, scaled(gradients)) for keys, gradients in found] for name, found in self._new.items()}
         return {name: [*parts.get(name, ()), *new.get(name, ())] for name in {**parts, **new}}
 
 
 def rows_of(parts: Parts, factor: float = 1.0) -> dict[str, tuple[npt.NDArray[np.int64], Array]]:
     """Return ids and gradients of a push, multiplied by a factor. The client sums the gradients of an id."""
-    return {name: (np.concatenate([k for k, _ in p]), np.concatenate([g for _, g in p]) * np.float32(factor)) for name, p in parts.items()}
+
+    def multiplied(gradients: list[npt.NDArray[np.floating]]) -> Array:
+        product: npt.NDArray[np.floating] = np.concatenate(gradients) * factor
+        return product.astype(np.float32, copy=False)
+
+    return {name: (np.concatenate([k for k, _ in p]), multiplied([g for _, g in p])) for name, p in parts.items()}

@@ -31,7 +31,7 @@ class _Held(NamedTuple):
 
     batches: int = 0
     records: int = 0
-    gradients: torch.Tensor | None = None  # sum over the records; None: those in the arena
+    gradients: torch.Tensor | None = None  # sum over the records in float64, where it cannot overflow; None: those in the arena
     rows: Parts = {}  # noqa: RUF012 it is replaced, never changed
     unpulled: int = 0  # batches since the last pull, also those that are pushed
 
@@ -109,6 +109,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         except BaseException:
             self.ps.close()
             raise
+        self._stepped: dict[str, tuple[torch.Tensor, int]] = {}  # gradients that the last step has, and their versions then
         self.ps.on_moved, self.ps.on_answer = self._view, self.ps.session._note_pushed
         self.is_async = self.ps.mode == "async"
         self.ps.session._optimizer = self
@@ -171,6 +172,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
             else:
                 self._push(held)
             is_done = True
+            self._stepped = {name: (p.grad, p.grad._version) for name, p in self._parameters() if p.grad is not None}
         finally:
             # After Ctrl-C, the gradients can wait for others, or the agent can have the request.
             if not (is_done or self._held is held or self.ps.sequence != before):
@@ -180,8 +182,12 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
 
     @property
     def has_gradients(self) -> bool:
-        """Whether there are gradients that are not zero."""
-        return self._lookups.has_gradients or any(p.grad is not None and bool(p.grad.any()) for _, p in self._parameters())
+        """Whether there are gradients that are not zero, and are not those of the last step."""
+        return self._lookups.has_gradients or any(self._is_new(name, p.grad) for name, p in self._parameters() if p.grad is not None)
+
+    def _is_new(self, name: str, gradient: torch.Tensor) -> bool:
+        last, version = self._stepped.get(name, (None, 0))
+        return (gradient is not last or gradient._version != version) and bool(gradient.any())
 
     def flush(self) -> None:
         """Push what `push_every` holds back, and wait until the servers have what is pushed."""
@@ -233,7 +239,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         if self.push_every == 1 and not h.batches:
             records = 1  # the mean is pushed as it is
         else:
-            gradients = self._gradients * records if h.gradients is None else h.gradients.add(self._gradients, alpha=records)
+            gradients = self._gradients.double() * records if h.gradients is None else h.gradients.add(self._gradients, alpha=records)
         return _Held(h.batches + 1, h.records + records, gradients, self._lookups.added_to(h.rows, records), h.unpulled + 1)
 
     def _require_finite(self) -> None:
