@@ -49,6 +49,7 @@ await msg=leading "$work/master.log"
 addr=$(sed -n 's/.*msg=serving.* listen="\([^"]*\)".*/\1/p' "$work/master.log")
 
 # The trainer trains its second task until it is stopped, so that there is time for the commands below.
+: >"$work/trainer.log" # for tail, which can start before the trainer
 "$python" examples/coordinator/session_trainer.py --masters "$addr" --data "$work/data/digits-0*" --models "$work/models" --long-task 2 >"$work/trainer.log" &
 trains=$!
 tail -n +1 -f --pid=$trains "$work/trainer.log" &
