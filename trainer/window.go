@@ -48,8 +48,7 @@ type Window struct {
 	paused   int               // calls in progress during which no request is sent.
 	reportBy time.Time         // time of the request that reports the tasks that were finished since the last request.
 	entered  bool              // see Client.enter.
-	draining bool              // prefetched tasks are dropped.
-	dropped  bool              // the next request returns them.
+	dropped  bool              // the next request returns prefetched tasks, because of a drain.
 	err      error             // set: no further request is made.
 }
 
@@ -231,13 +230,12 @@ func (w *Window) receive(task *taskqueue.Task, stamps []dataset.Stamp, base int6
 }
 
 // dropIfDraining drops the tasks that the caller does not have, because an operator drains the trainer: others get them. The first task stays, if
-// the caller has none.
+// the caller has none. An answer that was sent before the drain can arrive later than the notice of the drain, and have further tasks.
 func (w *Window) dropIfDraining() {
 	c := w.client
-	if !c.Draining() || w.draining || c.explicit != nil {
+	if !c.Draining() || c.explicit != nil {
 		return
 	}
-	w.draining = true
 	rest := w.ready
 	if len(w.handed) == 0 && len(rest) > 0 {
 		rest = rest[1:]
@@ -245,7 +243,9 @@ func (w *Window) dropIfDraining() {
 	for _, task := range rest {
 		c.drop(task.Token)
 	}
-	w.ready, w.dropped = w.ready[:len(w.ready)-len(rest)], len(rest) > 0
+	w.ready = w.ready[:len(w.ready)-len(rest)]
+	//guard:late-answer-is-returned-too
+	w.dropped = w.dropped || len(rest) > 0
 }
 
 // dropStopped forgets the tasks that the master has stopped.

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"trainmaster/dataset"
 	"trainmaster/master/netrpc/wire"
 	"trainmaster/taskqueue"
 	"trainmaster/trainer/session"
@@ -87,5 +88,35 @@ func TestAwaitedFinishIsReportedAtOnce(t *testing.T) {
 	_ = w.Reported(ctx) // nothing makes requests
 	if _, send, _ := w.due(time.Now()); !send {
 		t.Error("expected a request")
+	}
+}
+
+// F529: an answer arrives after the notice of a drain. Its tasks return, too.
+func TestLateAnswerOfADrainedWindowReturns(t *testing.T) {
+	c := &Client{session: session.New(&wire.JoinReply{}), drained: make(chan struct{}), stamps: map[taskqueue.Token][]dataset.Stamp{}}
+	w := &Window{client: c, size: MaxWindow, changed: make(chan struct{})}
+	answer := func(first, n int) {
+		var reply wire.NextReply
+		for i := first; i < first+n; i++ {
+			task := taskqueue.Task{Index: i, Token: taskqueue.Token{Position: i, Attempt: 1}, Chunks: make([]taskqueue.Chunk, 1)}
+			if i == first {
+				reply.Task = task
+			} else {
+				reply.More = append(reply.More, wire.FurtherTask{Task: task})
+			}
+		}
+		w.flying = false
+		w.accept(true, &reply, nil)
+	}
+	answer(0, 3)
+	w.give(1, time.Now())
+	close(c.drained)
+	for i, first := range []int{3, 5} {
+		if want, send, _ := w.due(time.Now()); !send || want != 0 || len(w.ready) > 0 || c.session.Unfinished() != 1 {
+			t.Errorf("answer %d: expected a request with the task in hand alone, found %d tasks wanted, %v, %d ready, %d held", i, want, send, len(w.ready), c.session.Unfinished())
+		}
+		w.dropped = false // as the request does
+		answer(first, 2)
+		w.dropIfDraining() // a call of Take comes first
 	}
 }
