@@ -92,7 +92,11 @@ BUGS = [
     ),
     Bug(
         "F554", "a worker collects the garbage of the script", "torch/_dataloader.py", "        gc.freeze()", "        pass",
-        "test_torch.py::test_garbage_of_the_script_stays_in_its_workers",
+        "test_torch.py::test_garbage_of_the_script_stays_in_its_workers[one loader]",
+    ),
+    Bug(
+        "F554", "the workers of another loader have started", "torch/_dataloader.py", "self.starting -= 1", "self.starting = 0",
+        "test_torch.py::test_garbage_of_the_script_stays_in_its_workers[two loaders]",
     ),
     Bug(
         "F399", "a local master leaves its directory", "local.py", '; rm -rf "$LOCAL_DIRECTORY"', "",
@@ -377,6 +381,22 @@ BUGS = [
         "test_steps.py::test_is_last_does_not_wait_after_done[0]",
     ),
     Bug(
+        "F556", "is_last requires the step for which it is read", "_sampler.py", "if not (self.is_in_group or self.is_looking):", "if not self.is_in_group:",
+        "test_checkpoints.py::test_is_last_after_done_is_true_before_the_step",
+    ),
+    Bug(
+        "F560", "a step after done is not counted", "torch/_checkpoints.py", "        else:\n            self._apply()\n", "",
+        "test_checkpoints.py::test_step_after_done_counts",
+    ),
+    Bug(
+        "F560", "the loop goes on after an interrupted step", "torch/_checkpoints.py", "self._is_between = self._has_batches()", "self._is_between = self._in_hand is not None",
+        "test_checkpoints.py::test_interrupted_step_after_done_is_not_continued",
+    ),
+    Bug(
+        "F560", "a step between two passes is of the next batch", "torch/_checkpoints.py", "not self.loader._is_ahead and ", "",
+        "test_checkpoints.py::test_step_between_passes_is_not_of_the_next_batch",
+    ),
+    Bug(
         "F557", "a second session forgets that the loop has a task of the first", "client.py", "has or self._is_behind or ", "has or ",
         "test_steps.py::test_task_in_hand_is_in_no_step_after_two_sessions[optimizers]",
     ),
@@ -418,7 +438,7 @@ BUGS = [
     ),
     Bug(
         "F534", "Ctrl-C has no effect after workers could not start", "torch/_dataloader.py",
-        "            signal.pthread_sigmask(signal.SIG_SETMASK, mask)\n            _watch.is_starting", "            _watch.is_starting",
+        "        finally:\n            signal.pthread_sigmask(signal.SIG_SETMASK, mask)\n", "        finally:\n            pass\n",
         "test_torch.py::test_lack_of_processes_leaves_a_loop_that_ctrl_c_ends",
     ),
     Bug(
@@ -426,7 +446,7 @@ BUGS = [
         "test_torch.py::test_worker_that_is_interrupted_at_its_start_goes_on",
     ),
     Bug(
-        "F534", "torch's handler raises for workers that start", "torch/_dataloader.py", "if callable(before) and not self.is_starting:", "if callable(before):",
+        "F534", "torch's handler raises for workers that start", "torch/_dataloader.py", "if callable(before) and not self.starting:", "if callable(before):",
         "test_torch.py::test_worker_that_dies_while_others_start_is_replaced",
     ),
     Bug(

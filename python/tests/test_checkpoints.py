@@ -619,6 +619,89 @@ def test_accumulated_batches_and_several_steps_for_a_batch(job: StartJob, tmp_pa
     assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0)] * passes
 
 
+def test_is_last_after_done_is_true_before_the_step(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F556: no further task can come before a commit, and the loop has called `done()`."""
+    data, passes = numbers(tmp_path, 200, per_chunk=10), 2
+    j = job("--chunks-per-task", "2", "--explicit-commit", "--passes", str(passes))
+    t = Trainer(j, data, tmp_path / "saved")
+    assert t.checkpoints.restore() == 0
+    batches: list[torch.Tensor] = []
+    for batch in t.loader:
+        batches.append(batch)
+        t.loader.done()
+        if len(batches) == 3 or t.loader.is_last:
+            t.step(*batches)
+            batches = []
+    assert not batches
+    t.loader.close()
+    assert t.counts() == {passes: 200}
+    assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0)] * passes
+
+
+def test_step_after_done_counts(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F560: the last step before a commit comes after `done()`."""
+    data = numbers(tmp_path, 200, per_chunk=10)
+    j = job("--chunks-per-task", "2", "--explicit-commit")
+    t = Trainer(j, data, tmp_path / "saved")
+    assert t.checkpoints.restore() == 0
+    for i, batch in enumerate(t.loader):
+        t.loader.done()
+        t.step(batch)
+        assert t.checkpoints.step == i + 1
+        if i == 2:
+            break
+    t.checkpoints.commit()
+    assert t.checkpoints.committed == 3
+    t.die()
+    t = Trainer(j, data, tmp_path / "saved")
+    assert t.checkpoints.restore() == 3
+    t.train()
+    assert t.counts() == {1: 200}
+    assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0)]
+
+
+def test_interrupted_step_after_done_is_not_continued(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F560: what the model has is not known."""
+    data = numbers(tmp_path, 200, per_chunk=10)
+    t = Trainer(job("--explicit-commit"), data, tmp_path / "saved")
+    t.checkpoints.restore()
+
+    def interrupt(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    t.optimizer.register_step_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        for batch in t.loader:
+            t.loader.done()
+            t.step(batch)
+    with pytest.raises(tm.errors.RolledBackError, match="interrupted a step: start the script again"):
+        t.train()
+    t.die()
+
+
+def test_step_between_passes_is_not_of_the_next_batch(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F560: the loop over passes has read the first batch of the next pass, and the script does not have it."""
+    data, passes = numbers(tmp_path, 200, per_chunk=10), 2
+    j = job("--chunks-per-task", "2", "--explicit-commit", "--passes", str(passes))
+    t = Trainer(j, data, tmp_path / "saved")
+    assert t.checkpoints.restore() == 0
+    epochs = iter(t.loader.passes())
+    for batch in next(epochs):
+        t.step(batch)
+    t.step()
+    for batch in next(epochs):
+        assert len(batch)
+        break  # no step has applied it
+    t.checkpoints.commit()
+    t.die()
+    t = Trainer(j, data, tmp_path / "saved")
+    assert t.checkpoints.restore() > 0
+    assert t.counts() == {1: 200}
+    t.train()
+    assert t.counts() == {passes: 200}
+    assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0)] * passes
+
+
 def test_file_is_written_while_training_continues(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     data = numbers(tmp_path, 200, per_chunk=10)
     j = job("--explicit-commit")

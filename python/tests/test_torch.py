@@ -6,6 +6,7 @@ import fcntl
 import gc
 import multiprocessing
 import multiprocessing.connection
+import multiprocessing.process
 import os
 import pathlib
 import resource
@@ -29,6 +30,7 @@ from lab import Job, ends, kill, number_of, numbers, once_per_pass
 from torch.utils.data._utils import signal_handling
 
 import trainmaster as tm
+from trainmaster.torch import _dataloader
 
 StartJob = Callable[..., Job]
 METHODS = ("fork", "spawn", "forkserver")
@@ -75,9 +77,19 @@ def collects(record: memoryview) -> Any:
     return torch.tensor(number_of(record))
 
 
-def test_garbage_of_the_script_stays_in_its_workers(job: StartJob, tmp_path: pathlib.Path) -> None:
-    """F554: the destructor of a process group of gloo waits for its threads, which a fork does not copy."""
+@pytest.mark.parametrize("loaders", ["one loader", "two loaders"])
+def test_garbage_of_the_script_stays_in_its_workers(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch, loaders: str) -> None:
+    """F554: the destructor of a process group of gloo waits for its threads, which a fork does not copy. Two threads may start workers."""
     data, j = numbers(tmp_path, 100), job()
+    start = multiprocessing.process.BaseProcess.start
+
+    def after_another(process: multiprocessing.process.BaseProcess) -> None:
+        with _dataloader._watch.start():
+            pass
+        start(process)
+
+    if loaders == "two loaders":
+        monkeypatch.setattr(multiprocessing.process.BaseProcess, "start", after_another)
     Garbage()
     gc.disable()
     try:
@@ -325,6 +337,7 @@ SLOW = """
 import time
 import torch
 import trainmaster as tm
+from trainmaster.torch import _dataloader
 
 def large(items):
     return [torch.full((50_000,), float(i)) for i in range(10)]

@@ -69,11 +69,8 @@ class Sampler:
         except errors.CommitFirstError:
             if self.checkpoints is None:
                 raise
-            if not self.is_in_group:
-                self.require_applied()
-                self.checkpoints.commit()
+            if self._commit():
                 return
-            self.needs_commit = True
         self._note_reported(finished)  # after the reply: an exception may come at any time, and a repetition has no effect
         if works is None:
             self.account.end()
@@ -81,11 +78,22 @@ class Sampler:
             self.account.give(works)
             self.client._forget(works[-1].id)
         elif may_not_wait or (need.wait and self.is_looking):
-            if not self.is_in_group:
+            if not (self.is_in_group or self.is_looking):
                 self.require_applied()
             self.account.idle()
         else:
             self.account.dry()
+
+    def _commit(self) -> bool:
+        """Commit before the next task, unless the whole group must, or `is_last` must be true before a step."""
+        if self.is_in_group:
+            self.needs_commit = True
+        elif not (self.is_looking and self._unapplied()):
+            self.require_applied()
+            assert self.checkpoints is not None
+            self.checkpoints.commit()
+            return True
+        return False
 
     def _unapplied(self) -> Collection[int]:
         return () if self.checkpoints is None else self.checkpoints._unapplied

@@ -96,6 +96,7 @@ class Checkpoints:
         self._in_hand: Mapping[int, int] | None = None  # records of the batch in hand
         self._steps = 0  # that the optimizers have made with it
         self._open: dict[int, int] = {}  # records of tasks that are used and not applied
+        self._has_open = False  # batches are used and not applied, also those without records of a group
         self._last_used = -1  # number of the last batch that the loop has used, from 0
         self._is_due = self._is_restored = self._is_between = False
         self._generation = 0  # of the ring: the incarnation of its rank 0
@@ -146,9 +147,16 @@ class Checkpoints:
             raise errors.InvalidError(f"checkpoints: expected restore() before {what}, found none: call it")
 
     def applied(self) -> None:
-        """Note that a step has applied the batch in hand. Each step of the optimizer calls it; call it for a batch that needs no step."""
+        """Note that a step has applied the batch in hand. Each step of the optimizer calls it; call it for a batch that needs no step.
+
+        After `loader.done()`, the batches that no earlier step has applied are meant.
+        """
+        if not self._has_batches():
+            return
         if self._in_hand is not None:
             self._steps += 1
+        else:
+            self._apply()
 
     def state_dict(self) -> dict[str, Any]:
         """Return the position in the data at this step, which belongs to the state of the model: format, job and step."""
@@ -203,13 +211,22 @@ class Checkpoints:
         self._is_between = True
         for task, n in self._in_hand.items():
             self._open[task] = self._open.get(task, 0) + n
+        self._has_open = True
         if self._steps:
-            self.step += 1
-            self._report(self._open, self.step)
-            self._open = {}
-            self._is_due = self.step % self.every == 0
+            self._apply()
         self._in_hand, self._steps, self._last_used = None, 0, self.loader.account.consumed
         self._is_between = False
+
+    def _apply(self) -> None:
+        """Note a step that has applied all used batches."""
+        self.step += 1
+        self._report(self._open, self.step)
+        self._open, self._has_open = {}, False
+        self._is_due = self._is_due or self.step % self.every == 0
+
+    def _has_batches(self) -> bool:
+        """Whether the script has batches for a step. Between two passes, it does not have the batch that was read ahead."""
+        return not self.loader._is_ahead and (self._in_hand is not None or self._has_open)
 
     def _skip(self, counts: Mapping[int, int]) -> None:
         """Note records that the loop does not get: they need no step."""
@@ -267,7 +284,7 @@ class Checkpoints:
 
     def _before_step(self, *_: Any) -> None:
         self._require_whole()
-        self._is_between = self._in_hand is not None
+        self._is_between = self._has_batches()
 
     def _after_step(self, *_: Any) -> None:
         self.applied()
@@ -317,7 +334,7 @@ class Checkpoints:
             elif found != step:
                 raise errors.RolledBackError(f"checkpoints: expected step {step}, with which rank 0 began, found {found}: start all ranks again")
         self.step = self.committed = step
-        self._in_hand, self._steps, self._open = None, 0, {}
+        self._in_hand, self._steps, self._open, self._has_open = None, 0, {}, False
         self._is_restored, self._is_due = True, False
 
     def _is_over(self) -> bool:

@@ -153,7 +153,8 @@ class _Watch:
         self.iterator: Any = None
         self.is_armed = False
         self.is_set = False
-        self.is_starting = False  # torch has the process ids of the workers, and would raise for them
+        self.starting = 0  # loaders whose workers start: torch has their process ids, and would raise for them
+        self._lock = threading.Lock()  # a loader may be in any thread
 
     def install(self) -> None:
         """Set the handler, once, if this is the main thread. torch's handler is called after it, except while workers start."""
@@ -164,11 +165,22 @@ class _Watch:
 
         def handle(number: int, frame: FrameType | None) -> None:
             self.check()
-            if callable(before) and not self.is_starting:
+            if callable(before) and not self.starting:
                 before(number, frame)
 
         signal.signal(signal.SIGCHLD, handle)
         self.is_set = True
+
+    @contextlib.contextmanager
+    def start(self) -> Iterator[None]:
+        """Note that the workers of a loader start."""
+        with self._lock:
+            self.starting += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self.starting -= 1
 
     def arm(self, iterator: Any) -> None:
         """Let the end of a worker of torch's iterator interrupt the main thread. It may have come before."""
@@ -204,7 +216,7 @@ _watch = _Watch()
 
 def _freeze() -> None:
     """Let workers keep the garbage of this process. Its destructors can wait for threads that a fork does not copy, as a process group does."""
-    if _watch.is_starting:
+    if _watch.starting:
         gc.freeze()
 
 
@@ -315,18 +327,17 @@ class DataLoader(Loader):
         loader.collate_fn = functools.partial(_Packed, room=_room(self.num_workers * (loader.prefetch_factor or 1)))
         _watch.install()
         try:
-            _watch.is_starting = True
             # Ctrl-C is for this process, which ends the workers. It would end a worker that has not reached torch's loop, as a failure.
             signal.pthread_sigmask(signal.SIG_BLOCK, (signal.SIGINT,))
-            iterator = iter(loader)
-            with contextlib.suppress(OSError):
-                fcntl.fcntl(iterator._worker_result_queue._reader.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)  # type: ignore[attr-defined]
-            self._workers = iterator._workers  # type: ignore[attr-defined]
-            signal_handling._remove_worker_pids(id(iterator))
-            iterator._worker_pids_set = False  # type: ignore[attr-defined]
+            with _watch.start():
+                iterator = iter(loader)
+                with contextlib.suppress(OSError):
+                    fcntl.fcntl(iterator._worker_result_queue._reader.fileno(), fcntl.F_SETPIPE_SZ, _PIPE)  # type: ignore[attr-defined]
+                self._workers = iterator._workers  # type: ignore[attr-defined]
+                signal_handling._remove_worker_pids(id(iterator))
+                iterator._worker_pids_set = False  # type: ignore[attr-defined]
         finally:
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-            _watch.is_starting = False
         if self._method == "forkserver":
             threading.Thread(target=_watch.poke, args=(self._workers,), name="trainmaster-workers", daemon=True).start()
         return iterator
