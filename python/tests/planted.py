@@ -397,6 +397,18 @@ BUGS = [
         "test_checkpoints.py::test_step_between_passes_is_not_of_the_next_batch",
     ),
     Bug(
+        "F561", "a batch without records counts in the mean", "torch/_optimizer.py", "self._added(1 if records is None else records)", "self._added(records or 1)",
+        "test_optimizer.py::test_batch_without_records_is_not_in_the_mean_of_a_push",
+    ),
+    Bug(
+        "F561", "a push without records divides by zero", "torch/_optimizer.py", "1 / max(1, held.records)", "1 / held.records",
+        "test_optimizer.py::test_batch_without_records_is_not_in_the_mean_of_a_push",
+    ),
+    Bug(
+        "F561", "a group in a synchronous job", "torch/_dataloader.py", "if self.client._cuts:", "if False:",
+        "test_optimizer.py::test_group_in_a_synchronous_job_is_refused",
+    ),
+    Bug(
         "F557", "a second session forgets that the loop has a task of the first", "client.py", "has or self._is_behind or ", "has or ",
         "test_steps.py::test_task_in_hand_is_in_no_step_after_two_sessions[optimizers]",
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy as copy_module
+import functools
 import gc
 import glob
 import os
@@ -458,6 +459,8 @@ def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path) -> None:
         with pytest.raises(ValueError, match="n: expected a whole number of at least 0, found -1"):
             client.applied(next(client.tasks()), 1, -1)
         assert client.session == 1
+        with pytest.raises(TypeError, match="error: expected an exception or a text, found 5"):
+            client.fail(next(client.tasks()), 5)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="task: expected a task"):
             client.fail(None, "x")  # type: ignore[arg-type]
         for bad, found in ((None, "a path, glob or URL, or a list of them, found None"), ([5], "a path, found 5"), (b"x", "a path, found b'x'")):
@@ -537,14 +540,15 @@ def test_bad_arguments_are_explained() -> None:
             tm.Client(addr, id=name)
     with pytest.raises(ValueError, match="addr, endpoints: expected one of them, found both"):
         tm.Client(addr, endpoints=addr)
-    for bad_timeout in ("x", None):
+    for bad_timeout in ("x", None, True):
         with pytest.raises(TypeError, match=f"timeout: expected a number of seconds, found {bad_timeout!r}"):
             tm.Client(addr, timeout=bad_timeout)  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="timeout: expected more than 0"):
         tm.Client(addr, timeout=0)
-    for window in (1, 65):
-        with pytest.raises(ValueError, match=f"window: expected a whole number from 2 to 64, found {window}"):
-            tm.Client(addr, window=window)
+    for window in (0, 1, 65, True, "x"):
+        for make in (tm.Client, functools.partial(tm.Loader, "data")):
+            with pytest.raises(ValueError, match=f"window: expected a whole number from 2 to 64, found {window!r}"):
+                make(addr=addr, window=window)  # type: ignore[arg-type]
 
 
 def test_collected_client_leaves_its_name(job: StartJob, tmp_path: pathlib.Path) -> None:
@@ -583,6 +587,11 @@ def test_errors_outside_of_a_job(tmp_path: pathlib.Path, monkeypatch: pytest.Mon
     with pytest.raises(ValueError, match="none"):
         tm.Client("127.0.0.1:1")
     assert not list(tmp_path.iterdir())
+    for name in ("TRAINMASTER_ID", "TRAINMASTER_TRAINER"):
+        monkeypatch.setenv(name, "a/b")
+        with pytest.raises(ValueError, match=f"{name}: expected 1 to 128 letters, .* found 'a/b'"):
+            tm.Client("127.0.0.1:1")
+        monkeypatch.delenv(name)
     monkeypatch.setenv("TRAINMASTER_ADDR", "localhost")
     with pytest.raises(ValueError, match="TRAINMASTER_ADDR: expected host:port, found 'localhost'"):
         tm.Client()
@@ -728,13 +737,43 @@ def test_program_that_ends_is_no_agent(monkeypatch: pytest.MonkeyPatch) -> None:
         tm.Client("127.0.0.1:1")
 
 
+def test_program_that_does_not_answer_is_no_agent(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program = tmp_path / "program"
+    program.write_text("#!/bin/sh\nexec sleep 600\n")
+    program.chmod(0o700)
+    monkeypatch.setenv("TRAINMASTER_BIN", str(program))
+    with pytest.raises(tm.errors.AgentError, match=f"{program}: expected the agent to answer within 2 s, found no answer: .* unset TRAINMASTER_BIN"):
+        tm.Client("127.0.0.1:1", timeout=1)
+
+
+def test_forked_process_does_not_loop(job: StartJob, tmp_path: pathlib.Path) -> None:
+    data, j, seen = numbers(tmp_path, 100), job(), 0
+    with tm.Client(j.addr) as client:
+        loader = tm.Loader(data, decode=number_of, batch_size=10, client=client)
+        for batch in loader:
+            seen += len(batch)
+            if seen == 30:
+                fork = os.fork()
+                if not fork:
+                    try:
+                        next(iter(loader))
+                    except tm.errors.AgentError as e:
+                        os._exit(7 if "loop: expected the process" in str(e) else 1)
+                    finally:
+                        os._exit(2)
+                assert os.waitstatus_to_exitcode(os.waitpid(fork, 0)[1]) == 7
+        loader.close()
+    assert seen == 100
+
+
 def test_program_that_ends_is_no_local_master(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """F531: its end is found, not a timeout."""
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\necho hello\n")
     program.chmod(0o700)
     monkeypatch.setenv("TRAINMASTER_BIN", str(program))
-    with pytest.raises(tm.errors.AgentError, match=f"{program}: expected a master that serves, found its end:\nhello"):
+    found = "found its end: correct or unset TRAINMASTER_BIN. Its messages:\nhello"
+    with pytest.raises(tm.errors.AgentError, match=f"{program}: expected a master that serves, {found}"):
         tm.local()
 
 

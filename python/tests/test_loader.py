@@ -593,7 +593,7 @@ def test_bad_input_is_explained(job: StartJob, tmp_path: pathlib.Path) -> None:
         with pytest.raises(tm.errors.InvalidError, match="another dataset was reported first"):
             tm.Loader(str(tmp_path / "other"), addr=j.addr)
         loader = tm.Loader(data, client=client)
-        for loss in ("x", None):
+        for loss in ("x", "0.5", None):
             with pytest.raises(TypeError, match=f"loss: expected a number, found {loss!r}"):
                 loader.report(loss=loss)  # type: ignore[arg-type]
         with pytest.raises(TypeError, match="loader: expected it in the process that made it, found pickle or copy"):
@@ -614,6 +614,8 @@ def test_bad_arguments_are_explained(job: StartJob, tmp_path: pathlib.Path) -> N
         ("seed", 1.5, "expected a whole number from 0 to"),
         ("seed", 1 << 70, "expected a whole number from 0 to"),
         ("shuffle", "yes", "expected True or False, found 'yes'"),
+        ("shuffle", np.array([1, 2]), "expected True or False, found array([1, 2])"),
+        ("batch_size", True, "expected a whole number of at least 1, found True"),
         ("timeout", "x", "expected a number of seconds, found 'x'"),
         ("timeout", 0, "expected more than 0 seconds, found 0"),
         ("client", 5, "expected a trainmaster.Client, found 5"),

@@ -281,6 +281,30 @@ def test_gradient_that_is_not_finite_is_refused_in_its_own_step(tmp_path: pathli
         assert model.weight.item() == 4  # (2 + 2) / 2, and 2
 
 
+def test_batch_without_records_is_not_in_the_mean_of_a_push(tmp_path: pathlib.Path) -> None:
+    """F561: batches of 0, 2, 0 and 0 records, as a rank of a group has them. Two are pushed together."""
+    with trainer(tmp_path) as client:
+        model = WeightAndRow()
+        loader = tm.Loader(numbers(tmp_path, 4, shards=1), batch_size=1, client=client)
+        opt = tm.torch.ParameterServerOptimizer(model, "sgd", lr=1.0, push_every=2, client=client)
+        for records, _ in zip((0, 2, 0, 0), loader, strict=False):
+            opt.zero_grad()
+            (model() * -3.0).sum().backward()
+            opt.step(records=records)
+        assert opt.pull()
+        with torch.no_grad():
+            assert model.weight.item() == 3
+            assert model.rows(torch.tensor([7])).item() == pytest.approx(3, abs=0.01)  # it begins near 0
+
+
+def test_group_in_a_synchronous_job_is_refused(tmp_path: pathlib.Path) -> None:
+    """F561: the master and the group would wait for each other."""
+    with trainer(tmp_path, "--update-mode", "sync") as client:
+        make = functools.partial(tm.torch.DataLoader, numbers(tmp_path, 4), decode=ones, client=client)
+        refuses("group: expected none in a synchronous job, whose trainers make each step together", functools.partial(make, group=object()))
+        make().close()
+
+
 class WeightAndRow(torch.nn.Module):
     """A weight, and the row of an id."""
 

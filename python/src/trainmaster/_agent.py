@@ -20,6 +20,7 @@ from ._link import FEWER, Link, Records
 from ._version import MASTER, VERSION
 
 PROTOCOL = 1
+STOPPED = 60.0  # seconds after which an agent that owes an answer counts as lost
 _CLOSE_TIMEOUT = 10.0
 _PREFIX = "trainmaster-agent-"
 _SOCKET = "agent"
@@ -129,10 +130,16 @@ class Agent:
         _processes.append(self.process)
         self.link = Link(ours)
 
-    def hello(self, wait: float) -> dict[str, Any]:
-        """Return what the agent says of the job, when it has joined."""
+    def hello(self, wait: float, timeout: float) -> dict[str, Any]:
+        """Return what the agent says of the job, when it has joined. A program that does not answer within `wait` and `timeout` is no agent."""
+        limit = wait + min(STOPPED, timeout)
         try:
-            reply = self.link.call("hello", version=PROTOCOL, sdk=VERSION, wait=wait)
+            reply = self.link.call("hello", limit, version=PROTOCOL, sdk=VERSION, wait=wait)
+        except errors.AgentTimeoutError:
+            raise errors.AgentError(
+                f"{self.program}: expected the agent to answer within {limit:.0f} s, found no answer: it is stopped, or it is another program: "
+                "correct or unset TRAINMASTER_BIN"
+            ) from None
         except errors.AgentLostError:
             code = self.process.wait()
             if code == 0:

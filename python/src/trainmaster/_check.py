@@ -19,7 +19,7 @@ _ADDRESS = re.compile(r"(?:\[[^\[\]/\s]+\]|[^:\[\]/\s]+):([0-9]{1,5})")
 def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
     """Return a whole number as an int. It can be of NumPy or torch. ValueError: it is another value."""
     try:
-        number = operator.index(value)
+        number = least - 1 if isinstance(value, bool) else operator.index(value)
     except TypeError:
         number = least - 1
     if number < least or (most is not None and number > most):
@@ -30,7 +30,7 @@ def whole(name: str, value: Any, least: int, most: int | None = None) -> int:
 
 def seconds(name: str, value: Any) -> float:
     """Return a number of seconds above 0."""
-    if not isinstance(value, numbers.Real):
+    if not isinstance(value, numbers.Real) or isinstance(value, bool):
         raise TypeError(f"{name}: expected a number of seconds, found {value!r}")
     if not float(value) > 0:
         raise ValueError(f"{name}: expected more than 0 seconds, found {value}")
@@ -40,16 +40,21 @@ def seconds(name: str, value: Any) -> float:
 def number(name: str, value: Any) -> float:
     """Return a number, also of a tensor or an array with one element."""
     try:
-        return float(value.detach() if hasattr(value, "detach") else value)
+        if not isinstance(value, (str, bytes)):
+            return float(value.detach() if hasattr(value, "detach") else value)
     except (TypeError, ValueError, RuntimeError):
-        raise TypeError(f"{name}: expected a number, found {value!r}") from None
+        pass
+    raise TypeError(f"{name}: expected a number, found {value!r}")
 
 
 def flag(name: str, value: Any) -> bool:
     """Return True or False. None is False, as in PyTorch."""
-    if value is not None and value not in (True, False):
-        raise TypeError(f"{name}: expected True or False, found {value!r}")
-    return bool(value)
+    try:
+        if value is None or value in (True, False):
+            return bool(value)
+    except ValueError:  # an array
+        pass
+    raise TypeError(f"{name}: expected True or False, found {value!r}")
 
 
 def functions(**named: object) -> None:

@@ -101,7 +101,7 @@ class Link:
 
     def begin(self, op: str, **fields: Any) -> int:
         """Send a request, and return its number for `poll`."""
-        self._check_owner(op)
+        self.check_owner(op)
         self._last = number = self._last + 1
         self._send({"id": number, "op": op, **fields})
         return number
@@ -131,7 +131,7 @@ class Link:
 
     def chunk(self, chunk: Mapping[str, Any], following: Mapping[str, Any] | None = None) -> Records:
         """Return the records of a chunk. Meanwhile, the agent reads the following one."""
-        self._check_owner("chunk")
+        self.check_owner("chunk")
         wanted = [c for c in (chunk, following) if c is not None]
         for asked, number in self._asked:
             if asked not in wanted:
@@ -192,7 +192,7 @@ class Link:
         self._in = self._in._replace(descriptors=(), replies={})  # the session of a client can end after it, in a collection of both
 
     def _call(self, op: str, timeout: float | None, fields: Mapping[str, Any]) -> tuple[dict[str, Any], int | None]:
-        self._check_owner(op)
+        self.check_owner(op)
         self._last = number = self._last + 1
         try:
             self._send({"id": number, "op": op, **fields})
@@ -202,7 +202,8 @@ class Link:
             raise
         return self._pop(number, reply), descriptor
 
-    def _check_owner(self, op: str) -> None:
+    def check_owner(self, op: str) -> None:
+        """Refuse an operation in another process than the one that made the client."""
         if self.pid != os.getpid():
             raise errors.AgentError(f"{op}: expected the process {self.pid} that made the client, found {os.getpid()}: make a client in each process")
 

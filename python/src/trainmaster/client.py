@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from . import _check, errors
-from ._agent import Agent, Chunks, await_released
+from ._agent import STOPPED, Agent, Chunks, await_released
 from ._check import whole
 from ._link import Link, Records
 from .account import Work
@@ -28,6 +28,7 @@ from .local import for_this_process, has_ended, lacks_dataset, note_dataset, not
 log = logging.getLogger("trainmaster")
 
 WINDOW = 64  # tasks that a trainer may hold
+LEAST_WINDOW = 2
 ENDED = "the job has ended"
 MEMBER_LOST = "the session of this member was lost: begin again from the last step"
 DRAINED = "an operator drains this trainer"
@@ -37,7 +38,6 @@ _PAUSE = 1.0  # seconds between looks for commands, while there is no task
 _ANSWER = 1.0  # seconds to wait for the answer that there is no task now
 _ERROR_BYTES = 256  # of the text with which a task fails
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
-_STOPPED = 60.0  # seconds after which an agent that owes an answer counts as lost
 _RESTARTS = 5  # of the agent, without a task between them
 
 _EXPECTED = {  # what a request waits for that can wait although a master answers
@@ -143,12 +143,12 @@ class Client:
             )
         _check.at_most_one(addr=addr, endpoints=endpoints)
         self.timeout = _check.seconds("timeout", timeout)
-        window = whole("window", window, 2, WINDOW)
+        window = whole("window", window, LEAST_WINDOW, WINDOW)
         n = next(_numbers)
         has_job, has_id = job not in (None, ""), id not in (None, "")
         self.job = _check.job("job" if has_job else "TRAINMASTER_JOB", job if has_job else os.environ.get("TRAINMASTER_JOB") or "default")
-        own = _named() or f"{socket.gethostname()}-{os.getpid()}-{n}"
-        self.id = _check.trainer("id" if has_id else "TRAINMASTER_TRAINER", id if has_id else own)
+        source, own = _named()
+        self.id = _check.trainer("id" if has_id else source, id if has_id else own or f"{socket.gethostname()}-{os.getpid()}-{n}")
         self._arguments, self._environment, where = _location(addr, endpoints)
         self._key = (where, self.job, self.id)
         if self._is_open():
@@ -206,7 +206,7 @@ class Client:
             while True:
                 try:
                     ended = has_ended(self._where)  # but another master can have its address
-                    self._hello = agent.hello(min(_ANSWER if ended else _SLICE, max(0.1, end - time.monotonic())))
+                    self._hello = agent.hello(min(_ANSWER if ended else _SLICE, max(0.1, end - time.monotonic())), self.timeout)
                     break
                 except (errors.OverError, errors.MasterTimeoutError) as e:
                     if ended or isinstance(e, errors.OverError):  # as after the restart of the agent
@@ -217,7 +217,7 @@ class Client:
                     if time.monotonic() >= end:
                         found = f"within {self.timeout:.0f} s, found none"
                         raise errors.MasterTimeoutError(
-                            f"master at {self._where}: expected an answer {found}: check the address and that the master runs. "
+                            f"master at {self._where}: expected an answer {found}: check the address and that the master runs and leads. "
                             "A job that has ended has no master"
                             if "--addr" in self._arguments
                             else f"etcd at {self._where}: expected the address of a master {found}: check the endpoints, etcd and the master"
@@ -321,9 +321,12 @@ class Client:
         A task that was failed before, or that the master has taken back, is left out.
         """
         self._require_open("fail")
+        if not isinstance(error, (BaseException, str)):
+            raise TypeError(f"error: expected an exception or a text, found {error!r}")
         if self._is_current(_check.instance("task", task, Task, "a task of tasks()")):
+            text = error if isinstance(error, str) else f"{type(error).__name__}: {error}"
             try:
-                self._fail_work(task.work.id, error if isinstance(error, str) else f"{type(error).__name__}: {error}")
+                self._fail_work(task.work.id, text)
             except self._lost:
                 self._is_lost = True  # its tasks return to the queue
             self._drop([task.work.id])
@@ -407,9 +410,10 @@ class Client:
     # What follows is for loaders.
 
     def _require_open(self, op: str) -> None:
-        """Refuse to continue if the client is closed."""
+        """Refuse to continue if the client is closed, or of another process."""
         if self.is_closed:
             raise errors.InvalidError(f"{op}: expected an open client, found a closed one")
+        self._link.check_owner(op)
 
     def _call(self, op: str, **fields: Any) -> dict[str, Any]:
         """Send a request to the agent and return its reply. It fails if no master has answered within the timeout."""
@@ -428,7 +432,7 @@ class Client:
 
     def _ask(self, op: str, wait: float, **fields: Any) -> dict[str, Any]:
         """Send a request that the agent answers within `wait` seconds. An agent that does not is stopped, and counts as lost."""
-        limit = wait + min(_STOPPED, self.timeout)
+        limit = wait + min(STOPPED, self.timeout)
         try:
             return self._link.call(op, limit, wait=wait, **fields)
         except errors.AgentTimeoutError as e:
@@ -517,7 +521,7 @@ class Client:
             reply = self._next(lambda: link.poll(number, limit))
             if self.over:
                 return None
-            limit = _SLICE + min(_STOPPED, self.timeout)
+            limit = _SLICE + min(STOPPED, self.timeout)
             if reply is None and time.monotonic() - self._requested > limit:
                 raise self._stopped("next", limit)
             if reply is not None:
@@ -838,11 +842,11 @@ def _absolute(name: str) -> str:
     return name if _URL.match(name) else os.path.abspath(name)
 
 
-def _named() -> str:
-    """Return the name of this trainer from the environment. torchrun gives its variables to all programs of a node."""
-    name = os.environ.get("TRAINMASTER_TRAINER") or os.environ.get("TRAINMASTER_ID") or ""
-    rank = os.environ.get("LOCAL_RANK")
-    return f"{name}-{rank}" if name and rank else name
+def _named() -> tuple[str, str]:
+    """Return a variable, and the name of this trainer in it; "": none. torchrun gives its variables to all programs of a node."""
+    source = "TRAINMASTER_TRAINER" if os.environ.get("TRAINMASTER_TRAINER") else "TRAINMASTER_ID"
+    name, rank = os.environ.get(source, ""), os.environ.get("LOCAL_RANK")
+    return source, f"{name}-{rank}" if name and rank else name
 
 
 def _location(addr: str | None, endpoints: str | Sequence[str] | None) -> tuple[list[str], dict[str, str], str]:

@@ -21,7 +21,7 @@ from ._commands import Commands, Evaluate, termination
 from ._reader import END, Decode, Reader, Result, stack
 from ._sampler import Sampler
 from .account import Account
-from .client import DRAINED, LATE, MEMBER_LOST, WINDOW, Client, waiting
+from .client import DRAINED, LATE, LEAST_WINDOW, MEMBER_LOST, WINDOW, Client, waiting
 
 if TYPE_CHECKING:
     from ._group import GroupLoop
@@ -108,7 +108,7 @@ class Loader:
             _check.instance("client", client, Client, "a trainmaster.Client")
         names = None if paths is None else _check.paths("paths", paths)
         timeout, shuffle, seed = _check.seconds("timeout", timeout), _check.flag("shuffle", shuffle), whole("seed", seed, 0, _LARGEST_SEED)
-        shuffle_window = whole("shuffle_window", shuffle_window, 1)
+        shuffle_window, window = whole("shuffle_window", shuffle_window, 1), whole("window", window, LEAST_WINDOW, WINDOW)
         if shuffle_window > 1 and not shuffle:
             raise errors.InvalidError(f"shuffle_window: expected shuffle=True with it, found shuffle_window={shuffle_window} without shuffle")
         self._functions = decode, decode_batch, collate or (list if decode is None else stack)

@@ -79,7 +79,8 @@ class Local:
             if "level=fatal" in text:
                 break
         reason = "its end" if has_ended else f"no answer within {_START_TIMEOUT:.0f} s"
-        raise errors.AgentError(f"{self._program}: expected a master that serves, found {reason}:\n{text[-2000:]}")
+        advice = "its messages" if "level=" in text else "correct or unset TRAINMASTER_BIN. Its messages"
+        raise errors.AgentError(f"{self._program}: expected a master that serves, found {reason}: {advice}:\n{text[-2000:]}")
 
     @property
     def has_ended(self) -> bool:

@@ -278,8 +278,15 @@ class DataLoader(Loader):
             timeout=timeout,
             window=window,
         )
-        if group is not None:
-            self._group_loop = GroupLoop(self, Group(group))
+        if group is None:
+            return
+        if self.client._cuts:
+            self.close()
+            raise errors.InvalidError(
+                "group: expected none in a synchronous job, whose trainers make each step together, found a group: leave it out, "
+                "or start the master without --update-mode sync"
+            )
+        self._group_loop = GroupLoop(self, Group(group))
 
     @property
     def worker_pids(self) -> tuple[int, ...]:

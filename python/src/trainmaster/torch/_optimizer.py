@@ -163,7 +163,7 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
         self._gather()
         if self.push_every > 1:
             self._require_finite()
-        held, session = self._added(records or 1), self.ps.session
+        held, session = self._added(1 if records is None else records), self.ps.session
         steps, before, is_done = session._steps, self.ps.sequence, False
         try:
             session._note_step()
@@ -254,9 +254,10 @@ class ParameterServerOptimizer(torch.optim.Optimizer):
     def _push(self, held: _Held) -> None:
         """Push gradients. Those that waited are forgotten when the agent has the request. After an exception before it, the next step pushes them."""
         self._settle()
-        rows = rows_of(held.rows, 1 / held.records)
+        mean = 1 / max(1, held.records)  # no records: batches without any, of a group, with a weight of 0
+        rows = rows_of(held.rows, mean)
         if held.gradients is not None:
-            torch.mul(held.gradients, 1 / held.records, out=self._sent)
+            torch.mul(held.gradients, mean, out=self._sent)
         scale = float(self.param_groups[0]["lr"]) / self.ps.learning_rate
         is_pulled = held.unpulled >= self.pull_every
         before = self.ps.sequence

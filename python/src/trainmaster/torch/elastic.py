@@ -189,7 +189,7 @@ class Handler(RendezvousHandler):
         end = time.monotonic() + self._timeout
         while True:
             try:
-                agent.hello(min(10.0, self._timeout))
+                agent.hello(min(10.0, self._timeout), self._timeout)
                 return
             except errors.MasterTimeoutError:
                 if time.monotonic() >= end:
