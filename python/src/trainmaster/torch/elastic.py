@@ -278,11 +278,9 @@ class Handler(RendezvousHandler):
 
     def _check_size(self, state: dict[str, Any]) -> None:
         low, high = self._parameters.min_nodes, self._parameters.max_nodes
-        if not low <= len(state["members"]) <= high:
-            raise errors.InvalidError(
-                f"--nnodes: expected {state['min']}:{state['max']} as --ring of the master has, found {low}:{high} "
-                f"and a ring of {len(state['members'])}: change one of them"
-            )
+        if (state["min"], state["max"]) != (low, high):
+            own = f"{state['min']}:{state['max']}"
+            raise errors.InvalidError(f"--nnodes: expected {own} as --ring of the master has, found {low}:{high}: change one of them")
 
     def is_closed(self) -> bool:
         """Whether no generation follows."""
