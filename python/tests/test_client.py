@@ -310,7 +310,7 @@ with tm.Client({j.addr!r}) as client:
 def test_stopped_agent_of_a_group_counts_as_lost(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """F509: the loader of a group does not wait for its request."""
     monkeypatch.setattr("trainmaster.client._SLICE", 1.0)
-    monkeypatch.setattr("trainmaster.client._STOPPED", 1.0)
+    monkeypatch.setattr("trainmaster.client.STOPPED", 1.0)
     monkeypatch.setattr("trainmaster._agent._CLOSE_TIMEOUT", 1.0)
     j = job()
     with tm.Client(j.addr) as client:
@@ -396,7 +396,7 @@ def descriptors(pid: int) -> int:
 def test_stopped_agent_counts_as_lost(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """F509: by a loop, and by the end of a loader."""
     monkeypatch.setattr("trainmaster.client._SLICE", 1.0)
-    monkeypatch.setattr("trainmaster.client._STOPPED", 5.0)
+    monkeypatch.setattr("trainmaster.client.STOPPED", 5.0)
     monkeypatch.setattr("trainmaster._agent._CLOSE_TIMEOUT", 1.0)
     monkeypatch.setattr("trainmaster._link._PATIENCE", 2.0)
     data, j, seen = numbers(tmp_path, 100), job("--passes", "2", "--chunks-per-task", "1"), Counter[int]()

@@ -88,6 +88,7 @@ func (c *chunk) index() (recordio.Index, error) {
 type reply struct {
 	content any // its fields besides id; nil: none
 	memory  *memory
+	number  func() // nil, or numbers what content has: called immediately before it is sent
 }
 
 // encode returns the JSON of the reply to a request.

@@ -57,6 +57,12 @@ func (s *stream) read() ([]byte, error) {
 
 // write sends the reply to a request, and the descriptor of its memory with the first byte.
 func (s *stream) write(id uint64, r reply) error {
+	s.writing.Lock()
+	defer s.writing.Unlock()
+	//guard:numbers-grow-in-the-order-of-replies
+	if r.number != nil {
+		r.number()
+	}
 	body, err := r.encode(id)
 	if err != nil {
 		return err
@@ -65,8 +71,6 @@ func (s *stream) write(id uint64, r reply) error {
 		return fmt.Errorf("%w: a reply of %d bytes, at most %d are sent", errFrame, len(body), MaxReply)
 	}
 	frame := append(binary.LittleEndian.AppendUint32(make([]byte, 0, frameHead+len(body)), uint32(len(body))), body...)
-	s.writing.Lock()
-	defer s.writing.Unlock()
 	if r.memory != nil {
 		sent, err := sendMemory(s.conn, frame, r.memory)
 		if err != nil {

@@ -262,7 +262,7 @@ func (a *agent) next(w *trainer.Window, r *request) work {
 	want := min(max(r.Want, 1), mostWanted)
 	return func(ctx context.Context) (reply, error) {
 		list, why, err := a.take(ctx, w, trainer.Wish{Most: want, Wait: seconds(wait), Now: r.Now})
-		out := nextReply{Tasks: []task{}, Wait: waits[why], Answered: why != trainer.NoAnswer, Stopped: a.tasks.named(w.Stopped()), Silent: a.silent()}
+		out := &nextReply{Tasks: []task{}, Wait: waits[why], Answered: why != trainer.NoAnswer, Stopped: a.tasks.named(w.Stopped()), Silent: a.silent()}
 		if errors.Is(err, io.EOF) {
 			out.Wait, out.Over = "", err.Error()
 			return reply{content: out}, nil
@@ -274,9 +274,13 @@ func (a *agent) next(w *trainer.Window, r *request) work {
 			return reply{}, err
 		}
 		for _, t := range list {
-			out.Tasks = append(out.Tasks, a.describe(w, t))
+			out.Tasks = append(out.Tasks, describe(t, 0, w.Base(t), w.Stamps(t)))
 		}
-		return reply{content: out}, nil
+		return reply{content: out, number: func() {
+			for i, t := range list {
+				out.Tasks[i].ID = a.tasks.add(t)
+			}
+		}}, nil
 	}
 }
 
@@ -298,10 +302,6 @@ func (a *agent) take(ctx context.Context, w *trainer.Window, wish trainer.Wish) 
 }
 
 // describe returns a task for the training process.
-func (a *agent) describe(w *trainer.Window, t *taskqueue.Task) task {
-	return describe(t, a.tasks.add(t), w.Base(t), w.Stamps(t))
-}
-
 func describe(t *taskqueue.Task, id int, base int64, stamps []dataset.Stamp) task {
 	out := task{
 		ID: id, Kind: t.Token.Kind.String(), Dataset: t.Token.Dataset, Pass: uint32(t.Token.Pass), Index: t.Index, Base: base, Chunks: make([]chunk, len(t.Chunks)),

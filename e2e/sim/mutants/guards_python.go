@@ -2,6 +2,9 @@ package mutants
 
 // pythonGuards are the bugs of the rows of docs/faults-python.md.
 var pythonGuards = []guard{
+	{"F562", "trainer/agent.TestNumbersGrowInTheOrderOfReplies", mutant{"tasks numbered before their reply is written", "numbers-grow-in-the-order-of-replies",
+		whole("s.writing.Unlock()\nif r.number != nil {\nr.number()\n}\ns.writing.Lock()"),
+		"a task of a reply that arrives later has a smaller number, and is never trained"}},
 	{"F370", "trainer/agent.TestDeadTrainerReturnsItsTasksAtOnce", mutant{"agent of a dead trainer closes its connection only", "dead-trainer-leaves-at-once",
 		value("nil"),
 		"the tasks of a killed trainer wait for the grace of a lost connection"}},

@@ -194,6 +194,7 @@ class Checkpoints:
     def _resume(self) -> None:
         """Note that the loop begins, or begins again. A batch that was left after its step is used."""
         self._require_restored("the loop")
+        self._require_whole()
         if self._steps:
             self._end()
 
