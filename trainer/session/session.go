@@ -37,13 +37,8 @@ func (s *Session) Drop(token taskqueue.Token) {
 	s.unfinished = slices.DeleteFunc(s.unfinished, func(t taskqueue.Token) bool { return t == token })
 }
 
-// Finish records a task as finished, or failed with a reason, for the next request. With explicit
-// commits, step applied the last record of the task; otherwise step is 0.
-func (s *Session) Finish(token taskqueue.Token, reason string, step uint64) {
-	s.Report(taskqueue.Result{Token: token, Error: reason, Step: step})
-}
-
-// Report is Finish for a result with metrics.
+// Report records a task as finished, or failed with a reason, for the next request. With explicit
+// commits, its step applied the last record of the task; otherwise it is 0.
 func (s *Session) Report(r taskqueue.Result) {
 	s.Drop(r.Token)
 	//guard:reason-is-text

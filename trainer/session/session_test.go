@@ -14,6 +14,8 @@ func token(position int) taskqueue.Token {
 	return taskqueue.Token{Epoch: 1, Pass: 1, Position: position, Attempt: 1}
 }
 
+func finished(i int) taskqueue.Result { return taskqueue.Result{Token: token(i)} }
+
 func gives(position int, commit uint64) *wire.NextReply {
 	return &wire.NextReply{Task: taskqueue.Task{Index: position, Token: token(position), Chunks: make([]taskqueue.Chunk, 1)}, Commit: commit, CommitProof: []byte{byte(commit)}}
 }
@@ -45,10 +47,10 @@ func TestSessionRequests(t *testing.T) {
 	s.Answered(gives(0, 50))
 	want(s.Next(true, taskqueue.Progress{}), 2, 50, []taskqueue.Token{token(0)}) // to prefetch
 	s.Answered(gives(1, 40))
-	s.Finish(token(0), "", 0)
+	s.Report(finished(0))
 	want(s.Next(true, taskqueue.Progress{}), 3, 50, []taskqueue.Token{token(1)}, 0)
 	s.Answered(waits)
-	s.Finish(token(1), "", 0)
+	s.Report(finished(1))
 	want(s.Next(true, taskqueue.Progress{}), 4, 50, []taskqueue.Token{}, 1)
 	if s.Answered(waits) != nil {
 		t.Error("answer to wait: expected no task")
@@ -61,7 +63,7 @@ func TestSessionRepeats(t *testing.T) {
 	s := newTestSession()
 	first := s.Next(true, taskqueue.Progress{Records: 1})
 	before := *first
-	s.Finish(token(5), "", 0)
+	s.Report(finished(5))
 	if again := s.Next(false, taskqueue.Progress{Records: 2}); again != first || !reflect.DeepEqual(*again, before) {
 		t.Errorf("repeated request: found %+v, expected %+v", again, before)
 	}
@@ -80,11 +82,11 @@ func TestSessionReportsUnsentFinishes(t *testing.T) {
 	}{
 		{"nothing is finished", func() {}, false},
 		{"asked", func() { s.Next(true, taskqueue.Progress{}) }, false},
-		{"finished, while another request is under way", func() { s.Finish(token(0), "", 0) }, true},
+		{"finished, while another request is under way", func() { s.Report(finished(0)) }, true},
 		{"that request is answered", func() { s.Answered(waits) }, true},
 		{"reported, not answered", func() { s.Next(true, taskqueue.Progress{}) }, true},
 		{"answered", func() { s.Answered(waits) }, false},
-		{"failed", func() { s.Finish(token(1), "broken", 0) }, true},
+		{"failed", func() { s.Report(taskqueue.Result{Token: token(1), Error: "broken"}) }, true},
 		{"said", func() { s.Next(true, taskqueue.Progress{}) }, true},
 		{"answered by the end of the job", func() { s.Settled() }, false},
 	}
@@ -99,7 +101,7 @@ func TestSessionReportsUnsentFinishes(t *testing.T) {
 // The reason of a failed task is truncated to the size of a message.
 func TestSessionBoundsReasons(t *testing.T) {
 	s := newTestSession()
-	s.Finish(token(0), strings.Repeat("x", 1<<20), 0)
+	s.Report(taskqueue.Result{Token: token(0), Error: strings.Repeat("x", 1<<20)})
 	if n := len(s.Next(true, taskqueue.Progress{}).Finished[0].Error); n != maxReason {
 		t.Errorf("reason: found %d bytes", n)
 	}

@@ -309,7 +309,7 @@ class Account:
         self._state = self._state._replace(is_dry=True)
 
     def idle(self) -> None:
-        """Let draw return a marker instead of a `Need` that waits: the loader of a group takes part without records."""
+        """Let draw return a marker instead of a `Need` that waits: for a group, and for `is_last`."""
         s = self._state
         self._state = s._replace(flight=(*s.flight, Batch()), is_dry=False)
 

@@ -407,7 +407,7 @@ class Client:
         """Close the client."""
         self.close()
 
-    # What follows is for loaders.
+    # What follows is for other modules of the package, and for the loop over tasks.
 
     def _require_open(self, op: str) -> None:
         """Refuse to continue if the client is closed, or of another process."""
