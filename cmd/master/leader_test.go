@@ -150,6 +150,8 @@ func TestNoRunUnderWayNamesNewestStoppedRun(t *testing.T) {
 		}
 		runArgs(t, "status", "--dir", admin.RunsDir).wants(t, cli.ExitUsage, "no run in progress", command)
 	}
+	// It needs no leader, and the masters above have had no trainer.
+	runArgs(t, "verify").wants(t, cli.ExitUsage, "the run in "+newest+", which no process uses", "no ledger of job")
 }
 
 // Without an address a run under way in this directory is meant; --dir names another one.

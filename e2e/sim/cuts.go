@@ -125,7 +125,7 @@ func (m *cutter) train() error {
 	m.p.sleep(m.between(h.task[0], h.task[1]) * time.Duration(k) / recordsOfTask)
 	if reason := m.poisoned(m.p, m.task.Index); reason != "" {
 		m.moving = nil
-		m.session.Finish(token, reason, 0)
+		m.session.Report(taskqueue.Result{Token: token, Error: reason})
 		m.task = nil
 		return nil
 	}
@@ -140,7 +140,7 @@ func (m *cutter) train() error {
 	m.steps.Apply(token, m.step, int(k))
 	if used+k == recordsOfTask {
 		m.moving = nil
-		m.session.Finish(token, "", m.steps.Finish(token))
+		m.session.Report(taskqueue.Result{Token: token, Step: m.steps.Finish(token)})
 		m.task = nil
 	}
 	return nil

@@ -173,7 +173,7 @@ func (m *member) train(model *model) bool {
 	m.p.sleep(m.between(h.task[0], h.task[1]) * time.Duration(k) / recordsOfTask)
 	if reason := m.poisoned(m.p, m.task.Index); reason != "" {
 		m.moving = nil
-		m.session.Finish(token, reason, 0)
+		m.session.Report(taskqueue.Result{Token: token, Error: reason})
 		m.task = nil
 		return false
 	}
@@ -186,7 +186,7 @@ func (m *member) train(model *model) bool {
 	m.steps.Apply(token, model.step, int(k))
 	if used+k == recordsOfTask {
 		m.moving = nil
-		m.session.Finish(token, "", m.steps.Finish(token))
+		m.session.Report(taskqueue.Result{Token: token, Step: m.steps.Finish(token)})
 		m.task = nil
 	}
 	return true

@@ -124,9 +124,8 @@ func isStoppedRun(dir string) bool {
 	return err == nil && at == ""
 }
 
-// stoppedRunHint returns the commands that show and continue the newest run below a directory that no process uses; "": there is none.
-// Its etcd is not started, so the job may have ended.
-func stoppedRunHint(parent string) string {
+// newestStoppedRun returns the directory of the newest run below a directory that no process uses; "": there is none.
+func newestStoppedRun(parent string) string {
 	found, err := filepath.Glob(filepath.Join(parent, "*", EtcdDir))
 	if err != nil {
 		return ""
@@ -134,11 +133,21 @@ func stoppedRunHint(parent string) string {
 	slices.Sort(found)
 	for _, path := range slices.Backward(found) {
 		if run := filepath.Dir(path); isStoppedRun(run) {
-			return fmt.Sprintf("; no process uses the newest run here, %s: show its state with: master status --dir %s; if the job has not ended, continue it with: master run --resume %s",
-				run, run, run)
+			return run
 		}
 	}
 	return ""
+}
+
+// stoppedRunHint returns the commands that show and continue the newest run below a directory that no process uses; "": there is none.
+// Its etcd is not started, so the job may have ended.
+func stoppedRunHint(parent string) string {
+	run := newestStoppedRun(parent)
+	if run == "" {
+		return ""
+	}
+	return fmt.Sprintf("; no process uses the newest run here, %s: show its state with: master status --dir %s; if the job has not ended, continue it with: master run --resume %s",
+		run, run, run)
 }
 
 // Close closes the connections to the leader and to etcd.

@@ -48,7 +48,8 @@ func AddLocationFlags(cmd *cobra.Command, etcd *etcdstore.Config) Location {
 }
 
 // AddRunFlags gives cmd the flags of a location and --dir. find, called once cmd runs, finds the etcd of a process that uses the directory,
-// in the order of AddLeaderFlags. Without any it leaves the directory of an embedded etcd that no process uses.
+// in the order of AddLeaderFlags. Without any it leaves the directory of an embedded etcd that no process uses, that of the newest run if there is
+// none in the default directory.
 func AddRunFlags(cmd *cobra.Command) (from Location, find func() error) {
 	from = AddLocationFlags(cmd, cli.AddEtcdFlags(cmd))
 	dir := cmd.Flags().String("dir", RunsDir, "`directory` of a master run, or of several: the newest that is under way")
@@ -73,10 +74,13 @@ func AddRunFlags(cmd *cobra.Command) (from Location, find func() error) {
 		case isNamed:
 			return cli.UsageErrorf("--dir %q: %w%s", *dir, err, stoppedRunHint(*dir))
 		}
-		if err := from.findRunning(); err != nil {
-			return fmt.Errorf("%w%s", err, stoppedRunHint(*dir))
+		err = from.findRunning()
+		if run := newestStoppedRun(*dir); err != nil && run != "" {
+			*from.DataDir = filepath.Join(run, EtcdDir)
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s: the run in %s, which no process uses; another job: --endpoints or --data-dir\n", cmd.CommandPath(), run)
+			return nil
 		}
-		return nil
+		return err
 	}
 }
 
