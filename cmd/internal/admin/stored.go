@@ -48,7 +48,7 @@ func AddLocationFlags(cmd *cobra.Command, etcd *etcdstore.Config) Location {
 }
 
 // AddRunFlags gives cmd the flags of a location and --dir. find, called once cmd runs, finds the etcd of a process that uses the directory,
-// in the order of AddLeaderFlags. Without any it leaves the directory of an embedded etcd that no process uses, that of the newest run if there is
+// in the order of AddLeaderFlags. Without any it leaves the directory of an embedded etcd that no process uses. It takes the newest run if there is
 // none in the default directory.
 func AddRunFlags(cmd *cobra.Command) (from Location, find func() error) {
 	from = AddLocationFlags(cmd, cli.AddEtcdFlags(cmd))
