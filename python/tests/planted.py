@@ -409,6 +409,10 @@ BUGS = [
         "test_optimizer.py::test_group_in_a_synchronous_job_is_refused",
     ),
     Bug(
+        "F563", "a worker of a killed script goes on", "torch/_dataloader.py", "    if parent and os.getppid() != parent:\n        os._exit(1)\n", "",
+        "test_torch.py::test_worker_ends_although_its_script_was_killed_before_its_start",
+    ),
+    Bug(
         "F557", "a second session forgets that the loop has a task of the first", "client.py", "has or self._is_behind or ", "has or ",
         "test_steps.py::test_task_in_hand_is_in_no_step_after_two_sessions[optimizers]",
     ),

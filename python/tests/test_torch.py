@@ -100,6 +100,27 @@ def test_garbage_of_the_script_stays_in_its_workers(job: StartJob, tmp_path: pat
         gc.enable()
 
 
+def test_worker_ends_although_its_script_was_killed_before_its_start(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F563: the worker has the output of the script, whose end the test waits for."""
+    script = """
+import os, sys, time, trainmaster as tm
+
+def end_parent():
+    parent = os.getppid()
+    os.kill(parent, 9)
+    while os.getppid() == parent:
+        time.sleep(0.01)
+
+if __name__ == "__main__":
+    loader = tm.torch.DataLoader(sys.argv[1], decode=len, num_workers=1, multiprocessing_context="fork", addr=sys.argv[2])
+    os.register_at_fork(after_in_child=end_parent)
+    next(iter(loader))
+"""
+    data, addr = numbers(tmp_path, 100), job().addr
+    done = subprocess.run([sys.executable, "-c", script, data, addr], stdout=subprocess.PIPE, check=False, timeout=120)
+    assert done.returncode == -signal.SIGKILL
+
+
 @pytest.mark.parametrize(("method", "workers"), [("fork", 0), *((m, 2) for m in METHODS)])
 def test_each_record_once_per_pass(job: StartJob, tmp_path: pathlib.Path, method: str, workers: int) -> None:
     data, j, seen = numbers(tmp_path, 700), job("--passes", "3", "--chunks-per-task", "1"), Counter[int]()

@@ -131,8 +131,13 @@ def _send_at_once(connection: Any, content: Any) -> None:
         connection._send(struct.pack("!i", len(content)) + content)
 
 
-def _begin_worker(begin: Callable[[int], None] | None, number: int) -> None:
-    """Let this worker send the length of a message with its content. A reader would wait for ever for the content of a worker that was killed."""
+def _begin_worker(parent: int, begin: Callable[[int], None] | None, number: int) -> None:
+    """Let this worker send the length of a message with its content. A reader would wait for ever for the content of a worker that was killed.
+
+    torch's worker ends when its parent is another process than at its own start: too late for a script that was killed before.
+    """
+    if parent and os.getppid() != parent:
+        os._exit(1)
     multiprocessing.connection.Connection._send_bytes = _send_at_once  # type: ignore[attr-defined]
     if begin is not None:
         begin(number)
@@ -321,13 +326,15 @@ class DataLoader(Loader):
             signal.pthread_sigmask(signal.SIG_SETMASK, mask)  # the workers have started, and a draw can take long
             yield from map(operator.attrgetter("runs"), iter(self._sampler.draw, None))
 
+        parent = 0 if self._method == "forkserver" else os.getpid()  # of the workers
+        begin = functools.partial(_begin_worker, parent, self._arguments.get("worker_init_fn"))
         generator = torch.Generator()  # so that the random numbers of the script do not depend on the workers
         loader: TorchLoader[Any] = TorchLoader(
             self.dataset,  # type: ignore[arg-type]
             batch_sampler=addresses(),
             collate_fn=_same,
             num_workers=self.num_workers,
-            **{"generator": generator, **self._arguments, "worker_init_fn": functools.partial(_begin_worker, self._arguments.get("worker_init_fn"))},
+            **{"generator": generator, **self._arguments, "worker_init_fn": begin},
         )
         if not self.num_workers:
             return iter(loader)
