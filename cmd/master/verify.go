@@ -18,7 +18,8 @@ func verifyCommand() *cobra.Command {
 		Long: `Verify reads the ledger of a job, which the master writes in the same transactions as the state, and checks for each pass
 that every task was counted once or set aside. Then it compares the ledger with the state. It needs no
 master, and can run while one leads. Without flags it reads the etcd of a master run that is under way in this directory, else the
-embedded etcd under --data-dir, else the newest run in this directory. Sealed files are read from the directory that the master has stored in etcd, or from --ledger-dir.
+embedded etcd under --data-dir, else the newest run in this directory. Sealed files are read from the directory that the master has
+stored in etcd, or from --ledger-dir.
 
 It exits with 1 if a task is missing or was counted twice, if the ledger and the state disagree, or if a sealed file is
 damaged or missing, and with 2 if there is no ledger. Passes whose entries the master has deleted,

@@ -413,6 +413,14 @@ BUGS = [
         "test_torch.py::test_worker_ends_although_its_script_was_killed_before_its_start",
     ),
     Bug(
+        "F564", "a failing decode is a lost session", "_sampler.py", "if failures and self.client.explicit:", "if False:",
+        "test_checkpoints.py::test_failing_decode_ends_the_loop_with_its_error",
+    ),
+    Bug(
+        "F564", "the end of a loader hides the error of its loop", "loader.py", "raise errors.RolledBackError(MEMBER_LOST) from e\n        is_last", "raise\n        is_last",
+        "test_checkpoints.py::test_agent_that_is_killed_ends_the_loop_with_the_documented_error",
+    ),
+    Bug(
         "F557", "a second session forgets that the loop has a task of the first", "client.py", "has or self._is_behind or ", "has or ",
         "test_steps.py::test_task_in_hand_is_in_no_step_after_two_sessions[optimizers]",
     ),

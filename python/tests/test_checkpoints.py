@@ -263,7 +263,34 @@ def test_agent_that_is_killed_ends_the_loop_with_the_documented_error(job: Start
                 end(t.loader.client.agent_pid)
     with pytest.raises(tm.errors.RolledBackError, match="start the script again from the last committed step"):
         t.checkpoints.commit()
+    with pytest.raises(tm.errors.RolledBackError, match="the session of this member was lost"):
+        t.loader.close()  # with a step that is saved and not committed
     t.die()
+
+
+def test_failing_decode_ends_the_loop_with_its_error(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F564: no task is dispatched before a rollback. The task is dispatched again after the next start."""
+    data, j = numbers(tmp_path, 200, per_chunk=10), job("--explicit-commit", "--chunks-per-task", "1")
+
+    def fails(record: memoryview) -> int:
+        if number_of(record) == 12:
+            raise ValueError("no such label")
+        return number_of(record)
+
+    t = Trainer(j, data, tmp_path / "saved", every=1, decode=fails)
+    t.checkpoints.restore()
+    with pytest.raises(tm.errors.RolledBackError, match=r"start the script again .*/numbers-0.*: decode: ValueError: no such label"):
+        t.train()
+    with pytest.raises(tm.errors.RolledBackError):
+        t.train()
+    with contextlib.suppress(tm.errors.RolledBackError):  # if a step was saved
+        t.loader.close()
+    t.die()
+    t = Trainer(j, data, tmp_path / "saved")
+    t.checkpoints.restore()
+    t.train()
+    assert t.counts() == {1: 200}
+    assert [(p["missing"], p["counted_twice"]) for p in j.verify()] == [(0, 0)]
 
 
 def test_interrupted_commit_is_repeated(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

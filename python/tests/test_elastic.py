@@ -243,7 +243,7 @@ def test_node_that_was_away_for_several_generations_takes_part_in_the_next(tmp_p
         monkeypatch.delenv(name)
     job = lab.Job(tmp_path / "master", "--ring", "1:2")
     a, b = (elastic.Handler(RendezvousParameters("trainmaster", job.addr, "none", 1, 2, id=name)) for name in "ab")
-    check = elastic.Handler._check_size
+    check = elastic.Handler._check_nodes
 
     def late(self: elastic.Handler, state: dict[str, Any]) -> None:
         check(self, state)
@@ -259,7 +259,7 @@ def test_node_that_was_away_for_several_generations_takes_part_in_the_next(tmp_p
             while a._ring()["generation"] < generation and time.monotonic() < end:
                 time.sleep(0.05)
 
-    monkeypatch.setattr(elastic.Handler, "_check_size", late)
+    monkeypatch.setattr(elastic.Handler, "_check_nodes", late)
     try:
         met = a.next_rendezvous()
         assert (met.rank, met.world_size, a._generation) == (0, 1, 7)

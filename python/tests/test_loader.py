@@ -540,7 +540,7 @@ def test_failures_of_all_tasks_are_logged_a_few_times(job: StartJob, tmp_path: p
     with contextlib.closing(loader), pytest.raises(tm.errors.JobFailedError):
         list(loader)
     lines = [r.getMessage() for r in caplog.records if "a task failed" in r.getMessage()]
-    assert [re.findall(r"\(failure (\d+)\)", line)[0] for line in lines] == [*map(str, range(1, 9)), "16", "32", "64", "128"]  # 40 tasks, 4 times
+    assert [re.findall(r"\(failure (\d+) ", line)[0] for line in lines] == [*map(str, range(1, 9)), "16", "32", "64", "128"]  # 40 tasks, 4 times
     assert sum("Traceback" in line for line in lines) == 1
     j.stop()
 

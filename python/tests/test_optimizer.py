@@ -338,6 +338,7 @@ def test_optimizer_can_be_made_after_one_that_was_refused(tmp_path: pathlib.Path
     with trainer(tmp_path, "--update-mode", "sync") as client:
         make = functools.partial(tm.torch.ParameterServerOptimizer, one_weight(), "sgd", client=client)
         refuses("push_every, pull_every: expected 1 in a synchronous job", functools.partial(make, lr=0.1, push_every=2))
+        refuses("staleness: expected none in a synchronous job", functools.partial(make, lr=0.1, staleness=1))
         first = make(lr=0.1)
         refuses("expected one model in a session, found a second one", functools.partial(make, lr=0.1))
         assert client.session == 2

@@ -358,7 +358,6 @@ SLOW = """
 import time
 import torch
 import trainmaster as tm
-from trainmaster.torch import _dataloader
 
 def large(items):
     return [torch.full((50_000,), float(i)) for i in range(10)]

@@ -72,7 +72,8 @@ func (a *agent) commanded(w *trainer.Window) reply {
 
 // evaluate is [trainer.EvaluateFunc]: the training process evaluates its model on a task.
 func (a *agent) evaluate(ctx context.Context, t *taskqueue.Task, stamps []dataset.Stamp) ([]byte, error) {
-	one := &evaluation{task: describe(t, a.tasks.number(), 0, stamps), result: make(chan measured, 1)}
+	one := &evaluation{task: describe(t, 0, stamps), result: make(chan measured, 1)}
+	one.task.ID = a.tasks.number()
 	e := &a.evaluations
 	e.mu.Lock()
 	if e.byID == nil {

@@ -274,7 +274,7 @@ func (a *agent) next(w *trainer.Window, r *request) work {
 			return reply{}, err
 		}
 		for _, t := range list {
-			out.Tasks = append(out.Tasks, describe(t, 0, w.Base(t), w.Stamps(t)))
+			out.Tasks = append(out.Tasks, describe(t, w.Base(t), w.Stamps(t)))
 		}
 		return reply{content: out, number: func() {
 			for i, t := range list {
@@ -301,10 +301,10 @@ func (a *agent) take(ctx context.Context, w *trainer.Window, wish trainer.Wish) 
 	}
 }
 
-// describe returns a task for the training process.
-func describe(t *taskqueue.Task, id int, base int64, stamps []dataset.Stamp) task {
+// describe returns a task for the training process, without its number.
+func describe(t *taskqueue.Task, base int64, stamps []dataset.Stamp) task {
 	out := task{
-		ID: id, Kind: t.Token.Kind.String(), Dataset: t.Token.Dataset, Pass: uint32(t.Token.Pass), Index: t.Index, Base: base, Chunks: make([]chunk, len(t.Chunks)),
+		Kind: t.Token.Kind.String(), Dataset: t.Token.Dataset, Pass: uint32(t.Token.Pass), Index: t.Index, Base: base, Chunks: make([]chunk, len(t.Chunks)),
 	}
 	file := 0
 	for i, c := range t.Chunks {

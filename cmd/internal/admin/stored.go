@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
@@ -48,8 +49,8 @@ func AddLocationFlags(cmd *cobra.Command, etcd *etcdstore.Config) Location {
 }
 
 // AddRunFlags gives cmd the flags of a location and --dir. find, called once cmd runs, finds the etcd of a process that uses the directory,
-// in the order of AddLeaderFlags. Without any it leaves the directory of an embedded etcd that no process uses. It takes the newest run if there is
-// none in the default directory.
+// in the order of AddLeaderFlags. Without any it leaves the directory of an embedded etcd that no process uses: of the newest run, if the
+// default directory does not exist.
 func AddRunFlags(cmd *cobra.Command) (from Location, find func() error) {
 	from = AddLocationFlags(cmd, cli.AddEtcdFlags(cmd))
 	dir := cmd.Flags().String("dir", RunsDir, "`directory` of a master run, or of several: the newest that is under way")
@@ -74,13 +75,17 @@ func AddRunFlags(cmd *cobra.Command) (from Location, find func() error) {
 		case isNamed:
 			return cli.UsageErrorf("--dir %q: %w%s", *dir, err, stoppedRunHint(*dir))
 		}
-		err = from.findRunning()
-		if run := newestStoppedRun(*dir); err != nil && run != "" {
-			*from.DataDir = filepath.Join(run, EtcdDir)
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s: the run in %s, which no process uses; another job: --endpoints or --data-dir\n", cmd.CommandPath(), run)
-			return nil
+		if _, err := os.Stat(*from.DataDir); errors.Is(err, fs.ErrNotExist) {
+			if run := newestStoppedRun(*dir); run != "" {
+				*from.DataDir = filepath.Join(run, EtcdDir)
+				fmt.Fprintf(cmd.ErrOrStderr(), "%s: the run in %s, which no process uses; another job: --endpoints or --data-dir\n", cmd.CommandPath(), run)
+				return nil
+			}
 		}
-		return err
+		if err := from.findRunning(); err != nil {
+			return fmt.Errorf("%w%s", err, stoppedRunHint(*dir))
+		}
+		return nil
 	}
 }
 

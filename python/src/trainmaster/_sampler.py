@@ -166,17 +166,21 @@ class Sampler:
         self.use()
 
     def fail(self, failures: Sequence[Failure]) -> None:
-        """Return tasks that failed in a reader to the queue."""
+        """Return tasks that failed in a reader to the queue. A job of explicit commits dispatches nothing before a rollback then."""
         for f in failures:
             if self.account.is_open(f.task):
                 # A function that always fails would write its traceback for each attempt of each task.
                 text = f.text if self._has_traced else "\n".join(filter(None, (f.text, f.trace)))
                 self._failed += 1
                 if self._failed <= _LOGGED or self._failed & (self._failed - 1) == 0:
-                    log.error("a task failed, and is dispatched again unless it has failed too often: %s (failure %d)", text, self._failed)
+                    log.error(
+                        "a task failed, and is dispatched again unless it has failed too often: %s (failure %d in this process)", text, self._failed
+                    )
                 self._has_traced = self._has_traced or bool(f.trace)
                 self.client._fail_work(f.task, f.text)  # first: after an exception, the loop reads the batch again and repeats it
                 self.account.fail(f.task)
+        if failures and self.client.explicit:
+            raise errors.RolledBackError(f"a task failed, so start the script again from the last committed step: {failures[0].text}")
 
     def _drop(self, tasks: Sequence[int]) -> None:
         for task in tasks:

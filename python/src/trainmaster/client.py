@@ -670,7 +670,7 @@ class Client:
         if reason == "commit" and wait:
             raise errors.CommitFirstError("no further task before a commit: save the model and call commit")
         if reason == "rollback":
-            raise errors.RollbackFirstError("a member of the ring was lost with a task: call rollback")
+            raise errors.RollbackFirstError("a task of the ring has failed, or a member was lost with one: roll back to the last committed step")
         if reason == "task" and wait and not self._has_dataset:
             self._warn("no task: other trainers have all tasks, or the job has no dataset: name its files with paths= or report_dataset()")
         if silent and wait:

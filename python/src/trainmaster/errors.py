@@ -35,12 +35,12 @@ class CommitFirstError(Error):
     """No further task before a commit."""
 
 
-class RollbackFirstError(Error):
-    """A member of the ring was lost with a task: call rollback first."""
-
-
 class RolledBackError(Error):
-    """The ring was rolled back: drop all tasks and load the last step."""
+    """The ring was rolled back, or must be: drop all tasks and load the last step."""
+
+
+class RollbackFirstError(RolledBackError):
+    """A task of the ring has failed, or a member was lost with one: call rollback first."""
 
 
 class SessionLostError(Error):

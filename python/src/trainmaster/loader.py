@@ -219,7 +219,10 @@ class Loader:
     def close(self) -> None:
         """Report what is finished, and end the session unless the client was given: then its next loader begins with the unfinished tasks."""
         if self.checkpoints is not None and not self.client.is_closed:
-            self.checkpoints.finish()
+            try:
+                self.checkpoints.finish()
+            except self.client._lost as e:
+                raise errors.RolledBackError(MEMBER_LOST) from e
         is_last = self.client._loader is not None and self.client._loader() is self
         if is_last:
             self._sampler.keep()

@@ -125,6 +125,8 @@ class Client:
             raise errors.InvalidError("parameter servers: expected a job without --explicit-commit, found one with it: the servers count the steps")
         if any(isinstance(getattr(f, "__self__", None), Client) for f in self.session._on_restart):
             raise errors.InvalidError("ps_open: expected one model in a session, found a second one: close() the first client")
+        if stale and self.session._cuts:
+            raise errors.InvalidError(f"staleness: expected none in a synchronous job, whose gradients are of the newest version, found {staleness}")
         self._settings: dict[str, Any] = {
             "tensors": [{"name": name, "shape": list(a.shape), "dtype": "float32"} for name, a in arrays.items()],
             "optimizer": {k: v for k, v in rule.items() if v is not None},

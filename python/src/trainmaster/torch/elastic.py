@@ -224,7 +224,7 @@ class Handler(RendezvousHandler):
                 self.call("ring_failed", generation=self._generation, reason="torchrun starts its programs again")
             while True:
                 state = self._next(state, end)
-                self._check_size(state)
+                self._check_nodes(state)
                 self._generation = state["generation"]
                 store = MemberStore(self, self._generation)
                 with contextlib.suppress(errors.OldGenerationError):  # later ones have begun since: this node takes part in the next one
@@ -276,7 +276,7 @@ class Handler(RendezvousHandler):
                 )
         return True
 
-    def _check_size(self, state: dict[str, Any]) -> None:
+    def _check_nodes(self, state: dict[str, Any]) -> None:
         low, high = self._parameters.min_nodes, self._parameters.max_nodes
         if (state["min"], state["max"]) != (low, high):
             own = f"{state['min']}:{state['max']}"
