@@ -107,3 +107,34 @@ def test_bad_settings_of_transformers_are_explained(job: StartJob, tmp_path: pat
     with pytest.raises(ValueError, match="loader: expected a loader without group=, found a group of 2 ranks"):
         small_trainer(loader, tmp_path, print)
     loader.close()
+
+
+def test_lightning_with_max_steps_counts_its_last_batch_by_done(job: StartJob, tmp_path: pathlib.Path) -> None:
+    import lightning
+    import torch
+
+    seen = Counter[int]()
+
+    class Model(lightning.LightningModule):  # type: ignore[misc] # mypy does not read lightning
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(1, 1)
+
+        def training_step(self, dataloader_iter: Any) -> Any:
+            batch, _, _ = next(dataloader_iter)
+            seen.update(batch["number"].tolist())
+            return self.layer(batch["x"]).mean()
+
+        def configure_optimizers(self) -> Any:
+            return torch.optim.SGD(self.parameters(), lr=1e-3)
+
+    data, j = numbers(tmp_path, 200), job("--chunks-per-task", "1")
+    loader = tm.torch.DataLoader(data, decode=parse, batch_size=8, addr=j.addr)
+    quiet = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False, "enable_model_summary": False}
+    lightning.Trainer(max_epochs=1, max_steps=10, accelerator="cpu", use_distributed_sampler=False, **quiet).fit(Model(), loader)
+    loader.done()
+    for batch in loader:
+        seen.update(batch["number"].tolist())
+    loader.close()
+    once_per_pass(seen, 200, 1)
+    j.verify()
