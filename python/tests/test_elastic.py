@@ -150,6 +150,17 @@ def test_address_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
         elastic.Handler(RendezvousParameters("trainmaster", "", "none", 1, 1))
 
 
+def test_unknown_options_are_refused() -> None:
+    """A misspelled option would have its default. torchrun adds `timeout` itself."""
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+
+    import trainmaster as tm
+    from trainmaster.torch import elastic
+
+    with pytest.raises(tm.errors.InvalidError, match=r"--rdzv-conf: expected id and join_timeout, found jion_timeout, read_timeout"):
+        elastic.Handler(RendezvousParameters("trainmaster", "127.0.0.1:1", "none", 1, 1, read_timeout="5", jion_timeout="5", timeout=900))
+
+
 def test_programs_have_the_address_of_the_master() -> None:
     """F487: torchrun gives its environment to the programs. Without an address, the loader of each program would start a master."""
     from torch.distributed.elastic.rendezvous import RendezvousParameters

@@ -38,6 +38,8 @@ _SLICE = 2.0  # seconds of one request that waits
 _JOIN_TIMEOUT = 600
 _STORE_TIMEOUT = datetime.timedelta(seconds=300)
 _CALL_TIMEOUT = 60.0
+_OPTIONS = ("id", "join_timeout")  # of --rdzv-conf
+_OF_TORCHRUN = "timeout"  # an option that torchrun itself adds
 
 
 class MemberStore(Store):
@@ -138,6 +140,8 @@ class Handler(RendezvousHandler):
     def __init__(self, parameters: RendezvousParameters) -> None:
         """Join the ring."""
         self._parameters = parameters
+        if unknown := parameters.config.keys() - {*_OPTIONS, _OF_TORCHRUN}:
+            raise errors.InvalidError(f"--rdzv-conf: expected {' and '.join(_OPTIONS)}, found {', '.join(sorted(unknown))}: leave it out")
         named = [v for v in ("TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS") if os.environ.get(v)]
         if not parameters.endpoint and not named:
             raise errors.InvalidError("rdzv-endpoint: expected host:port of the master, found none: set it, or TRAINMASTER_ADDR")
