@@ -146,6 +146,57 @@ func TestClientReceivesTheModelOfAnother(t *testing.T) {
 	})
 }
 
+// F565: a program with a window, as the agent of a trainer in Python, is evaluated and ranked, but receives no model. The state has the reason.
+func TestWindowKeepsItsModel(t *testing.T) {
+	overBoth(t, func(t *testing.T) {
+		r := populatedJob(t)
+		ctx, cancel := context.WithCancel(within(t))
+		var working sync.WaitGroup
+		defer working.Wait()
+		defer cancel()
+		logger, _ := logtest.NewNullLogger()
+		config := func(id string, loss float64) trainer.Config {
+			addr, err := freeport.Addr("127.0.0.1")
+			if err != nil {
+				t.Fatal(err)
+			}
+			return trainer.Config{
+				ID: id, Locate: trainer.At(r.Addr), Heartbeat: 50 * time.Millisecond, Log: logrus.NewEntry(logger), Protocol: protocol, Control: addr, Window: 2,
+				Model: func(context.Context) (int64, []byte, error) { return 7, []byte("model of " + id), nil },
+				Evaluate: func(context.Context, *taskqueue.Task, iter.Seq2[[]byte, error]) ([]byte, error) {
+					var set metric.Set
+					err := set.AddMean("loss", loss, 1)
+					return set.Encode(), err
+				},
+			}
+		}
+		c, err := trainer.Join(within(t), config("good", 0.25))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = c.Close() })
+		w, err := trainer.JoinWindow(within(t), config("poor", 0.75))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { _ = w.Close() })
+		working.Go(func() {
+			for task, err := c.Next(ctx, nil); err == nil; task, err = c.Next(ctx, task) {
+			}
+		})
+		working.Go(func() {
+			for ctx.Err() == nil {
+				tasks, _, _ := w.Take(ctx, trainer.Wish{Most: 1, Wait: time.Second})
+				w.Finished(tasks...)
+			}
+		})
+		mastertest.Eventually(t, "the reason is noted", func() bool {
+			v, err := r.Overview(t.Context())
+			return err == nil && len(v.Population.Members) == 2 && strings.Contains(v.Population.Members[1].Note, "keeps its model: a trainer of the Python package receives no models")
+		})
+	})
+}
+
 // F254: the address of a trainer belongs to another trainer now. Its model is refused.
 func TestModelOfAnotherTrainerAtTheAddressIsRefused(t *testing.T) {
 	content := []byte("model")

@@ -65,6 +65,9 @@ const (
 	freshWait = 100 * time.Millisecond // for the answer to a new request, if the caller does not wait longer
 )
 
+// errOwnModel is why a program with a window continues with its own model in a population.
+var errOwnModel = errors.New("a trainer of the Python package receives no models and no hyper-parameters of a population")
+
 // endError is the end of the job.
 type endError struct{ error }
 
@@ -210,6 +213,11 @@ func (w *Window) accept(wanted bool, reply *wire.NextReply, err error) {
 		return
 	}
 	w.receive(task, reply.Stamps, reply.Base)
+	if reply.From != (taskqueue.ModelSource{}) {
+		//guard:window-keeps-its-model
+		c.KeptModel(task, errOwnModel)
+		c.config.Log.WithError(errOwnModel).Warn("this trainer keeps its model, although the population of the job gives it another one")
+	}
 	for i := range reply.More {
 		more := &reply.More[i]
 		w.receive(&more.Task, more.Stamps, more.Base)
@@ -413,7 +421,11 @@ func (w *Window) report(reason string, tasks ...*taskqueue.Task) {
 			continue // reported, or dropped by a rollback
 		}
 		w.handed = slices.Delete(w.handed, at, at+1)
-		c.session.Report(taskqueue.Result{Token: task.Token, Error: reason, Step: c.explicit.Finish(task.Token)})
+		result := taskqueue.Result{Token: task.Token, Error: reason, Step: c.explicit.Finish(task.Token)}
+		if reason == "" {
+			result.Kept = c.kept[task.Token]
+		}
+		c.session.Report(result)
 		c.held.end(task.Token)
 		c.forget(task.Token)
 		if w.reportBy.IsZero() {

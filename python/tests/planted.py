@@ -940,6 +940,22 @@ BUGS = [
         "F521", "a further group of parameters is not trained", "torch/_optimizer.py", "        if self.param_groups:\n", "        if False:\n",
         "test_embedding.py::test_further_group_of_parameters_is_refused",
     ),
+    Bug(
+        "F566", "the end of an agent that starts is an error", "_agent.py", "            if code < 0:", "            if False:",
+        "test_client.py::test_agent_that_is_killed_while_it_starts_is_started_again",
+    ),
+    Bug(
+        "F567", "an evaluation counts records that were skipped", "_commands.py", '"records": work.records - skipped[0]}', '"records": work.records}',
+        "test_commands.py::test_evaluation_counts_the_records_that_the_function_received[some]",
+    ),
+    Bug(
+        "F567", "a function evaluates no records", "_commands.py", "if not first:", "if False:",
+        "test_commands.py::test_evaluation_counts_the_records_that_the_function_received[none]",
+    ),
+    Bug(
+        "F568", "the agent waits for a master that has ended", "client.py", "            self._agent.process.kill()  #", "            pass  #",
+        "test_client.py::test_close_after_the_end_of_the_own_master",
+    ),
 ]  # fmt: skip
 
 

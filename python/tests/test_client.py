@@ -22,6 +22,7 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import pytest
@@ -121,6 +122,51 @@ def test_agent_that_is_killed_in_a_task_is_started_by_the_next_loop(job: StartJo
         assert sum(len(list(task)) for task in client.tasks()) == 400
         assert client.session == 2
     j.verify()
+
+
+def test_agent_that_is_killed_while_it_starts_is_started_again(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F566: at the first start, and after the end of an agent in the loop. An agent that always ends is an error."""
+    data, j = numbers(tmp_path, 40), job()
+    kills, killed = [3], list[int]()
+    popen = subprocess.Popen
+
+    def killing(command: list[str], **more: Any) -> Any:
+        process = popen(command, **more)
+        if "agent" in command and kills[0]:
+            kills[0] -= 1
+            killed.append(process.pid)
+            end(process.pid)
+        return process
+
+    with pytest.MonkeyPatch.context() as m:
+        m.setattr(subprocess, "Popen", killing)
+        loader, seen = tm.Loader(data, decode=number_of, batch_size=10, addr=j.addr, timeout=240), Counter[int]()
+        assert len(killed) == 3
+        for i, batch in enumerate(loader):
+            seen.update(batch.tolist())
+            if i == 1:
+                kills[0] = 2
+                end(loader.client.agent_pid)
+        assert len(killed) == 5
+        assert loader.client.session == 2
+        loader.close()
+        assert set(seen) == set(range(40))
+        j.verify()
+        kills[0] = 100
+        with pytest.raises(tm.errors.AgentError, match=r"agent: expected it to start, found 5 ends: .* ended by signal 9 at its start"):
+            tm.Client(j.addr, timeout=240)
+
+
+def test_close_after_the_end_of_the_own_master(tmp_path: pathlib.Path) -> None:
+    """There is no master to which tasks could be reported: nothing waits for it, as after Ctrl-C."""
+    data = numbers(tmp_path, 40)
+    with tm.local() as master:
+        loader = tm.Loader(data, decode=number_of, batch_size=10, addr=master.addr, timeout=240)
+        for i, _ in enumerate(loader):
+            if i == 3:
+                break
+    loader.close()
+    assert loader.client._agent.process.returncode == -signal.SIGKILL
 
 
 def test_agent_that_is_killed_before_a_dataset_is_named_is_started(job: StartJob, tmp_path: pathlib.Path) -> None:

@@ -212,7 +212,47 @@ def test_model_is_evaluated_after_the_end_of_the_agent(job: StartJob, tmp_path: 
             end(loader.client.agent_pid)
     operator.join()
     loader.close()
-    assert rounds[0]["results"] > 1, rounds
+    assert rounds[0]["outcome"] == f"of trainer {loader.client.id}", rounds  # it has not failed
+
+
+@pytest.mark.parametrize("keeps", ["some", "none"])
+def test_evaluation_counts_the_records_that_the_function_received(job: StartJob, tmp_path: pathlib.Path, keeps: str) -> None:
+    """F567: the share of records that decode skips differs between the tasks. A task of which it skips all has no part in the mean."""
+    (tmp_path / "held-out").mkdir()
+    data, held_out = numbers(tmp_path, 100), numbers(tmp_path / "held-out", 110, size=16)
+    j = job("--chunks-per-task", "1", "--evaluation-data", held_out, "--passes", "10000")
+    received, rounds = list[int](), list[dict[str, Any]]()
+
+    def kept(record: memoryview) -> Any:
+        n, is_held_out = number_of(record), len(record) == 16
+        return n if not is_held_out or (keeps == "some" and (n >= 90 or (n % 10 == 3 and n > 30))) else tm.SKIP
+
+    def evaluate(batches: Iterator[Any]) -> dict[str, float]:
+        found = [n for batch in batches for n in batch.tolist()]
+        received.extend(found)
+        return {"mean": sum(found) / len(found)}  # without records, it fails
+
+    loader = tm.Loader(data, decode=kept, batch_size=4, addr=j.addr, timeout=LIMIT)
+    loader.on_evaluate(evaluate)
+
+    def operate() -> None:
+        try:
+            admin(j, "trainers", "evaluate", loader.client.id)
+            rounds.append(until_ended(j, 1))
+        finally:
+            loader.stop()
+
+    operator = threading.Thread(target=operate)
+    operator.start()
+    for _ in loader:
+        time.sleep(0.01)  # a step
+    operator.join()
+    loader.close()
+    expected = [n for n in range(110) if n >= 90 or (n % 10 == 3 and n > 30)] if keeps == "some" else []
+    assert sorted(received) == expected
+    assert rounds[0]["outcome"] == f"of trainer {loader.client.id}", rounds  # it has not failed
+    figures = rounds[0].get("figures") or {}
+    assert figures == ({"mean": sum(expected) / len(expected)} if expected else {}), rounds
 
 
 def test_next_loader_of_a_client_without_the_function_reports_an_error(job: StartJob, tmp_path: pathlib.Path) -> None:

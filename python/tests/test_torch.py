@@ -300,6 +300,8 @@ def test_worker_that_is_killed_in_a_message_does_not_block_the_loop(job: StartJo
             loader.await_full_pipe()
             for pid in loader.worker_pids:
                 kill(pid)
+            for worker in loader._workers:  # a worker that is killed ends its message first, if the loop reads meanwhile
+                assert multiprocessing.connection.wait([worker.sentinel], 240)
     assert loader.rebuilt >= 1
     loader.close()
     once_per_pass(seen, 4000, 1)

@@ -117,8 +117,8 @@ func resultOf(r *request) (m measured, err error) {
 		return measured{err: &trainer.NotFiniteError{Metric: r.NotFinite, Value: math.NaN()}}, nil
 	case r.Error != "":
 		return measured{err: errors.New(r.Error)}, nil
-	case len(r.Metrics) == 0:
-		return m, invalidf("metrics: expected at least one metric, found none")
+	case len(r.Metrics) == 0 && r.Records > 0:
+		return m, invalidf("metrics: expected at least one metric of %d records, found none", r.Records)
 	}
 	var set metric.Set
 	for name, mean := range r.Metrics {

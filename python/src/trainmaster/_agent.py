@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import glob
+import logging
 import os
 import socket
 import subprocess
@@ -12,16 +13,19 @@ import sys
 import sysconfig
 import tempfile
 import weakref
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from . import errors
 from ._link import FEWER, Link, Records
 from ._version import MASTER, VERSION
 
+log = logging.getLogger("trainmaster")
+
 PROTOCOL = 1
 STOPPED = 60.0  # seconds after which an agent that owes an answer counts as lost
 _CLOSE_TIMEOUT = 10.0
+_STARTS = 5  # of agents that signals end before they have joined
 _PREFIX = "trainmaster-agent-"
 _SOCKET = "agent"
 
@@ -145,6 +149,8 @@ class Agent:
             if code == 0:
                 expected = "expected the program of trainmaster, found one that ends"
                 raise errors.AgentError(f"{self.program}: {expected}: correct or unset TRAINMASTER_BIN") from None
+            if code < 0:
+                raise errors.AgentLostError(f"{self.program} agent: ended by signal {-code} at its start") from None
             raise errors.AgentError(f"{self.program} agent: exit code {code} at the start: its message is above, on standard error") from None
         check_version(str(reply.get("master", "")), self.program)
         return reply
@@ -178,6 +184,25 @@ class Agent:
             self.link.begin("close")
         self.link.close()
         self._directory.remove()
+
+
+def started(args: list[str], environment: dict[str, str], await_join: Callable[[Agent], None]) -> Agent:
+    """Start an agent and wait until it has joined. If a signal ends it before, another one is started."""
+    ended: Exception | None = None
+    for _ in range(_STARTS):
+        if ended is not None:
+            log.warning("%s: starting another one", ended)
+        agent = Agent(args, environment)
+        try:
+            await_join(agent)
+            return agent
+        except errors.AgentLostError as e:
+            agent.close(in_order=False)
+            ended = e
+        except BaseException:
+            agent.close(in_order=False)
+            raise
+    raise errors.AgentError(f"agent: expected it to start, found {_STARTS} ends: {ended}. Look for what kills it, such as a limit of memory")
 
 
 def await_released() -> None:

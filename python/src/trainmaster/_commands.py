@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import logging
 import math
 import os
@@ -20,6 +21,7 @@ from .client import DRAINED, Client, shortened
 log = logging.getLogger("trainmaster")
 
 _PERIOD = 1.0  # seconds between looks for commands of the master
+_SOON = 0.02  # seconds between them in a round of evaluation, whose tasks come one after the other
 Evaluate = Callable[[Iterator[Any]], Mapping[str, float]]
 
 
@@ -33,13 +35,15 @@ class Commands:
         self.evaluate: Evaluate | None = None
         self._client, self._batch_size, self._reader = client, batch_size, reader
         self._looked = 0.0
+        self._period = _PERIOD
+        self._measured = -math.inf  # time of the last evaluation
         client._while_waiting = self.follow
         client._on_restart.append(self._announce)
 
     def follow(self) -> bool:
         """Follow the commands of the master, and return whether the loop must end."""
         now = time.monotonic()
-        if self.stopped or now - self._looked < _PERIOD:
+        if self.stopped or now - self._looked < self._period:
             return bool(self.stopped)
         self._looked = now
         try:
@@ -49,6 +53,8 @@ class Commands:
                 return True
             for work in tasks:
                 self._report(work.id, self._measure(work))
+                self._measured = time.monotonic()
+            self._client._pause = self._period = _SOON if time.monotonic() - self._measured < _PERIOD else _PERIOD
         except errors.OverError:
             pass
         except self._client._lost:
@@ -73,18 +79,24 @@ class Commands:
         if self.evaluate is None:  # an earlier loader of this client has one
             return {"error": "the loader has no function on_evaluate"}
         try:
-            metrics = dict(self.evaluate(self._batches(work)))
+            skipped = [0]
+            batches = self._batches(work, skipped)
+            first = list(itertools.islice(batches, 1))
+            if not first:  # decode has skipped all records: there is nothing of which a function could return the mean
+                return {"metrics": {}, "records": 0}
+            metrics = dict(self.evaluate(itertools.chain(first, batches)))
             for name, value in metrics.items():
                 if not math.isfinite(value):
                     return {"not_finite": name}
-            return {"metrics": {str(k): float(v) for k, v in metrics.items()}, "records": work.records}
+            return {"metrics": {str(k): float(v) for k, v in metrics.items()}, "records": work.records - skipped[0]}
         except self._client._lost:
             raise
         except Exception as e:
             log.exception("the evaluation of the model failed")
             return {"error": shortened(f"{type(e).__name__}: {e}")}
 
-    def _batches(self, work: Work) -> Iterator[Any]:
+    def _batches(self, work: Work, skipped: list[int]) -> Iterator[Any]:
+        """Iterate over the batches of a task, and add the records that are left out to `skipped`."""
         account, reader = Account(self._batch_size), self._reader()
         account.give([work])
         while account.open:
@@ -95,6 +107,7 @@ class Commands:
             failures, samples, data = reader.read(batch.runs)
             if failures:
                 raise errors.Error(failures[0].text)
+            skipped[0] += batch.records - samples
             if samples:
                 yield data
             account.consume()

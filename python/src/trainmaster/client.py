@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import functools
 import gc
 import itertools
 import logging
@@ -19,11 +20,11 @@ from types import TracebackType
 from typing import Any, NamedTuple, Protocol
 
 from . import _check, errors
-from ._agent import STOPPED, Agent, Chunks, await_released
+from ._agent import STOPPED, Agent, Chunks, await_released, started
 from ._check import whole
 from ._link import Link, Records
 from .account import Work
-from .local import for_this_process, has_ended, lacks_dataset, note_dataset, note_end
+from .local import for_this_process, has_ended, is_gone, lacks_dataset, note_dataset, note_end
 
 log = logging.getLogger("trainmaster")
 
@@ -189,6 +190,8 @@ class Client:
         _open[:] = [ref for ref in _open if ref() is not None]
         _open.append(weakref.ref(self))
 
+    _pause = _PAUSE  # seconds of one wait for a task
+
     def _has_tasks(self) -> bool:
         """Return whether tasks of this session are in hand, or its loader has numbers of tasks. They are not those of another session."""
         loader = None if self._loader is None else self._loader()
@@ -200,36 +203,34 @@ class Client:
         return any(c._key == self._key and not c.is_closed for c in (ref() for ref in _open) if c is not None)
 
     def _start(self) -> Agent:
-        agent = Agent(self._arguments, self._environment)
-        end = time.monotonic() + self.timeout
-        try:
-            while True:
-                try:
-                    ended = has_ended(self._where)  # but another master can have its address
-                    self._hello = agent.hello(min(_ANSWER if ended else _SLICE, max(0.1, end - time.monotonic())), self.timeout)
-                    break
-                except (errors.OverError, errors.MasterTimeoutError) as e:
-                    if ended or isinstance(e, errors.OverError):  # as after the restart of the agent
-                        self._hello, self.over, self._has_ended = {"job_id": "", "incarnation": 0}, LATE, True
-                        note_end(self._where)
-                        log.warning("%s: there is nothing to train", self.over)
-                        break
-                    if time.monotonic() >= end:
-                        found = f"within {self.timeout:.0f} s, found none"
-                        raise errors.MasterTimeoutError(
-                            f"master at {self._where}: expected an answer {found}: check the address and that the master runs and leads. "
-                            "A job that has ended has no master"
-                            if "--addr" in self._arguments
-                            else f"etcd at {self._where}: expected the address of a master {found}: check the endpoints, etcd and the master"
-                        ) from None
-                    log.warning("no master answers at %s, waiting. A job that has ended has no master", self._where)
-        except BaseException:
-            agent.close(in_order=False)
-            raise
+        agent = started(self._arguments, self._environment, functools.partial(self._await_join, time.monotonic() + self.timeout))
         self.session += 1
         self._request = None
         self._chunks = Chunks(agent.path)
         return agent
+
+    def _await_join(self, end: float, agent: Agent) -> None:
+        """Wait until an agent has joined the job, up to a time."""
+        while True:
+            try:
+                ended = has_ended(self._where)  # but another master can have its address
+                self._hello = agent.hello(min(_ANSWER if ended else _SLICE, max(0.1, end - time.monotonic())), self.timeout)
+                return
+            except (errors.OverError, errors.MasterTimeoutError) as e:
+                if ended or isinstance(e, errors.OverError):  # as after the restart of the agent
+                    self._hello, self.over, self._has_ended = {"job_id": "", "incarnation": 0}, LATE, True
+                    note_end(self._where)
+                    log.warning("%s: there is nothing to train", self.over)
+                    return
+                if time.monotonic() >= end:
+                    found = f"within {self.timeout:.0f} s, found none"
+                    raise errors.MasterTimeoutError(
+                        f"master at {self._where}: expected an answer {found}: check the address and that the master runs and leads. "
+                        "A job that has ended has no master"
+                        if "--addr" in self._arguments
+                        else f"etcd at {self._where}: expected the address of a master {found}: check the endpoints, etcd and the master"
+                    ) from None
+                log.warning("no master answers at %s, waiting. A job that has ended has no master", self._where)
 
     @property
     def explicit(self) -> bool:
@@ -383,6 +384,8 @@ class Client:
         if self.is_closed or os.getpid() != self._agent.owner:
             return
         self._report_at_end(limit=_SLICE)
+        if is_gone(self._where):
+            self._agent.process.kill()  # it would wait for the master, to leave in order
         self.is_closed = True
         self._chunks.close()
         self._agent.close()
@@ -453,7 +456,7 @@ class Client:
         link = self._link
         while not self._given_back and not link.tasks:
             self._require_open("next")
-            more: dict[str, Any] = {"wait": _PAUSE} if wait else {"wait": answer, "now": True}
+            more: dict[str, Any] = {"wait": self._pause} if wait else {"wait": answer, "now": True}
             reply = self._next(lambda: self._ask("next", finished=list(finished), want=want, **more))  # noqa: B023 it is called here
             if self.over or reply is None:
                 return None
@@ -539,7 +542,7 @@ class Client:
     def _give_back(self, works: Sequence[Work]) -> None:
         """Give tasks to the next `_fetch`, in the order of their ids: the loader that has them is closed."""
         self._given_back = () if self.is_closed or self._is_lost else tuple(works)
-        self._had_loader = True
+        self._had_loader, self._pause = True, _PAUSE
         self._loader, self._while_waiting, self._on_stopped, self._of_loader = None, None, self._drop, None
 
     def _hand_over(self) -> None:

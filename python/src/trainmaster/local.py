@@ -83,10 +83,15 @@ class Local:
         raise errors.AgentError(f"{self._program}: expected a master that serves, found {reason}: {advice}:\n{text[-2000:]}")
 
     @property
+    def is_gone(self) -> bool:
+        """Whether the master has ended."""
+        pipe = self._guard.stdout
+        return pipe is None or pipe.closed or bool(select.select([pipe], [], [], 0)[0])
+
+    @property
     def has_ended(self) -> bool:
         """Whether the job or the master has ended."""
-        pipe = self._guard.stdout
-        return self.is_over or pipe is None or pipe.closed or bool(select.select([pipe], [], [], 0)[0])
+        return self.is_over or self.is_gone
 
     def close(self) -> None:
         """End the master."""
@@ -132,6 +137,12 @@ def has_ended(addr: str) -> bool:
     """Whether the last master of this process with this address has ended."""
     master = _at(addr)
     return master is not None and master.has_ended
+
+
+def is_gone(addr: str) -> bool:
+    """Whether the last master of this process with this address has ended: nothing can be reported to it."""
+    master = _at(addr)
+    return master is not None and master.is_gone
 
 
 def _at(addr: str) -> Local | None:

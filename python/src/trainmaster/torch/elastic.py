@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import contextlib
 import datetime
+import functools
 import logging
 import os
 import socket
@@ -28,7 +29,7 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from .. import errors
-from .._agent import Agent
+from .._agent import Agent, started
 from ..client import _location
 
 log = logging.getLogger("trainmaster")
@@ -180,17 +181,11 @@ class Handler(RendezvousHandler):
 
     def _joined(self) -> Agent:
         """Return an agent that has joined the ring."""
-        agent = Agent(self._arguments, self._environment)
-        try:
-            self._await_join(agent)
-        except BaseException:
-            agent.close(in_order=False)
-            raise
+        agent = started(self._arguments, self._environment, functools.partial(self._await_join, time.monotonic() + self._timeout))
         self._has_joined = True
         return agent
 
-    def _await_join(self, agent: Agent) -> None:
-        end = time.monotonic() + self._timeout
+    def _await_join(self, end: float, agent: Agent) -> None:
         while True:
             try:
                 agent.hello(min(10.0, self._timeout), self._timeout)
