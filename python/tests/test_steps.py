@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from lab import MASTER, Servers, end, number_of, numbers, refuses
+from lab import MASTER, Servers, end, number_of, numbers, refuses, stop
 
 import trainmaster as tm
 
@@ -27,8 +27,8 @@ RECORDS = 16
 class Join:
     """Makes clients of a job, which end with it."""
 
-    def __init__(self, endpoints: str, stack: contextlib.ExitStack) -> None:
-        self.endpoints, self._stack = endpoints, stack
+    def __init__(self, endpoints: str, stack: contextlib.ExitStack, server: int) -> None:
+        self.endpoints, self._stack, self.server = endpoints, stack, server
 
     def __call__(self) -> tm.Client:
         return self._stack.enter_context(tm.Client(endpoints=self.endpoints, timeout=240))
@@ -39,8 +39,8 @@ def trainers(directory: pathlib.Path, *flags: str) -> Iterator[Join]:
     """A job with a parameter server."""
     with contextlib.ExitStack() as stack:
         servers = Servers(directory, stack, "--ps", "1", "--chunks-per-task", "1", *flags)
-        servers.serve()
-        yield Join(servers.etcd, stack)
+        server = servers.serve()
+        yield Join(servers.etcd, stack, server.pid)
 
 
 class Counts:
@@ -226,6 +226,32 @@ def test_tasks_of_a_step_that_waits_for_others_return_with_a_killed_agent(tmp_pa
         assert client.over == "the job has ended"
         counts.optimizer.step(records=1)
         assert min(counts.pulled()) > 0
+
+
+def test_tasks_of_a_step_that_cannot_be_pushed_at_the_end_return(
+    tmp_path: pathlib.Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """F512: the parameter server does not answer when the trainer ends. Other trainers get the tasks of the step that waited for a push."""
+    monkeypatch.setattr("trainmaster.client._SLICE", 1.0)
+    data = numbers(tmp_path, RECORDS, shards=1, per_chunk=1)
+    with trainers(tmp_path) as join:
+        client = join()
+        counts, loader, used = Counts(client, push_every=2), loader_of(data, client), list[int]()
+        for batch in loader:
+            used += batch.tolist()
+            counts.add(batch)
+            counts.step()
+            if len(used) == 3:
+                break
+        stop(join.server)
+        client.timeout = 1
+        with pytest.raises(tm.errors.MasterTimeoutError):
+            loader.done()
+        client.close()
+        assert "gradients at the end were not pushed, and their tasks return to the queue" in caplog.text
+        end(join.server)
+        left = [n for batch in loader_of(data, join()) for n in batch.tolist()]
+        assert sorted(left) == sorted({*range(RECORDS)} - {*used[:2]})
 
 
 def test_step_between_two_passes_is_of_the_pass_before(tmp_path: pathlib.Path) -> None:
