@@ -893,7 +893,7 @@ BUGS = [
         "test_records.py::test_killed_writer_leaves_no_file_of_the_dataset",
     ),
     Bug(
-        "F509", "a stopped agent is waited for", "client.py", "return self._link.call(op, limit, wait=wait, **fields)", "return self._link.call(op, None, wait=wait, **fields)",
+        "F509", "a stopped agent is waited for", "_link.py", "self._await(number) if timeout is None else self._wait(number, timeout)", "self._wait(number, 1e6 if timeout is None else timeout)",
         "test_client.py::test_stopped_agent_counts_as_lost",
     ),
     Bug(
@@ -955,6 +955,14 @@ BUGS = [
     Bug(
         "F568", "the agent waits for a master that has ended", "client.py", "            self._agent.process.kill()  #", "            pass  #",
         "test_client.py::test_close_after_the_end_of_the_own_master",
+    ),
+    Bug(
+        "F569", "trainers with one name replace each other without end", "client.py", "        if self._brief == _MOST_BRIEF:", "        if False:",
+        "test_client.py::test_one_of_two_trainers_with_one_name_ends_with_an_error",
+    ),
+    Bug(
+        "F570", "the agent of a torchrun that a signal ends stays in the ring", "torch/elastic.py", "    if node is not None and node._agent is not None:", "    if False:",
+        "test_elastic.py::test_node_that_a_signal_ends_leaves_immediately",
     ),
 ]  # fmt: skip
 

@@ -221,6 +221,34 @@ def test_loader_whose_agent_always_ends_raises(job: StartJob, tmp_path: pathlib.
     loader.close()
 
 
+def test_one_of_two_trainers_with_one_name_ends_with_an_error(job: StartJob, tmp_path: pathlib.Path) -> None:
+    """F569: each would begin a session that ends the session of the other, without end."""
+    data, j = numbers(tmp_path, 1000), job("--chunks-per-task", "1", "--passes", "1000")
+    script = f"import time, trainmaster as tm\nfor _ in tm.Loader({data!r}, decode=len, addr={j.addr!r}, timeout=240): time.sleep(0.02)"
+    environment = {**os.environ, "TRAINMASTER_ID": "same"}
+    first, second = (subprocess.Popen([sys.executable, "-c", script], stderr=subprocess.PIPE, text=True, env=environment) for _ in range(2))
+    try:
+        end = time.monotonic() + 240
+        while first.poll() is None and second.poll() is None and time.monotonic() < end:
+            time.sleep(0.05)  # there are two processes to wait for
+        ended = first if first.poll() is not None else second
+        assert ended.stderr is not None
+        last = ended.stderr.read().splitlines()[-1]
+        assert "InvalidError: trainer 'same': expected a name of its own, found another trainer with it, since 5 sessions in a row" in last
+    finally:
+        for trainer in (first, second):
+            trainer.kill()
+            trainer.wait()
+
+
+def test_commit_needs_a_step_that_is_saved(job: StartJob) -> None:
+    """Without it, the only member would wait for itself."""
+    with tm.Client(job("--explicit-commit").addr) as client:
+        client.rollback(client.last_step())
+        with pytest.raises(tm.errors.InvalidError, match=r"commit: expected flushed\(1\) before it"):
+            client.commit(1)
+
+
 def test_sessions_that_end_are_not_ends_of_the_agent(job: StartJob) -> None:
     """F516: as in a rolling restart of parameter servers."""
     with tm.Client(job().addr) as client:
@@ -442,7 +470,6 @@ def descriptors(pid: int) -> int:
 def test_stopped_agent_counts_as_lost(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """F509: by a loop, and by the end of a loader."""
     monkeypatch.setattr("trainmaster.client._SLICE", 1.0)
-    monkeypatch.setattr("trainmaster.client.STOPPED", 5.0)
     monkeypatch.setattr("trainmaster._agent._CLOSE_TIMEOUT", 1.0)
     monkeypatch.setattr("trainmaster._link._PATIENCE", 2.0)
     data, j, seen = numbers(tmp_path, 100), job("--passes", "2", "--chunks-per-task", "1"), Counter[int]()

@@ -97,7 +97,7 @@ def test_stop_and_the_end_of_the_agent_in_one_batch(job: StartJob, tmp_path: pat
     loader.on_stop(lambda: called.append(loader.over))
     for i, batch in enumerate(loader):
         seen.update(batch.tolist())
-        if i == 3:  # the first task is finished
+        if i == 4:  # the second task is finished with this batch
             end(loader.client.agent_pid)
             loader.stop()
     assert called == ["stop() was called"]
@@ -131,7 +131,11 @@ def not_finite(batches: Iterator[Any]) -> dict[str, float]:
     return {"loss": float("nan")}
 
 
-@pytest.mark.parametrize("case", ["before the loop", "in the loop", "while it waits", "fails", "not finite"])
+def no_dict(batches: Iterator[Any]) -> Any:
+    return None
+
+
+@pytest.mark.parametrize("case", ["before the loop", "in the loop", "while it waits", "fails", "not finite", "no dict"])
 def test_model_is_evaluated_on_command(job: StartJob, tmp_path: pathlib.Path, case: str) -> None:
     """F520: before and during training, and while the trainer waits because another one has the last task."""
     (tmp_path / "held-out").mkdir()
@@ -150,7 +154,7 @@ def test_model_is_evaluated_on_command(job: StartJob, tmp_path: pathlib.Path, ca
             found += sum(batch.tolist())
         return {"sum": float(found), "one": 1.0}
 
-    loader.on_evaluate({"fails": fails, "not finite": not_finite}.get(case, evaluate))
+    loader.on_evaluate({"fails": fails, "not finite": not_finite, "no dict": no_dict}.get(case, evaluate))
     rounds: list[dict[str, Any]] = []
 
     def operate() -> None:
@@ -175,6 +179,8 @@ def test_model_is_evaluated_on_command(job: StartJob, tmp_path: pathlib.Path, ca
     assert found["trainer"] == loader.client.id, found
     if case == "fails":
         assert "KeyError: 'no metric'" in found["outcome"]
+    elif case == "no dict":
+        assert "on_evaluate: expected a dict of means by name, found None" in found["outcome"]
     elif case == "not finite":
         assert 'metric "loss": expected a finite number, found NaN' in found["outcome"]
     else:

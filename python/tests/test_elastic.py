@@ -161,6 +161,24 @@ def test_unknown_options_are_refused() -> None:
         elastic.Handler(RendezvousParameters("trainmaster", "127.0.0.1:1", "none", 1, 1, read_timeout="5", jion_timeout="5", timeout=900))
 
 
+SIGNALED = """
+import sys
+from torch.distributed.elastic.rendezvous import RendezvousParameters
+from trainmaster import _agent
+from trainmaster.torch import elastic
+_agent._CLOSE_TIMEOUT = 1000.0
+node = elastic.Handler(RendezvousParameters("trainmaster", sys.argv[1], "none", 1, 1, id="a"))
+node.next_rendezvous()
+"""
+
+
+def test_node_that_a_signal_ends_leaves_immediately(tmp_path: pathlib.Path) -> None:
+    """F570: torchrun calls no method of its rendezvous then. Its exit does not wait for an agent that waits for this exit."""
+    with ring(tmp_path, "1") as (job, _):
+        subprocess.run([sys.executable, "-c", SIGNALED, job.addr], check=True, timeout=120)
+        job.await_log("member removed from the ring", 1)
+
+
 def test_programs_have_the_address_of_the_master() -> None:
     """F487: torchrun gives its environment to the programs. Without an address, the loader of each program would start a master."""
     from torch.distributed.elastic.rendezvous import RendezvousParameters

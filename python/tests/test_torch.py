@@ -308,6 +308,11 @@ def test_worker_that_is_killed_in_a_message_does_not_block_the_loop(job: StartJo
     j.verify()
 
 
+def test_unknown_arguments_are_refused_before_a_master_is_asked() -> None:
+    with pytest.raises(TypeError, match=r"batchsize, shufle: expected the arguments of trainmaster\.torch\.DataLoader, or of torch's, found other"):
+        tm.torch.DataLoader(addr="127.0.0.1:1", batchsize=4, shufle=True)
+
+
 def arrays(records: list[memoryview]) -> Any:
     return np.frombuffer(records[0], np.uint8)
 

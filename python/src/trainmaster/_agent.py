@@ -206,7 +206,7 @@ def started(args: list[str], environment: dict[str, str], await_join: Callable[[
 
 
 def await_released() -> None:
-    """Wait for the agents that end by themselves. All others are closed."""
+    """Wait for the agents that end by themselves. All others have ended: the exit functions of their owners come first."""
     for process in _processes:
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(_CLOSE_TIMEOUT)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from . import errors
+from . import _check, errors
 from ._reader import Reader
 from .account import Account, Batch, Work
 from .client import DRAINED, Client, shortened
@@ -84,9 +84,11 @@ class Commands:
             first = list(itertools.islice(batches, 1))
             if not first:  # decode has skipped all records: there is nothing of which a function could return the mean
                 return {"metrics": {}, "records": 0}
-            metrics = dict(self.evaluate(itertools.chain(first, batches)))
+            metrics = self.evaluate(itertools.chain(first, batches))
+            if not isinstance(metrics, Mapping):
+                raise TypeError(f"on_evaluate: expected a dict of means by name, found {metrics!r}")
             for name, value in metrics.items():
-                if not math.isfinite(value):
+                if not math.isfinite(_check.number(f"on_evaluate: {name}", value)):
                     return {"not_finite": name}
             return {"metrics": {str(k): float(v) for k, v in metrics.items()}, "records": work.records - skipped[0]}
         except self._client._lost:

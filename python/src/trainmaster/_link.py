@@ -74,6 +74,7 @@ class Link:
         """Take over a connected socket."""
         self.sock = sock
         self.pid = os.getpid()
+        self.is_session_lost = False  # the master has ended the session, as for another trainer with its name
         self._last = 0
         self._in = _Inbound(collections.deque())
         self._out = _Outbound(b"", collections.deque())
@@ -211,7 +212,9 @@ class Link:
         """Return a reply that nothing needs any longer, or raise its error."""
         self._in = self._in._replace(replies={k: v for k, v in self._in.replies.items() if k != number})
         if error := reply.get("error"):
-            raise errors.of_kind(error.get("kind", "other"), error.get("text", ""))
+            found = errors.of_kind(error.get("kind", "other"), error.get("text", ""))
+            self.is_session_lost = self.is_session_lost or isinstance(found, errors.SessionLostError)
+            raise found
         return reply
 
     def _drop(self, reply: Mapping[str, Any], descriptor: int | None) -> None:

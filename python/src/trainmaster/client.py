@@ -40,6 +40,8 @@ _ANSWER = 1.0  # seconds to wait for the answer that there is no task now
 _ERROR_BYTES = 256  # of the text with which a task fails
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:")
 _RESTARTS = 5  # of the agent, without a task between them
+_BRIEF = 2.0  # seconds: a session that the master has ended within them was likely taken by another trainer with its name
+_MOST_BRIEF = 5  # in a row
 
 _EXPECTED = {  # what a request waits for that can wait although a master answers
     "stage": "the gradients of the other trainers that have a task",
@@ -191,6 +193,9 @@ class Client:
         _open.append(weakref.ref(self))
 
     _pause = _PAUSE  # seconds of one wait for a task
+    _began = 0.0  # time of the begin of the session
+    _brief = 0  # sessions in a row that the master has ended soon after their begin
+    _flushed = -1  # the last step that this member has saved
 
     def _has_tasks(self) -> bool:
         """Return whether tasks of this session are in hand, or its loader has numbers of tasks. They are not those of another session."""
@@ -205,7 +210,7 @@ class Client:
     def _start(self) -> Agent:
         agent = started(self._arguments, self._environment, functools.partial(self._await_join, time.monotonic() + self.timeout))
         self.session += 1
-        self._request = None
+        self._began, self._request = time.monotonic(), None
         self._chunks = Chunks(agent.path)
         return agent
 
@@ -368,10 +373,14 @@ class Client:
         step = whole("step", step, 0)
         self._report_finished()
         self._call("flushed", step=step)
+        self._flushed = step
 
     def commit(self, step: int) -> None:
         """Commit a step: its tasks count. It waits until all members have flushed it."""
-        self._call("commit", step=whole("step", step, 0))
+        step = whole("step", step, 0)
+        if self._flushed < step:
+            raise errors.InvalidError(f"commit: expected flushed({step}) before it, since all members must have saved the step, found none: call it")
+        self._call("commit", step=step)
 
     def rollback(self, step: int) -> None:
         """Roll the ring back to the last committed step, with the incarnation of this trainer as generation. One member calls it."""
@@ -426,23 +435,12 @@ class Client:
         end = time.monotonic() + self.timeout
         while True:
             try:
-                return self._ask(op, wait=_SLICE, **fields)
+                return self._link.call(op, wait=_SLICE, **fields)
             except errors.MasterTimeoutError as e:  # the request is not undone: repeat it
                 expected = _EXPECTED.get(op, f"an answer of the master at {self._where}")
                 if time.monotonic() >= end:
                     raise errors.MasterTimeoutError(f"{op}: expected {expected} within {self.timeout:.0f} s, found none: {e}") from None
                 log.warning("%s: waiting for %s", op, expected)
-
-    def _ask(self, op: str, wait: float, **fields: Any) -> dict[str, Any]:
-        """Send a request that the agent answers within `wait` seconds. An agent that does not is stopped, and counts as lost."""
-        limit = wait + min(STOPPED, self.timeout)
-        try:
-            return self._link.call(op, limit, wait=wait, **fields)
-        except errors.AgentTimeoutError as e:
-            raise self._stopped(op, limit) from e
-
-    def _stopped(self, op: str, limit: float) -> errors.AgentLostError:
-        return errors.AgentLostError(f"agent {self.agent_pid}: expected an answer to {op} within {limit:.0f} s, found none: it is stopped")
 
     def _fetch(self, finished: Sequence[int], want: int, wait: bool, answer: float = _ANSWER) -> list[Work] | None:
         """Return tasks, and report the finished ones. None: the work of this trainer has ended.
@@ -457,7 +455,7 @@ class Client:
         while not self._given_back and not link.tasks:
             self._require_open("next")
             more: dict[str, Any] = {"wait": self._pause} if wait else {"wait": answer, "now": True}
-            reply = self._next(lambda: self._ask("next", finished=list(finished), want=want, **more))  # noqa: B023 it is called here
+            reply = self._next(lambda: link.call("next", finished=list(finished), want=want, **more))  # noqa: B023 it is called here
             if self.over or reply is None:
                 return None
             if reply.get("tasks"):
@@ -526,7 +524,7 @@ class Client:
                 return None
             limit = _SLICE + min(STOPPED, self.timeout)
             if reply is None and time.monotonic() - self._requested > limit:
-                raise self._stopped("next", limit)
+                raise errors.AgentLostError(f"agent {self.agent_pid}: expected an answer to next within {limit:.0f} s, found none: it is stopped")
             if reply is not None:
                 self._request = None
                 if not reply.get("tasks"):
@@ -694,7 +692,7 @@ class Client:
         """Return whether an operator drains this trainer, and the evaluations that the master wants, if it `evaluates` on command."""
         if self.over == LATE:
             return False, []
-        reply = self._ask("commands", wait=_SLICE, evaluates=evaluates)
+        reply = self._link.call("commands", wait=_SLICE, evaluates=evaluates)
         return bool(reply["stop"]), [Work.parse(t) for t in reply["evaluate"]]
 
     def _drop(self, tasks: Sequence[int]) -> None:
@@ -772,6 +770,12 @@ class Client:
         if self._restarts >= _RESTARTS:
             raise errors.AgentError(  # no other session begins after it
                 f"agent: expected it to run, found {self._restarts} ends without a task between them: its messages are on standard error"
+            )
+        self._brief = self._brief + 1 if self._link.is_session_lost and time.monotonic() - self._began < _BRIEF else 0
+        if self._brief == _MOST_BRIEF:
+            raise errors.InvalidError(
+                f"trainer {self.id!r}: expected a name of its own, found another trainer with it, since {self._brief} sessions in a row ended within "
+                f"{_BRIEF:.0f} s: give each trainer a name of its own, with TRAINMASTER_ID or id="
             )
         self._is_lost = True  # until its end: after an exception in it, another session begins
         log.warning("the agent or its session was lost: starting another one")

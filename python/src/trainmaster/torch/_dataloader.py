@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import functools
 import gc
+import inspect
 import io
 import mmap
 import multiprocessing
@@ -262,6 +263,8 @@ class DataLoader(Loader):
         for name in ("dataset", "sampler", "batch_sampler", "drop_last", "in_order"):
             if name in torch_arguments:
                 raise TypeError(f"{name}: expected no such argument: the master decides which records this trainer gets, and they come in order")
+        if unknown := torch_arguments.keys() - inspect.signature(TorchLoader).parameters.keys():
+            raise TypeError(f"{', '.join(sorted(unknown))}: expected the arguments of trainmaster.torch.DataLoader, or of torch's, found other names")
         self.num_workers, self._arguments = whole("num_workers", num_workers, 0), torch_arguments
         self._method = _start_method(torch_arguments.get("multiprocessing_context")) if num_workers else ""
         functions(collate_fn=collate_fn)

@@ -6,6 +6,7 @@ node and the master: in the backend c10d, it ends with the node that has the sto
 
 from __future__ import annotations
 
+import atexit
 import base64
 import contextlib
 import datetime
@@ -15,6 +16,7 @@ import os
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -163,6 +165,7 @@ class Handler(RendezvousHandler):
         self._generation = 0  # in which this node runs its programs
         self._agent: Agent | None = None
         self._is_shut_down = self._has_joined = False
+        atexit.register(_at_exit, weakref.ref(self))
 
     def call(self, op: str, **fields: Any) -> dict[str, Any]:
         """Make a request to the agent. If the agent has ended, another one joins: a change of a value may then be made twice."""
@@ -311,6 +314,13 @@ class Handler(RendezvousHandler):
             if self._agent is not None:
                 self._agent.close(in_order=False)
         return True
+
+
+def _at_exit(this: weakref.ref[Handler]) -> None:
+    """Leave the ring when torchrun ends by a signal, after which it calls no method of the handler."""
+    node = this()
+    if node is not None and node._agent is not None:
+        node._agent.close(in_order=False)
 
 
 def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
