@@ -562,7 +562,7 @@ BUGS = [
         'self._free(reply["key"], os.getpid())', "test_link.py::test_freed_chunk_is_reported_with_the_next_request",
     ),
     Bug(
-        "F400", "a step does not report what it applied", "torch/_checkpoints.py", "            self._report(self._open, self.step)", "            pass",
+        "F400", "a step does not report what it applied", "torch/_checkpoints.py", "        self._report(self._open, self.step)\n", "",
         "test_checkpoints.py::test_accumulated_batches_and_several_steps_for_a_batch",
     ),
     Bug(
@@ -644,7 +644,7 @@ BUGS = [
         "test_checkpoints.py::test_loop_that_was_left_does_not_repeat_an_applied_batch",
     ),
     Bug(
-        "F454", "an interrupted step is continued", "torch/_checkpoints.py", "self._is_between = self._in_hand is not None", "pass",
+        "F454", "an interrupted step is continued", "torch/_checkpoints.py", "self._is_between = self._has_batches()", "pass",
         "test_checkpoints.py::test_interrupted_step_is_not_continued",
     ),
     Bug(
@@ -739,7 +739,7 @@ BUGS = [
         "test_commands.py::test_model_is_evaluated_on_command[fails]",
     ),
     Bug(
-        "F461", "a figure that is not finite is reported", "_commands.py", "if not math.isfinite(value):", "if False:",
+        "F461", "a figure that is not finite is reported", "_commands.py", "if not math.isfinite(_check.number(f\"on_evaluate: {name}\", value)):", "if False:",
         "test_commands.py::test_model_is_evaluated_on_command[not finite]",
     ),
     Bug(
@@ -767,7 +767,7 @@ BUGS = [
         "is_included = self.ps.stage(records=records)", "test_embedding.py::test_rows_equal_those_of_pytorch[sgd-sync]",
     ),
     Bug(
-        "F474", "gradients of rows are not those of the mean", "torch/_optimizer.py", "rows_of(held.rows, 1 / held.records)", "rows_of(held.rows)",
+        "F474", "gradients of rows are not those of the mean", "torch/_optimizer.py", "rows_of(held.rows, mean)", "rows_of(held.rows)",
         "test_embedding.py::test_rows_of_several_batches_are_pushed_together",
     ),
     Bug(

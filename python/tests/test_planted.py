@@ -2,10 +2,20 @@
 
 from __future__ import annotations
 
+import pathlib
 import subprocess
 
 import planted
 import pytest
+
+
+def test_each_bug_can_be_planted() -> None:
+    """A change of the code can leave a bug without its place, and a change of a test a bug without its test."""
+    tests = {p.name: p.read_text() for p in pathlib.Path(__file__).parent.glob("test_*.py")}
+    for bug in planted.BUGS:
+        assert (planted.SOURCE / bug.file).read_text().count(bug.text) == 1, bug
+        file, _, name = bug.test.partition("::")
+        assert f"def {name.partition('[')[0]}(" in tests[file], bug
 
 
 @pytest.mark.parametrize(
