@@ -961,8 +961,12 @@ BUGS = [
         "test_client.py::test_one_of_two_trainers_with_one_name_ends_with_an_error",
     ),
     Bug(
-        "F570", "the agent of a torchrun that a signal ends stays in the ring", "torch/elastic.py", "    if node is not None and node._agent is not None:", "    if False:",
+        "F570", "the agent of a torchrun that a signal ends stays in the ring", "torch/elastic.py", "        if node._agent is not None:\n            node._agent.close(in_order=False)\n        node", "        node",
         "test_elastic.py::test_node_that_a_signal_ends_leaves_immediately",
+    ),
+    Bug(
+        "F571", "a program does not learn that the job of its ring has ended", "torch/elastic.py", "        if _JOB_ENDED in reason:", "        if False:",
+        "test_elastic.py::test_program_that_starts_after_the_end_of_the_job_ends",
     ),
 ]  # fmt: skip
 

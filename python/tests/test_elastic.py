@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -300,7 +301,7 @@ def test_node_that_was_away_for_several_generations_takes_part_in_the_next(tmp_p
         a._ring()  # F509: by another agent
         assert a._agent.process.pid != stopped
         assert a.shutdown()
-        monkeypatch.setattr(elastic, "Agent", None)  # another one would wait for a master that has ended
+        monkeypatch.setattr(elastic, "started", None)  # another one would wait for a master that has ended
         assert a.shutdown()
         assert a.is_closed()
         assert a.num_nodes_waiting() == 0
@@ -334,6 +335,41 @@ def test_wait_for_a_ring_keeps_the_agent(tmp_path: pathlib.Path, monkeypatch: py
         job.stop()
 
 
+def test_program_that_starts_after_the_end_of_the_job_ends(tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F571: the master has ended, too, before this program could join. torchrun knows why the ring is closed."""
+    from torch.distributed.elastic.rendezvous import RendezvousParameters
+
+    import trainmaster as tm
+    from trainmaster.client import ENDED_FILE, LATE
+    from trainmaster.torch import elastic
+
+    for name in ("TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS", ENDED_FILE):
+        monkeypatch.setenv(name, "")  # so that it is restored: the handler sets it
+        monkeypatch.delenv(name)
+    monkeypatch.setattr("trainmaster.client._SLICE", 1.0)
+    job = lab.Job(tmp_path / "master", "--ring", "1")
+    node = elastic.Handler(RendezvousParameters("trainmaster", job.addr, "none", 1, 1, id="a"))
+    try:
+        node.next_rendezvous()
+        assert node.num_nodes_waiting() == 0
+        data = lab.numbers(tmp_path, 20)
+        with tm.Client(job.addr) as client:
+            client.report_dataset(data)
+            assert sum(len(task) for task in client.tasks()) == 20
+        job.process.wait(240)
+        end = time.monotonic() + 240
+        while not pathlib.Path(os.environ[ENDED_FILE]).exists() and time.monotonic() < end:
+            assert node.num_nodes_waiting() == 0
+            time.sleep(0.05)  # the interval of torchrun
+        with tm.Client(timeout=60) as late:
+            assert late.over == LATE
+            assert list(late.tasks()) == []
+    finally:
+        elastic._at_exit(weakref.ref(node))
+        job.stop()
+    assert not pathlib.Path(os.environ[ENDED_FILE]).parent.exists()
+
+
 def test_node_without_a_master_ends_at_its_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     from torch.distributed.elastic.rendezvous import RendezvousParameters
     from torch.distributed.elastic.rendezvous.api import RendezvousTimeoutError
@@ -347,7 +383,7 @@ def test_node_without_a_master_ends_at_its_timeout(monkeypatch: pytest.MonkeyPat
     with pytest.raises(RendezvousTimeoutError, match=r"expected an answer within 1 s, found none: check the address"):
         node.next_rendezvous()
     assert node._agent is None
-    monkeypatch.setattr(elastic, "Agent", None)  # there is nothing to close
+    monkeypatch.setattr(elastic, "started", None)  # there is nothing to close
     assert node.shutdown()
 
 

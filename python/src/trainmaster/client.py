@@ -34,6 +34,7 @@ ENDED = "the job has ended"
 MEMBER_LOST = "the session of this member was lost: begin again from the last step"
 DRAINED = "an operator drains this trainer"
 LATE = "the job ended before this trainer joined"
+ENDED_FILE = "TRAINMASTER_ENDED_FILE"  # variable with the path of a file that torch/elastic.py makes when the job has ended
 _SLICE = 10.0  # seconds between messages while no master answers
 _PAUSE = 1.0  # seconds between looks for commands, while there is no task
 _ANSWER = 1.0  # seconds to wait for the answer that there is no task now
@@ -218,7 +219,7 @@ class Client:
         """Wait until an agent has joined the job, up to a time."""
         while True:
             try:
-                ended = has_ended(self._where)  # but another master can have its address
+                ended = has_ended(self._where) or os.path.exists(os.environ.get(ENDED_FILE, ""))  # but another master can have its address
                 self._hello = agent.hello(min(_ANSWER if ended else _SLICE, max(0.1, end - time.monotonic())), self.timeout)
                 return
             except (errors.OverError, errors.MasterTimeoutError) as e:

@@ -31,8 +31,8 @@ from torch.distributed.elastic.rendezvous import (
 )
 
 from .. import errors
-from .._agent import Agent, started
-from ..client import _location
+from .._agent import Agent, Directory, started
+from ..client import ENDED_FILE, _location
 
 log = logging.getLogger("trainmaster")
 
@@ -41,6 +41,7 @@ _SLICE = 2.0  # seconds of one request that waits
 _JOIN_TIMEOUT = 600
 _STORE_TIMEOUT = datetime.timedelta(seconds=300)
 _CALL_TIMEOUT = 60.0
+_JOB_ENDED = "the job has ended"  # why a ring is closed
 _OPTIONS = ("id", "join_timeout")  # of --rdzv-conf
 _OF_TORCHRUN = "timeout"  # an option that torchrun itself adds
 
@@ -165,6 +166,8 @@ class Handler(RendezvousHandler):
         self._generation = 0  # in which this node runs its programs
         self._agent: Agent | None = None
         self._is_shut_down = self._has_joined = False
+        self._directory = Directory()
+        os.environ[ENDED_FILE] = self._directory.socket  # a file that is there when the job has ended
         atexit.register(_at_exit, weakref.ref(self))
 
     def call(self, op: str, **fields: Any) -> dict[str, Any]:
@@ -302,9 +305,18 @@ class Handler(RendezvousHandler):
         """Return 1 if another generation follows the generation of this node: a node was lost, failed or joined."""
         try:
             state = self._ring()
-        except errors.ClosedError:
+        except errors.ClosedError as e:
+            self._note_closed(str(e))
             return 0
+        if state["state"] == "closed":
+            self._note_closed(state["reason"])
         return int(state["state"] != "closed" and (state["generation"] > self._generation or bool(state["ended"])))
+
+    def _note_closed(self, reason: str) -> None:
+        """Let programs that have not reached the master of a job that has ended find its end: the master may have ended, too."""
+        if _JOB_ENDED in reason:
+            with contextlib.suppress(OSError):
+                open(self._directory.socket, "a").close()
 
     def shutdown(self) -> bool:
         """End the rendezvous for all nodes, as torchrun asks when its programs have ended. Some versions ask twice."""
@@ -319,8 +331,10 @@ class Handler(RendezvousHandler):
 def _at_exit(this: weakref.ref[Handler]) -> None:
     """Leave the ring when torchrun ends by a signal, after which it calls no method of the handler."""
     node = this()
-    if node is not None and node._agent is not None:
-        node._agent.close(in_order=False)
+    if node is not None:
+        if node._agent is not None:
+            node._agent.close(in_order=False)
+        node._directory.remove()
 
 
 def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
