@@ -50,7 +50,7 @@ func pausedTrainer(t *testing.T, args ...string) (lost bool) {
 // With a backup worker, steps continue while the session of a paused trainer lasts.
 func TestBackupWorker(t *testing.T) {
 	t.Parallel()
-	if pausedTrainer(t, "--backup-workers", "1", "--session-ttl", "1m") {
+	if pausedTrainer(t, "--backup-workers", "1", "--session-ttl", "10m") {
 		t.Error("expected the session of the paused trainer to last for 20 steps of the others")
 	}
 }
