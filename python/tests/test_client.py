@@ -298,7 +298,7 @@ def test_directory_of_killed_processes_is_removed(tmp_path: pathlib.Path, monkey
         (tmp_path / name).mkdir()
     (tmp_path / others[1] / "file").touch()
     script = "import sys, tempfile; tempfile.tempdir = sys.argv[1]; from trainmaster._agent import Directory; d = Directory()\n"
-    script += "open(d.socket, 'w'); print(d.path, flush=True); input()"
+    script += "open(d.file, 'w'); print(d.path, flush=True); input()"
     command = [sys.executable, "-c", script, str(tmp_path)]
     processes = [subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) for _ in "ab"]
     killed, running = (pathlib.Path(p.stdout.readline().strip()) for p in processes if p.stdout is not None)
@@ -470,6 +470,7 @@ def descriptors(pid: int) -> int:
 def test_stopped_agent_counts_as_lost(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """F509: by a loop, and by the end of a loader."""
     monkeypatch.setattr("trainmaster.client._SLICE", 1.0)
+    monkeypatch.setattr("trainmaster.client.STOPPED", 5.0)
     monkeypatch.setattr("trainmaster._agent._CLOSE_TIMEOUT", 1.0)
     monkeypatch.setattr("trainmaster._link._PATIENCE", 2.0)
     data, j, seen = numbers(tmp_path, 100), job("--passes", "2", "--chunks-per-task", "1"), Counter[int]()
@@ -487,6 +488,17 @@ def test_stopped_agent_counts_as_lost(job: StartJob, tmp_path: pathlib.Path, mon
         seen.update(batch.tolist())
     assert len(seen) == 100
     assert {p["missing"] for p in j.verify()} == {0}
+
+
+def test_stopped_agent_counts_as_lost_after_the_timeout(job: StartJob, monkeypatch: pytest.MonkeyPatch) -> None:
+    """F509: also if it is shorter than the time after which the agent is asked whether it runs."""
+    monkeypatch.setattr("trainmaster.client._SLICE", 1.0)
+    monkeypatch.setattr("trainmaster._agent._CLOSE_TIMEOUT", 1.0)
+    monkeypatch.setattr("trainmaster._link._PATIENCE", 1000.0)
+    with tm.Client(job("--explicit-commit").addr, timeout=2) as client:
+        stop(client.agent_pid)
+        with pytest.raises(tm.errors.AgentLostError, match="expected an answer to last_step within 3 s, found none: it is stopped"):
+            client.last_step()
 
 
 def test_stopped_agent_that_owes_a_chunk_counts_as_lost(job: StartJob, tmp_path: pathlib.Path, monkeypatch: pytest.MonkeyPatch) -> None:

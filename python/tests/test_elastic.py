@@ -19,7 +19,18 @@ from typing import Any
 import lab
 import pytest
 
+from trainmaster.local import ENDED_FILE
+
 pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def _environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a handler find no address, and restore the variables that it sets."""
+    for name in ("TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS", "TRAINMASTER_JOB", ENDED_FILE):
+        monkeypatch.setenv(name, "")  # so that it is restored
+        monkeypatch.delenv(name)
+
 
 PROGRAM = """
 import os, pathlib, sys, time
@@ -145,8 +156,6 @@ def test_address_is_required(monkeypatch: pytest.MonkeyPatch) -> None:
     import trainmaster as tm
     from trainmaster.torch import elastic
 
-    for name in ("TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS"):
-        monkeypatch.delenv(name, raising=False)
     with pytest.raises(tm.errors.InvalidError, match=r"rdzv-endpoint: expected host:port of the master, found none"):
         elastic.Handler(RendezvousParameters("trainmaster", "", "none", 1, 1))
 
@@ -268,9 +277,6 @@ def test_node_that_was_away_for_several_generations_takes_part_in_the_next(tmp_p
 
     from trainmaster.torch import elastic
 
-    for name in ("TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS"):
-        monkeypatch.setenv(name, "")  # so that it is restored: the handler sets it
-        monkeypatch.delenv(name)
     job = lab.Job(tmp_path / "master", "--ring", "1:2")
     a, b = (elastic.Handler(RendezvousParameters("trainmaster", job.addr, "none", 1, 2, id=name)) for name in "ab")
     check = elastic.Handler._check_nodes
@@ -318,9 +324,6 @@ def test_wait_for_a_ring_keeps_the_agent(tmp_path: pathlib.Path, monkeypatch: py
 
     from trainmaster.torch import elastic
 
-    for name in ("TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS"):
-        monkeypatch.setenv(name, "")  # so that it is restored: the handler sets it
-        monkeypatch.delenv(name)
     monkeypatch.setattr("trainmaster._link._PATIENCE", 0.5)
     job = lab.Job(tmp_path / "master", "--ring", "2:2")
     node = elastic.Handler(RendezvousParameters("trainmaster", job.addr, "none", 2, 2, id="a"))
@@ -340,12 +343,9 @@ def test_program_that_starts_after_the_end_of_the_job_ends(tmp_path: pathlib.Pat
     from torch.distributed.elastic.rendezvous import RendezvousParameters
 
     import trainmaster as tm
-    from trainmaster.client import ENDED_FILE, LATE
+    from trainmaster.client import LATE
     from trainmaster.torch import elastic
 
-    for name in ("TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS", ENDED_FILE):
-        monkeypatch.setenv(name, "")  # so that it is restored: the handler sets it
-        monkeypatch.delenv(name)
     monkeypatch.setattr("trainmaster.client._SLICE", 1.0)
     job = lab.Job(tmp_path / "master", "--ring", "1")
     node = elastic.Handler(RendezvousParameters("trainmaster", job.addr, "none", 1, 1, id="a"))
@@ -366,6 +366,7 @@ def test_program_that_starts_after_the_end_of_the_job_ends(tmp_path: pathlib.Pat
             assert list(late.tasks()) == []
     finally:
         elastic._at_exit(weakref.ref(node))
+        node._remove()
         job.stop()
     assert not pathlib.Path(os.environ[ENDED_FILE]).parent.exists()
 
@@ -376,9 +377,6 @@ def test_node_without_a_master_ends_at_its_timeout(monkeypatch: pytest.MonkeyPat
 
     from trainmaster.torch import elastic
 
-    for name in ("TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS"):
-        monkeypatch.setenv(name, "")  # so that it is restored: the handler sets it
-        monkeypatch.delenv(name)
     node = elastic.Handler(RendezvousParameters("trainmaster", f"127.0.0.1:{lab.free_port()}", "none", 1, 1, join_timeout="1"))
     with pytest.raises(RendezvousTimeoutError, match=r"expected an answer within 1 s, found none: check the address"):
         node.next_rendezvous()
@@ -394,9 +392,6 @@ def test_store_of_a_generation_outlives_the_master(tmp_path: pathlib.Path, monke
 
     from trainmaster.torch import elastic
 
-    for name in ("TRAINMASTER_ADDR", "TRAINMASTER_ENDPOINTS"):
-        monkeypatch.setenv(name, "")  # so that it is restored: the handler sets it
-        monkeypatch.delenv(name)
     job = lab.Job(tmp_path / "master", "--ring", "1:1")
     node = elastic.Handler(RendezvousParameters("trainmaster", job.addr, "none", 1, 1, id="a"))
     try:

@@ -482,20 +482,20 @@ def test_master_that_is_away_has_not_said_that_there_is_no_task(tmp_path: pathli
     data = numbers(tmp_path, RECORDS, shards=1, per_chunk=1)
     with trainers(tmp_path) as join:
         client = join()
-        counts, ask = Counts(client), client._link.call
+        counts, ask = Counts(client), client._ask
         batches = source("tasks", data, client)
         for _ in range(3):
             counts.add(next(batches))
         asked: list[list[int]] = []
 
-        def away(op: str, timeout: float | None = None, **fields: Any) -> dict[str, Any]:
+        def away(op: str, wait: float, **fields: Any) -> dict[str, Any]:
             if op == "next":
                 asked.append(fields["finished"])
                 if len(asked) < 3:
                     return {"tasks": [], "wait": "task", "answered": False, "silent": 0}
-            return ask(op, timeout, **fields)
+            return ask(op, wait, **fields)
 
-        monkeypatch.setattr(client._link, "call", away)
+        monkeypatch.setattr(client, "_ask", away)
         next(batches)
         assert asked == [[], [], []]
         del asked[:]

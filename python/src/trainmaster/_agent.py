@@ -27,7 +27,7 @@ STOPPED = 60.0  # seconds after which an agent that owes an answer counts as los
 _CLOSE_TIMEOUT = 10.0
 _STARTS = 5  # of agents that signals end before they have joined
 _PREFIX = "trainmaster-agent-"
-_SOCKET = "agent"
+_FILE = "agent"
 
 _processes: list[subprocess.Popen[bytes]] = []  # that have not ended; those that are released have no agent
 
@@ -63,7 +63,7 @@ def check_version(found: str, path: str) -> None:
 
 
 class Directory:
-    """A directory for the socket of an agent, with a lock that ends with this process and its forks."""
+    """A directory for one file, such as the socket of an agent, with a lock that ends with this process and its forks."""
 
     def __init__(self) -> None:
         """Make it, and remove the directories of processes that were killed."""
@@ -86,7 +86,7 @@ class Directory:
                 if os.path.exists(self.path):  # otherwise another process has removed it before the lock
                     break
                 os.close(self._lock)
-        self.socket = os.path.join(self.path, _SOCKET)
+        self.file = os.path.join(self.path, _FILE)
 
     def remove(self) -> None:
         """Remove it, if it is not removed."""
@@ -98,9 +98,9 @@ class Directory:
 
 
 def _remove(path: str) -> None:
-    """Remove a directory that has no file but the socket."""
+    """Remove a directory that has no file but this one."""
     with contextlib.suppress(FileNotFoundError):
-        os.unlink(os.path.join(path, _SOCKET))
+        os.unlink(os.path.join(path, _FILE))
     os.rmdir(path)
 
 
@@ -113,7 +113,7 @@ class Agent:
         _processes[:] = [p for p in _processes if p.poll() is None]
         self.owner = os.getpid()
         self._directory = Directory()
-        self.path = self._directory.socket
+        self.path = self._directory.file
         ours, theirs = socket.socketpair()
         try:
             self.process = subprocess.Popen(

@@ -37,6 +37,7 @@ class Commands:
         self._looked = 0.0
         self._period = _PERIOD
         self._measured = -math.inf  # time of the last evaluation
+        self._skipped = 0  # records that decode has left out in it
         client._while_waiting = self.follow
         client._on_restart.append(self._announce)
 
@@ -79,26 +80,27 @@ class Commands:
         if self.evaluate is None:  # an earlier loader of this client has one
             return {"error": "the loader has no function on_evaluate"}
         try:
-            skipped = [0]
-            batches = self._batches(work, skipped)
+            self._skipped = 0
+            batches = self._batches(work)
             first = list(itertools.islice(batches, 1))
             if not first:  # decode has skipped all records: there is nothing of which a function could return the mean
                 return {"metrics": {}, "records": 0}
-            metrics = self.evaluate(itertools.chain(first, batches))
-            if not isinstance(metrics, Mapping):
-                raise TypeError(f"on_evaluate: expected a dict of means by name, found {metrics!r}")
+            found = self.evaluate(itertools.chain(first, batches))
+            if not isinstance(found, Mapping):
+                raise TypeError(f"on_evaluate: expected a dict of means by name, found {found!r}")
+            metrics = {str(name): _check.number(f"on_evaluate: {name}", value) for name, value in found.items()}
             for name, value in metrics.items():
-                if not math.isfinite(_check.number(f"on_evaluate: {name}", value)):
+                if not math.isfinite(value):
                     return {"not_finite": name}
-            return {"metrics": {str(k): float(v) for k, v in metrics.items()}, "records": work.records - skipped[0]}
+            return {"metrics": metrics, "records": work.records - self._skipped}
         except self._client._lost:
             raise
         except Exception as e:
             log.exception("the evaluation of the model failed")
             return {"error": shortened(f"{type(e).__name__}: {e}")}
 
-    def _batches(self, work: Work, skipped: list[int]) -> Iterator[Any]:
-        """Iterate over the batches of a task, and add the records that are left out to `skipped`."""
+    def _batches(self, work: Work) -> Iterator[Any]:
+        """Iterate over the batches of a task, and count the records that are left out."""
         account, reader = Account(self._batch_size), self._reader()
         account.give([work])
         while account.open:
@@ -109,7 +111,7 @@ class Commands:
             failures, samples, data = reader.read(batch.runs)
             if failures:
                 raise errors.Error(failures[0].text)
-            skipped[0] += batch.records - samples
+            self._skipped += batch.records - samples
             if samples:
                 yield data
             account.consume()

@@ -34,7 +34,6 @@ ENDED = "the job has ended"
 MEMBER_LOST = "the session of this member was lost: begin again from the last step"
 DRAINED = "an operator drains this trainer"
 LATE = "the job ended before this trainer joined"
-ENDED_FILE = "TRAINMASTER_ENDED_FILE"  # variable with the path of a file that torch/elastic.py makes when the job has ended
 _SLICE = 10.0  # seconds between messages while no master answers
 _PAUSE = 1.0  # seconds between looks for commands, while there is no task
 _ANSWER = 1.0  # seconds to wait for the answer that there is no task now
@@ -219,7 +218,7 @@ class Client:
         """Wait until an agent has joined the job, up to a time."""
         while True:
             try:
-                ended = has_ended(self._where) or os.path.exists(os.environ.get(ENDED_FILE, ""))  # but another master can have its address
+                ended = has_ended(self._where)  # but another master can have its address
                 self._hello = agent.hello(min(_ANSWER if ended else _SLICE, max(0.1, end - time.monotonic())), self.timeout)
                 return
             except (errors.OverError, errors.MasterTimeoutError) as e:
@@ -436,12 +435,23 @@ class Client:
         end = time.monotonic() + self.timeout
         while True:
             try:
-                return self._link.call(op, wait=_SLICE, **fields)
+                return self._ask(op, wait=_SLICE, **fields)
             except errors.MasterTimeoutError as e:  # the request is not undone: repeat it
                 expected = _EXPECTED.get(op, f"an answer of the master at {self._where}")
                 if time.monotonic() >= end:
                     raise errors.MasterTimeoutError(f"{op}: expected {expected} within {self.timeout:.0f} s, found none: {e}") from None
                 log.warning("%s: waiting for %s", op, expected)
+
+    def _ask(self, op: str, wait: float, **fields: Any) -> dict[str, Any]:
+        """Send a request that the agent answers within `wait` seconds. An agent that does not is stopped, and counts as lost."""
+        limit = wait + min(STOPPED, self.timeout)
+        try:
+            return self._link.call(op, limit, wait=wait, **fields)
+        except errors.AgentTimeoutError as e:
+            raise self._stopped(op, limit) from e
+
+    def _stopped(self, op: str, limit: float) -> errors.AgentLostError:
+        return errors.AgentLostError(f"agent {self.agent_pid}: expected an answer to {op} within {limit:.0f} s, found none: it is stopped")
 
     def _fetch(self, finished: Sequence[int], want: int, wait: bool, answer: float = _ANSWER) -> list[Work] | None:
         """Return tasks, and report the finished ones. None: the work of this trainer has ended.
@@ -456,7 +466,7 @@ class Client:
         while not self._given_back and not link.tasks:
             self._require_open("next")
             more: dict[str, Any] = {"wait": self._pause} if wait else {"wait": answer, "now": True}
-            reply = self._next(lambda: link.call("next", finished=list(finished), want=want, **more))  # noqa: B023 it is called here
+            reply = self._next(lambda: self._ask("next", finished=list(finished), want=want, **more))  # noqa: B023 it is called here
             if self.over or reply is None:
                 return None
             if reply.get("tasks"):
@@ -525,7 +535,7 @@ class Client:
                 return None
             limit = _SLICE + min(STOPPED, self.timeout)
             if reply is None and time.monotonic() - self._requested > limit:
-                raise errors.AgentLostError(f"agent {self.agent_pid}: expected an answer to next within {limit:.0f} s, found none: it is stopped")
+                raise self._stopped("next", limit)
             if reply is not None:
                 self._request = None
                 if not reply.get("tasks"):
@@ -693,7 +703,7 @@ class Client:
         """Return whether an operator drains this trainer, and the evaluations that the master wants, if it `evaluates` on command."""
         if self.over == LATE:
             return False, []
-        reply = self._link.call("commands", wait=_SLICE, evaluates=evaluates)
+        reply = self._ask("commands", wait=_SLICE, evaluates=evaluates)
         return bool(reply["stop"]), [Work.parse(t) for t in reply["evaluate"]]
 
     def _drop(self, tasks: Sequence[int]) -> None:

@@ -18,6 +18,7 @@ from ._agent import binary
 
 log = logging.getLogger("trainmaster")
 
+ENDED_FILE = "TRAINMASTER_ENDED_FILE"  # variable with the path of a file. When the job of torchrun has ended, it has the address of its master
 _START_TIMEOUT = 60.0
 _SERVING = re.compile(r"msg=serving\b.* listen=\"?([^\s\"]+)")
 _USAGE = re.compile(r"^\S+: (.*)\nSee '", re.MULTILINE)
@@ -134,9 +135,14 @@ def _others() -> str:
 
 
 def has_ended(addr: str) -> bool:
-    """Whether the last master of this process with this address has ended."""
-    master = _at(addr)
-    return master is not None and master.has_ended
+    """Whether the last master of this process with this address, or its job, has ended, or the job of the torchrun that started this process."""
+    if master := _at(addr):
+        return master.has_ended
+    try:
+        with open(os.environ.get(ENDED_FILE, ""), encoding="utf-8") as f:
+            return f.read() == addr
+    except OSError:
+        return False
 
 
 def is_gone(addr: str) -> bool:

@@ -32,7 +32,8 @@ from torch.distributed.elastic.rendezvous import (
 
 from .. import errors
 from .._agent import Agent, Directory, started
-from ..client import ENDED_FILE, _location
+from ..client import _location
+from ..local import ENDED_FILE
 
 log = logging.getLogger("trainmaster")
 
@@ -167,7 +168,8 @@ class Handler(RendezvousHandler):
         self._agent: Agent | None = None
         self._is_shut_down = self._has_joined = False
         self._directory = Directory()
-        os.environ[ENDED_FILE] = self._directory.socket  # a file that is there when the job has ended
+        self._remove = weakref.finalize(self, self._directory.remove)
+        os.environ[ENDED_FILE] = self._directory.file
         atexit.register(_at_exit, weakref.ref(self))
 
     def call(self, op: str, **fields: Any) -> dict[str, Any]:
@@ -315,8 +317,8 @@ class Handler(RendezvousHandler):
     def _note_closed(self, reason: str) -> None:
         """Let programs that have not reached the master of a job that has ended find its end: the master may have ended, too."""
         if _JOB_ENDED in reason:
-            with contextlib.suppress(OSError):
-                open(self._directory.socket, "a").close()
+            with contextlib.suppress(OSError), open(self._directory.file, "w", encoding="utf-8") as f:
+                f.write(self._where)
 
     def shutdown(self) -> bool:
         """End the rendezvous for all nodes, as torchrun asks when its programs have ended. Some versions ask twice."""
@@ -331,10 +333,8 @@ class Handler(RendezvousHandler):
 def _at_exit(this: weakref.ref[Handler]) -> None:
     """Leave the ring when torchrun ends by a signal, after which it calls no method of the handler."""
     node = this()
-    if node is not None:
-        if node._agent is not None:
-            node._agent.close(in_order=False)
-        node._directory.remove()
+    if node is not None and node._agent is not None:
+        node._agent.close(in_order=False)
 
 
 def handler() -> Callable[[RendezvousParameters], RendezvousHandler]:
