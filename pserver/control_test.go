@@ -118,7 +118,21 @@ func TestHealthAndReflection(t *testing.T) {
 // is accepted.
 func TestConnectionsAreCounted(t *testing.T) {
 	addr, _ := ready(t, pserver.Config{MaxConnections: 4}) // two of them are the client's
-	first, second := dial(t, addr).sayHello(1, 1), dial(t, addr).sayHello(2, 1)
+	admitted := func(ordinal uint32) *peer {
+		t.Helper()
+		// The client has closed its first connection, which may still be counted.
+		for deadline := time.Now().Add(30 * time.Second); ; {
+			p := dial(t, addr)
+			err := p.hello(ordinal, 1)
+			if err == nil {
+				return p
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("hello within the limit: %v", err)
+			}
+		}
+	}
+	first, second := admitted(1), admitted(2)
 	over := dial(t, addr)
 	if n, err := over.nc.Read(make([]byte, 1)); n != 0 || isTimeout(err) {
 		t.Errorf("one connection too many: %d bytes, %v", n, err)

@@ -72,13 +72,21 @@ func modelDigest(t testing.TB) []byte {
 // sayHello says hello as a trainer of the model in tensors on one shard.
 func (p *peer) sayHello(ordinal uint32, incarnation uint64) *peer {
 	p.t.Helper()
+	if err := p.hello(ordinal, incarnation); err != nil {
+		p.t.Fatalf("hello: %v", err)
+	}
+	return p
+}
+
+func (p *peer) hello(ordinal uint32, incarnation uint64) error {
+	p.t.Helper()
 	head, offer, err := p.ask(wire.Header{Op: wire.Hello, Block: uint64(ordinal), Incarnation: incarnation}, modelDigest(p.t))
 	if err != nil {
-		p.t.Fatalf("hello: %v", err)
+		return err
 	}
 	p.offer = offer
 	p.head = wire.Header{Incarnation: incarnation, Placement: head.Placement, ShardEpoch: head.ShardEpoch, JobEpoch: head.JobEpoch, DType: wire.Float32}
-	return p
+	return nil
 }
 
 func frame(head wire.Header, payload []byte) []byte {

@@ -341,6 +341,11 @@ func (s *Splitter) readPreface(ctx context.Context, conn *counted) {
 		s.refuse(conn)
 		return
 	}
+	//guard:handed-connection-without-deadline
+	if !stop() {
+		conn.Close()
+		return
+	}
 	select {
 	case b.conns <- conn:
 	case <-b.closed:

@@ -295,6 +295,35 @@ func TestStop(t *testing.T) {
 	}
 }
 
+// A connection belongs to its receiver from Accept on: if Run ends immediately after Accept, the receiver still reads from it.
+func TestRunEndsRightAfterAConnectionWasAccepted(t *testing.T) {
+	for range 300 {
+		listener := listen(t)
+		logger, _ := logtest.NewNullLogger()
+		s := portsplit.New(listener, portsplit.Config{Log: logrus.NewEntry(logger)})
+		branch := s.Branch("one\n")
+		ctx, cancel := context.WithCancel(context.Background())
+		done := make(chan error, 1)
+		go func() { done <- s.Run(ctx) }()
+		client := dial(t, listener.Addr().String())
+		send(t, client, "one\n")
+		conn, err := branch.Accept()
+		cancel()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := <-done; err != nil {
+			t.Fatal(err)
+		}
+		send(t, client, "more")
+		if _, err := io.ReadFull(conn, make([]byte, 8)); err != nil {
+			t.Fatal("an accepted connection: ", err)
+		}
+		conn.Close()
+		client.Close()
+	}
+}
+
 // A closed branch refuses its connections; other branches are served. A branch without an accepting server delays only its
 // own connections.
 func TestClosedBranch(t *testing.T) {

@@ -1,6 +1,6 @@
 package mutants
 
-// evaluationGuards are the bugs of the rows below "Evaluation, strategy and populations" of docs/faults.md.
+// evaluationGuards are the bugs of the rows of docs/faults-evaluation.md.
 var evaluationGuards = []guard{
 	{"F227", "taskqueue.TestTrainerWithoutAnAddressGetsItsRoundByRequest", mutant{"round of a trainer dispatched to any trainer", "round-of-one-trainer",
 		text("r.Trainer != t.ordinal || t.commanded()", "t.commanded()"),
