@@ -862,6 +862,14 @@ def test_program_that_ends_is_no_local_master(tmp_path: pathlib.Path, monkeypatc
         tm.local()
 
 
+def test_local_master_that_cannot_start_says_why() -> None:
+    """F531: the program is right, and the machine is not."""
+    script = "import resource, trainmaster as tm\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\ntm.local()"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
+    assert "found its end: its messages:\nmaster: start the embedded etcd in " in done.stderr, done.stderr
+    assert "file descriptor limit" in done.stderr, done.stderr
+
+
 def test_local_master_ends_although_a_fork_has_its_pipe() -> None:
     script = """
 import os, signal, trainmaster as tm

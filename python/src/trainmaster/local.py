@@ -80,7 +80,8 @@ class Local:
             if "level=fatal" in text:
                 break
         reason = "its end" if has_ended else f"no answer within {_START_TIMEOUT:.0f} s"
-        advice = "its messages" if "level=" in text else "correct or unset TRAINMASTER_BIN. Its messages"
+        is_master = "level=" in text or text.startswith("master: ")
+        advice = "its messages" if is_master else "correct or unset TRAINMASTER_BIN. Its messages"
         raise errors.AgentError(f"{self._program}: expected a master that serves, found {reason}: {advice}:\n{text[-2000:]}")
 
     @property
