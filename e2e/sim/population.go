@@ -152,9 +152,9 @@ func (b *populationBook) written(w *world, req *pb.TxnRequest, next *stored, led
 	if g.Number != old.Number {
 		clear(b.figures)
 	}
-	finished := finishedTasks(ledger)
+	finished, early := finishedTasks(ledger)
 	for i := range old.Members {
-		b.keepsOrder(w, next, &old, &old.Members[i], &g, finished)
+		b.keepsOrder(w, next, &old, &old.Members[i], &g, finished, early)
 	}
 	for _, m := range g.Members {
 		if b.values[m.ID] == nil {
@@ -193,15 +193,27 @@ func endedRounds(req *pb.TxnRequest) (list []rounds.Record) {
 	return list
 }
 
-// finishedTasks returns the training tasks that a commit counts.
-func finishedTasks(ledger []byte) map[dispatch]bool {
-	finished := map[dispatch]bool{}
+// finishedTasks returns the training tasks that a commit counts, and of these the ones that it dispatches, too, by trainer: a forged finish
+// can name a task before its trainer receives it.
+func finishedTasks(ledger []byte) (finished map[dispatch]bool, early map[taskqueue.Ordinal]dispatch) {
+	finished, early = map[dispatch]bool{}, map[taskqueue.Ordinal]dispatch{}
+	dispatched := map[dispatch]taskqueue.Ordinal{}
 	for ev, err := range taskqueue.LedgerEvents(ledger) {
-		if err == nil && ev.Kind == taskqueue.EventFinished && ev.Set == 0 {
-			finished[dispatch{taskPosition{ev.Pass, ev.Position}, ev.Attempt}] = true
+		if err != nil || ev.Set != 0 {
+			continue
+		}
+		d := dispatch{taskPosition{ev.Pass, ev.Position}, ev.Attempt}
+		switch ev.Kind {
+		case taskqueue.EventDispatched:
+			dispatched[d] = ev.Trainer
+		case taskqueue.EventFinished:
+			finished[d] = true
+			if by, ok := dispatched[d]; ok {
+				early[by] = d
+			}
 		}
 	}
-	return finished
+	return finished, early
 }
 
 // decides checks the decisions of a commit: the model of the best trainer goes to worse ones, with changed values.
@@ -252,7 +264,7 @@ func (c *check) live(id string) bool {
 
 // keepsOrder checks that a model to receive is given up only when its task counts, or by a later decision, and that it comes with
 // one task at a time.
-func (b *populationBook) keepsOrder(w *world, next *stored, old *strategy.Generations, was *strategy.Member, g *strategy.Generations, finished map[dispatch]bool) {
+func (b *populationBook) keepsOrder(w *world, next *stored, old *strategy.Generations, was *strategy.Member, g *strategy.Generations, finished map[dispatch]bool, early map[taskqueue.Ordinal]dispatch) {
 	o := was.Order
 	m := memberOf(g, was.ID)
 	switch {
@@ -273,7 +285,14 @@ func (b *populationBook) keepsOrder(w *world, next *stored, old *strategy.Genera
 	case o.Task == nil && (g.Number > old.Number || old.Open && !g.Open): // the newest figures decide
 		return
 	}
-	if o.Task == nil || !finished[dispatch{taskPosition{o.Task.Pass, o.Task.Position}, o.Task.Attempt}] {
+	counts := o.Task != nil && finished[dispatch{taskPosition{o.Task.Pass, o.Task.Position}, o.Task.Attempt}]
+	for by, d := range early {
+		if s := w.check.sessions[by]; s != nil && s.id == was.ID && (o.Task == nil || !b.holds(w, next, was.ID, *o.Task)) {
+			counts = true
+			b.orders[receipt{was.ID, taskqueue.Token{Epoch: next.Epoch, Pass: d.pass, Position: d.position, Attempt: d.attempt}}] = o.Generation
+		}
+	}
+	if !counts {
 		w.breaks("a decision is not lost", "the model of generation %d for %s, with task %v", o.Generation, was.ID, o.Task)
 		return
 	}
