@@ -193,8 +193,8 @@ func endedRounds(req *pb.TxnRequest) (list []rounds.Record) {
 	return list
 }
 
-// finishedTasks returns the training tasks that a commit counts, and of these the ones that it dispatches, too, by trainer: a forged finish
-// can name a task before its trainer receives it.
+// finishedTasks returns the training tasks that a commit counts. early has the tasks that it dispatches and counts, by trainer: a forged
+// finish can name a task before its trainer receives it.
 func finishedTasks(ledger []byte) (finished map[dispatch]bool, early map[taskqueue.Ordinal]dispatch) {
 	finished, early = map[dispatch]bool{}, map[taskqueue.Ordinal]dispatch{}
 	dispatched := map[dispatch]taskqueue.Ordinal{}
