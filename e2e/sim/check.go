@@ -12,6 +12,7 @@ import (
 	pb "go.etcd.io/etcd/api/v3/etcdserverpb"
 
 	"trainmaster/etcdstore/fence"
+	"trainmaster/master"
 	"trainmaster/master/committer"
 	"trainmaster/master/netrpc/wire"
 	"trainmaster/pserver/checkpoint"
@@ -246,7 +247,7 @@ func (c *check) time(next *stored) {
 		c.breaks("the job clock stops without commits", "commits %d to %d: clock %d to %d", c.state.Commit, next.Commit, c.state.Clock, next.Clock)
 	}
 	t := c.heard[next.LockRevision]
-	if t == nil || c.world.plan.faults.jump != 0 {
+	if t == nil || t.sent == 0 || c.world.plan.faults.jump != 0 { // sent is 0 for the commit that opens the term, if its outcome was unknown
 		return
 	}
 	if t.refused > 0 { // in this batch or in an earlier one
@@ -427,6 +428,18 @@ func (c *check) receives(ctx context.Context, n *node, ev taskqueue.Event) {
 	case *taskqueue.Leave:
 		if s := c.sessions[ev.Trainer]; s != nil && s.incarnation == ev.Incarnation {
 			s.left = true
+		}
+	}
+}
+
+// hasGone notes a report that a trainer has ended. Until the answer, its session may end without the grace period, and after a refused
+// commit with it.
+func (c *check) hasGone(id string) (answered func(taskqueue.Answer, uint64, error)) {
+	c.gone[id]++
+	return func(_ taskqueue.Answer, _ uint64, err error) {
+		c.gone[id]--
+		for _, s := range c.sessions {
+			s.left = s.left || s.id == id && err != nil && !errors.Is(err, master.ErrNotLeader)
 		}
 	}
 }

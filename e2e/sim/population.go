@@ -298,7 +298,8 @@ func (b *populationBook) keepsOrder(w *world, next *stored, old *strategy.Genera
 	}
 	b.counted[was.ID] = o.Generation
 	if b.received++; m.FromOf != o.Generation || m.From != o.From {
-		if b.kept++; !strings.HasPrefix(m.Note, "keeps its model: ") && m.Incarnation == was.Incarnation {
+		evaluated := was.Awaits && !m.Awaits // its figure replaces the note
+		if b.kept++; !strings.HasPrefix(m.Note, "keeps its model: ") && m.Incarnation == was.Incarnation && !evaluated {
 			w.breaks("a received model is noted", "%+v after %+v", *m, *o)
 		}
 	}

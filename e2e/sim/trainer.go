@@ -482,8 +482,7 @@ func (t *trainer) die() {
 func (t *trainer) reportsDeath(who wire.Trainer) {
 	for _, n := range t.world.nodes {
 		if n.up {
-			t.world.check.gone[t.name]++ // until the answer, its session may end without the grace period
-			n.put(nil, &taskqueue.Died{Trainer: who.Ordinal, Incarnation: who.Incarnation}, func(taskqueue.Answer, uint64, error) { t.world.check.gone[t.name]-- })
+			n.put(nil, &taskqueue.Died{Trainer: who.Ordinal, Incarnation: who.Incarnation}, t.world.check.hasGone(t.name))
 		}
 	}
 }
@@ -492,8 +491,7 @@ func (t *trainer) reportsDeath(who wire.Trainer) {
 func (t *trainer) gone() {
 	for _, n := range t.world.nodes {
 		if !t.up && n.up {
-			t.world.check.gone[t.name]++ // until the answer, its session may end without the grace period
-			n.put(nil, &taskqueue.Gone{ID: t.name, Charge: t.chance(0.5)}, func(taskqueue.Answer, uint64, error) { t.world.check.gone[t.name]-- })
+			n.put(nil, &taskqueue.Gone{ID: t.name, Charge: t.chance(0.5)}, t.world.check.hasGone(t.name))
 		}
 	}
 }
