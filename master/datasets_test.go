@@ -97,7 +97,14 @@ func TestMasterWithOtherDatasetsIsRefused(t *testing.T) {
 	if err := os.Remove(b[0]); err != nil {
 		t.Fatal(err)
 	}
-	awaitSets(t, mastertest.Start(t, store, config), 2)
+	r = mastertest.Start(t, store, config)
+	awaitSets(t, r, 2)
+	mastertest.Eventually(t, "the master has tried to read the files", func() bool {
+		return r.Ended() || slices.Contains(r.Logged(), "dataset not registered, retrying")
+	})
+	if err := r.Stop(); err != nil {
+		t.Errorf("without the files of a registered dataset the master ended: %v", err)
+	}
 }
 
 // The files of a new dataset cannot be read: the master ends with their names.

@@ -95,6 +95,22 @@ func TestDamage(t *testing.T) {
 	}
 }
 
+// The index of a file finds a payload that lacks a byte, although it reads no payload.
+func TestIndexOfATruncatedFile(t *testing.T) {
+	for _, layout := range allLayouts {
+		for _, compression := range allCompressions {
+			whole := write(t, recordio.WriterOptions{RecordsPerChunk: 10, Layout: layout, Compression: compression}, words(30)...)
+			index, err := open(whole).Index()
+			if err != nil {
+				t.Fatal(err)
+			}
+			last := index[len(index)-1].Offset
+			_, err = open(whole[:len(whole)-1]).Index()
+			wantError(t, err, recordio.ErrTruncated, last)
+		}
+	}
+}
+
 // TestFirstChunkDamage damages the first chunk, which determines the layout.
 func TestFirstChunkDamage(t *testing.T) {
 	for _, layout := range allLayouts {

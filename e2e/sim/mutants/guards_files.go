@@ -5,7 +5,7 @@ var fileGuards = []guard{
 	{"F40", "recordio.TestDamage", mutant{"chunk checksum ignored", "chunk-checksum",
 		condition("false"),
 		"damaged records are trained"}},
-	{"F40", "recordio.TestDamage", mutant{"index accepts a truncated file", "chunk-within-file",
+	{"F40", "recordio.TestIndexOfATruncatedFile", mutant{"index accepts a truncated file", "chunk-within-file",
 		condition("$1 > $2+16"),
 		"a truncated file is found during training instead of at the report"}},
 	{"F40", "dataset/tfrecord.TestDamage", mutant{"checksum of a record's length ignored", "record-length-checksum",
