@@ -157,10 +157,10 @@ func (w *Window) due(now time.Time) (want int, send bool, wake time.Time) {
 	}
 	w.dropIfDraining()
 	switch {
-	//guard:window-reports-before-it-waits
 	//guard:drained-window-returns-the-rest
 	case w.dropped:
 		return 0, true, wake // others can have them now
+	//guard:window-reports-before-it-waits
 	case unsaid && held == 0:
 		return 0, true, wake // a request for a task could wait for 10 s, and its finishes with it
 	//guard:window-collects-finishes

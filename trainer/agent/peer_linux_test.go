@@ -324,6 +324,7 @@ func (p *peer) records(t *testing.T, a *answer) []string {
 
 // wait returns the exit code of the agent.
 func (p *peer) wait() (int, error) {
+	defer time.AfterFunc(time.Minute, func() { _ = p.cmd.Process.Kill() }).Stop() // an agent that stays has no exit code
 	err := p.cmd.Wait()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
 		return exit.ExitCode(), nil
