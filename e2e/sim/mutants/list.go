@@ -150,9 +150,6 @@ var mutants = []mutant{
 	{"reconnect does not end the grace period", "reconnect-ends-grace",
 		text("t.seen, t.lostAt = q.clock, 0", "t.seen = q.clock"),
 		"a trainer that reconnected is lost"},
-	{"no grace period after a refused commit", "grace-after-refused-commit",
-		text("t.seen, t.lostAt = q.clock, ", "t.lostAt = "),
-		"a trainer is lost because a commit was refused"},
 	// the sealer
 	{"ledger keys deleted before the head names their file", "ledger-head-before-delete",
 		whole("if err := w.lock.DeleteLedgerEntries(ctx, first, last); err != nil {\n\t\treturn 0, err\n\t}\n\t$"),
