@@ -74,7 +74,7 @@ func (f *embeddedFlags) start(ctx context.Context, dir string, log *logrus.Entry
 	case errors.Is(err, syscall.EADDRNOTAVAIL), errors.Is(err, syscall.EACCES) && f.listen != "":
 		return nil, fmt.Errorf("--etcd-listen %s: expected an address of this machine and a port that this user may open: %w", f.listen, err)
 	case err != nil:
-		return nil, fmt.Errorf("start the %w", err)
+		return nil, err // it names the embedded etcd
 	}
 	fields := logrus.Fields{"endpoint": etcd.Endpoint(), "data_dir": dir}
 	if f.listen != "" {

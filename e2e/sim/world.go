@@ -102,7 +102,7 @@ func newPlan(rng *rand.Rand) plan {
 	p := plan{
 		masters: masters, tasks: 1 + rng.IntN(40), shuffle: rng.IntN(2) == 0, realCodec: rng.IntN(16) == 0,
 		tick: committer.TickEvery * time.Duration(1+rng.IntN(3)), heartbeat: pick(time.Second, 3*time.Second),
-		quiet: 10*time.Second + time.Duration(rng.Int64N(int64(30*time.Second))), patience: 15 * time.Minute, // a task can hang until its hard deadline, 5 minutes, more than once
+		quiet: 10*time.Second + time.Duration(rng.Int64N(int64(30*time.Second))), patience: 10 * time.Minute,
 		poison: map[int]poison{}, away: [2]time.Duration{100 * time.Millisecond, 6 * time.Second},
 	}
 	p.options = taskqueue.Options{

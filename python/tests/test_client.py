@@ -866,7 +866,7 @@ def test_local_master_that_cannot_start_says_why() -> None:
     """F531: the program is right, and the machine is not."""
     script = "import resource, trainmaster as tm\nresource.setrlimit(resource.RLIMIT_NOFILE, (64, 64))\ntm.local()"
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, check=False)
-    assert "found its end: its messages:\nmaster: start the embedded etcd in " in done.stderr, done.stderr
+    assert "found its end: its messages:\nmaster: embedded etcd in " in done.stderr, done.stderr
     assert "file descriptor limit" in done.stderr, done.stderr
 
 
